@@ -1,0 +1,215 @@
+"""Every way a request can fail, as one family of exceptions.
+
+The class carries the stable `code` and the HTTP `status` (API §0.6); its docstring is the default message. A message
+says what was wrong, with the value and the limit, and what to do next; `detail` repeats it for machines. Clients branch
+on `code` and never parse `message`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+
+class TopicsError(Exception):
+    """The request failed."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str | None = None, *, retry_after_ms: int | None = None, **detail: Any) -> None:
+        self.message = message or inspect.cleandoc(type(self).__doc__ or "").split("\n")[0]
+        self.detail = detail
+        self.retry_after_ms = retry_after_ms
+        super().__init__(self.message)
+
+
+class InvalidRequest(TopicsError):
+    """The request is malformed."""
+
+    code = "invalid_request"
+    status = 400
+
+
+class BatchTooLarge(InvalidRequest):
+    """The request names more items than one call may."""
+
+    code = "batch_too_large"
+
+
+class RecordTooLarge(InvalidRequest):
+    """A record is larger than the server takes."""
+
+    code = "record_too_large"
+
+
+class Unauthorized(TopicsError):
+    """A valid key is needed: send `Authorization: Bearer <key>`."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(TopicsError):
+    """The key may not do this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(TopicsError):
+    """There is nothing at this address."""
+
+    code = "not_found"
+    status = 404
+
+
+class TopicNotFound(NotFound):
+    """The topic does not exist."""
+
+    code = "topic_not_found"
+
+
+class RouterNotFound(NotFound):
+    """The router does not exist."""
+
+    code = "router_not_found"
+
+
+class MethodNotAllowed(TopicsError):
+    """This address does not take this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class NotAcceptable(TopicsError):
+    """This stream is served as text/event-stream only."""
+
+    code = "not_acceptable"
+    status = 406
+
+
+class RequestTimeout(TopicsError):
+    """The request did not arrive in time."""
+
+    code = "request_timeout"
+    status = 408
+
+
+class Conflict(TopicsError):
+    """The request conflicts with what is there."""
+
+    code = "conflict"
+    status = 409
+
+
+class TopicExistsIncompatible(Conflict):
+    """The topic exists and cannot be changed in this way."""
+
+    code = "topic_exists_incompatible"
+
+
+class TopicNotEmpty(Conflict):
+    """The topic still holds records."""
+
+    code = "topic_not_empty"
+
+
+class RouterCycle(Conflict):
+    """The router would close a cycle; set allow_cycle to permit it."""
+
+    code = "router_cycle"
+
+
+class NotAQueue(Conflict):
+    """The topic is not a queue."""
+
+    code = "not_a_queue"
+
+
+class HeadMismatch(Conflict):
+    """The topic's head is not the expected one; nothing was appended."""
+
+    code = "head_mismatch"
+
+
+class PayloadTooLarge(TopicsError):
+    """The body exceeds the server's limit."""
+
+    code = "payload_too_large"
+    status = 413
+
+
+class UnsupportedMediaType(TopicsError):
+    """The body must be sent as application/json."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
+class ExpectationFailed(TopicsError):
+    """The only expectation this server knows is 100-continue."""
+
+    code = "expectation_failed"
+    status = 417
+
+
+class TopicFull(TopicsError):
+    """The topic is full and refuses new records until some are removed."""
+
+    code = "topic_full"
+    status = 422
+
+
+class Throttled(TopicsError):
+    """The server is at a limit; retry later."""
+
+    code = "throttled"
+    status = 429
+
+
+class HeadTooLarge(TopicsError):
+    """The request head exceeds the server's limit."""
+
+    code = "head_too_large"
+    status = 431
+
+
+class Internal(TopicsError):
+    """Something went wrong inside the server."""
+
+
+class NotReady(TopicsError):
+    """The server is still replaying its log."""
+
+    code = "not_ready"
+    status = 503
+
+
+class ShuttingDown(TopicsError):
+    """The server is shutting down."""
+
+    code = "shutting_down"
+    status = 503
+
+
+class StorageReadOnly(TopicsError):
+    """The storage failed and takes no writes until a restart."""
+
+    code = "storage_read_only"
+    status = 503
+
+
+class StorageFull(TopicsError):
+    """The disk is nearly full; writes are refused while there is still room to recover."""
+
+    code = "storage_full"
+    status = 503
+
+
+class ColdUnavailable(TopicsError):
+    """The cold store that holds these records cannot be read right now."""
+
+    code = "cold_unavailable"
+    status = 503

@@ -1,0 +1,99 @@
+"""Caps on what may be open at the same time (API §11).
+
+A `Cap` counts what is in use and refuses the one too many with 429 `throttled`, which names the limit and its maximum.
+What it hands out is a `Slot`: the slot gives its place back exactly once, whether it is freed by hand, by the end of a
+`with` block, or because whoever held it is gone. So a handler that fails halfway or a connection that is simply dropped
+can never keep capacity for good.
+
+A cap with `max` 0 refuses nothing and still counts, because the metrics show the count. Per-key caps hold only where
+there are keys: in dev mode the one principal there is gets a cap that is off.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from topics.errors import Throttled
+from topics.server.auth import Principal
+from topics.settings import Settings
+
+RETRY_AFTER_MS = 1000
+
+
+class Slot:
+    """One place under a cap, given back once and only once."""
+
+    __slots__ = ("_cap",)
+
+    def __init__(self, cap: Cap) -> None:
+        self._cap: Cap | None = cap
+
+    def free(self) -> None:
+        """Give the place back; every further call does nothing."""
+        cap = self._cap
+        if cap is not None:
+            self._cap = None
+            cap.used -= 1
+
+    __del__ = free
+
+    def __enter__(self) -> Slot:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.free()
+
+
+class Cap:
+    """A named maximum and how much of it is in use."""
+
+    __slots__ = ("max", "name", "used")
+
+    def __init__(self, name: str, max: int) -> None:
+        self.name = name
+        self.max = max
+        self.used = 0
+
+    def take(self) -> Slot:
+        """A slot, or `Throttled` if there is none."""
+        if self.used >= self.max > 0:
+            raise Throttled(
+                f"{self.name} is reached: {self.max} are in use; retry when others have finished",
+                retry_after_ms=RETRY_AFTER_MS,
+                limit=self.name,
+                max=self.max,
+            )
+        self.used += 1
+        return Slot(self)
+
+
+class CapPerKey:
+    """The same cap for every key, counted for each of them alone."""
+
+    __slots__ = ("_caps", "max", "name")
+
+    def __init__(self, name: str, max: int) -> None:
+        self.name = name
+        self.max = max
+        # Keys are fixed when the server starts, so there are never more entries than keys.
+        self._caps: dict[Principal, Cap] = {}
+
+    def of(self, principal: Principal) -> Cap:
+        """The cap of `principal`, which is off where it stands for no key."""
+        cap = self._caps.get(principal)
+        if cap is None:
+            cap = self._caps[principal] = Cap(self.name, self.max if principal.key_id is not None else 0)
+        return cap
+
+
+class Limits:
+    """The concurrency caps of one server."""
+
+    __slots__ = ("connections", "inflight_per_key", "sse_connections", "sse_connections_per_key", "watch_sessions")
+
+    def __init__(self, settings: Settings) -> None:
+        self.connections = Cap("max_connections", settings.max_connections)
+        self.inflight_per_key = CapPerKey("max_inflight_per_key", settings.max_inflight_per_key)
+        self.watch_sessions = Cap("max_watch_sessions", settings.max_watch_sessions)
+        self.sse_connections = Cap("max_sse_connections", settings.max_sse_connections)
+        self.sse_connections_per_key = CapPerKey("max_sse_connections_per_key", settings.max_sse_connections_per_key)

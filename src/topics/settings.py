@@ -1,0 +1,209 @@
+"""Every `TOPICS_*` setting, in one typed and frozen struct.
+
+The struct is its own table: each field carries its default, its unit, what it means and what is allowed, and from that
+table come the parser of the environment, the flags of `topics serve` and the reference in the documentation. A field
+`max_topics` is the variable `TOPICS_MAX_TOPICS`, the flag `--max-topics` and the limit `max_topics` of an error.
+
+Guarantees:
+- A value that is not allowed is refused by name, with the value and what is allowed; all of them at once.
+- A variable that is set but empty is as good as not set: an empty `TOPICS_HOST` must not mean every interface.
+- An unknown `TOPICS_*` variable is reported with the name it was probably meant to be: a typo must not silently do
+  nothing.
+- Keys are not in here. `TOPICS_API_KEYS` is a secret and is read by `topics.server.auth` alone, so that settings may be
+  printed and logged.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+PREFIX = "TOPICS_"
+KEYS_VARIABLE = "TOPICS_API_KEYS"
+INT_MAX = 2**63 - 1
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_SHOWN_CHARS_MAX = 80
+
+
+class BadSettings(ValueError):
+    """The server's settings are not usable; the message says which and why, one problem per line."""
+
+
+def _setting(default: Any, parse: Callable[[str], Any], allowed: str, doc: str) -> Any:
+    return field(default=default, metadata={"parse": parse, "allowed": allowed, "doc": doc})
+
+
+def _whole(default: int, doc: str, *, least: int = 1, most: int = INT_MAX) -> int:
+    allowed = f"a whole number from {least} to {most}" if most != INT_MAX else f"a whole number of at least {least}"
+
+    def parse(text: str) -> int:
+        # int() also takes signs, underscores and other scripts' digits, and none of them is meant by anyone.
+        if not (text.isascii() and text.isdigit() and len(text) <= 19) or not least <= int(text) <= most:
+            raise ValueError(text)
+        return int(text)
+
+    parsed: int = _setting(default, parse, allowed, doc)
+    return parsed
+
+
+def _cap(default: int, doc: str) -> int:
+    return _whole(default, f"{doc} 0 disables the cap.", least=0)
+
+
+def _switch(default: bool, doc: str) -> bool:
+    def parse(text: str) -> bool:
+        if text.lower() not in _TRUE | _FALSE:
+            raise ValueError(text)
+        return text.lower() in _TRUE
+
+    parsed: bool = _setting(default, parse, "true or false (also 1/0, yes/no, on/off)", doc)
+    return parsed
+
+
+def _choice(default: str, choices: tuple[str, ...], doc: str) -> str:
+    def parse(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(text)
+        return text.lower()
+
+    parsed: str = _setting(default, parse, "one of " + ", ".join(choices), doc)
+    return parsed
+
+
+def _host(default: str, doc: str) -> str:
+    def parse(text: str) -> str:
+        if not text.isprintable() or " " in text or "/" in text:
+            raise ValueError(text)
+        return text
+
+    parsed: str = _setting(default, parse, "an IP address or a host name", doc)
+    return parsed
+
+
+def _parse_path(text: str) -> Path:
+    if "\0" in text:
+        raise ValueError(text)
+    return Path(text)
+
+
+def _path(default: str, doc: str) -> Path:
+    parsed: Path = _setting(Path(default), _parse_path, "a path", doc)
+    return parsed
+
+
+def _optional_path(doc: str) -> Path | None:
+    parsed: Path | None = _setting(None, _parse_path, "a path", doc)
+    return parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an operator can choose; `Settings()` is a server on loopback with the documented defaults."""
+
+    host: str = _host("127.0.0.1", "Address to listen on. Anything but loopback needs keys.")
+    port: int = _whole(4000, "TCP port to listen on. 0 picks a free one.", least=0, most=65535)
+    port_file: Path | None = _optional_path("File into which `host:port` is written once the server listens.")
+    log_level: str = _choice("info", LOG_LEVELS, "Least severe log line that is printed.")
+
+    allow_insecure_no_auth: bool = _switch(False, "Permit a bind beyond loopback without any key.")
+    probe_auth: bool = _switch(False, "Require a key on the health and readiness probes too.")
+
+    max_batch_records: int = _whole(10_000, "Most records in one write.")
+    max_record_bytes: int = _whole(1 << 20, "Most bytes of data and meta together in one record.")
+    max_body_bytes: int = _whole(64 << 20, "Most bytes in one request body, after decompression too.")
+    max_meta_bytes: int = _whole(16 << 10, "Most bytes of meta in one record.")
+    max_tag_bytes: int = _whole(256, "Most bytes in a tag.")
+    max_node_bytes: int = _whole(128, "Most bytes in a node id.")
+
+    max_limit: int = _whole(1000, "Most records in one read; a larger `limit` is clamped.")
+    max_claim: int = _whole(1000, "Most jobs in one claim, ack, nack or extend.")
+    max_watch_topics: int = _whole(256, "Most topics in one watch session.")
+
+    max_topics: int = _cap(100_000, "Most topics in this instance.")
+    max_routers: int = _cap(10_000, "Most routers in this instance.")
+    max_watch_sessions: int = _cap(10_000, "Most watch sessions in this instance.")
+    max_sse_connections: int = _cap(10_000, "Most open streams (SSE and WebSocket) in this instance.")
+    max_sse_connections_per_key: int = _cap(1000, "Most open streams (SSE and WebSocket) of one key.")
+    max_inflight_per_key: int = _cap(1000, "Most requests of one key that are answered at the same time.")
+    max_total_bytes: int = _cap(0, "Most retained record bytes over all topics.")
+    max_connections: int = _cap(20_000, "Most open TCP connections.")
+
+    max_header_bytes: int = _whole(32 << 10, "Most bytes in a request head, request line included.", least=256)
+    max_headers: int = _whole(100, "Most header lines in a request.")
+    max_pipelined: int = _whole(64, "Most requests that one connection may have waiting for their response.")
+    header_timeout_ms: int = _whole(10_000, "Milliseconds from the first byte of a request head to its last.")
+    body_timeout_ms: int = _whole(30_000, "Milliseconds that a request body may stand still.")
+    write_timeout_ms: int = _whole(30_000, "Milliseconds that a client may leave its response unread.")
+    idle_timeout_ms: int = _whole(75_000, "Milliseconds that a kept-alive connection may rest between requests.")
+    drain_timeout_ms: int = _whole(10_000, "Milliseconds that a stop waits for requests in flight.", least=0)
+
+    data_dir: Path = _path("./topics-data", "Directory of the log, the hot segments and the snapshots.")
+    cold_dir: Path | None = _optional_path("Directory to which older segments are moved; without one nothing moves.")
+    wal_shards: int = _whole(1, "Streams into which the write-ahead log is divided.", most=64)
+    segment_max_events: int = _whole(10_000, "Records after which a segment is sealed.")
+    segment_max_bytes: int = _whole(64 << 20, "Bytes after which a segment is sealed.")
+    segment_max_age_ms: int = _whole(3_600_000, "Milliseconds after which a segment is sealed.")
+    hot_retain_segments: int = _whole(4, "Sealed segments per topic that stay in the data directory.", least=0)
+    hot_retain_bytes: int = _cap(0, "Sealed bytes per topic that stay in the data directory.")
+    min_free_bytes: int = _cap(128 << 20, "Free bytes on the data directory's disk under which writes are refused.")
+
+
+def table() -> tuple[Field[Any], ...]:
+    """Every setting as a dataclass field, in the order in which they are documented."""
+    return fields(Settings)
+
+
+def variable(setting: Field[Any]) -> str:
+    """The environment variable of `setting`."""
+    return PREFIX + setting.name.upper()
+
+
+def flag(setting: Field[Any]) -> str:
+    """The command-line flag of `setting`."""
+    return "--" + setting.name.replace("_", "-")
+
+
+def read(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> tuple[Settings, list[str]]:
+    """The settings of `environ`, over them those of `flags` (by field name), and a warning per unknown variable.
+
+    Raises `BadSettings` with a line for every value that is not allowed.
+    """
+    flags = flags or {}
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for setting in table():
+        if setting.name in flags:
+            source, text = flag(setting), flags[setting.name]
+        else:
+            source, text = variable(setting), environ.get(variable(setting), "").strip()
+            if not text:
+                continue
+        try:
+            values[setting.name] = setting.metadata["parse"](text)
+        except ValueError:
+            problems.append(f"{source} is {_shown(text)}, but must be {setting.metadata['allowed']}")
+    if problems:
+        raise BadSettings("\n".join(problems))
+    return Settings(**values), _unknown_variables(environ)
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    known = {variable(setting) for setting in table()} | {KEYS_VARIABLE}
+    warnings = []
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            warnings.append(f"{name} is not a setting of this server and does nothing{hint}")
+    return warnings
+
+
+def _shown(text: str) -> str:
+    cut = text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
+    return repr(cut)

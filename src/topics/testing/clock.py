@@ -1,0 +1,29 @@
+"""A clock that moves only when told to."""
+
+from __future__ import annotations
+
+
+class ManualClock:
+    """Time under the test's control: it stands still until `advance` or `set` moves it."""
+
+    def __init__(self, now_ms: int = 1_750_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._elapsed_ns = 0
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since the Unix epoch."""
+        return self._now_ms
+
+    def elapsed_ns(self) -> int:
+        """Monotonic nanoseconds since an arbitrary start."""
+        return self._elapsed_ns
+
+    def advance(self, ms: int) -> None:
+        """Let `ms` milliseconds pass."""
+        assert ms >= 0, "time passes forwards; use set() to step the wall clock back"
+        self._now_ms += ms
+        self._elapsed_ns += ms * 1_000_000
+
+    def set(self, now_ms: int) -> None:
+        """Step the wall clock to `now_ms`, forwards or backwards, as an operator or NTP may."""
+        self._now_ms = now_ms

@@ -1,0 +1,41 @@
+"""Fixtures that every kind of test may use: a shared server, servers of one's own, and names nobody else has."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from topics.testing import ServerProcess
+
+StartServer = Callable[..., ServerProcess]
+
+_serial = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ServerProcess]:
+    """One server with default settings for the whole run; use `topic_name` so that tests do not meet."""
+    with ServerProcess() as running:
+        yield running
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    """Start servers with settings of their own: `start_server(max_topics=3)`. They are stopped after the test."""
+    with ExitStack() as stack:
+
+        def start(**settings: object) -> ServerProcess:
+            return stack.enter_context(ServerProcess(**settings))  # type: ignore[arg-type]
+
+        yield start
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test of this run uses."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name)[:200]
+    return f"{stem}.{next(_serial)}"
