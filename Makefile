@@ -1,0 +1,56 @@
+# `make serve` runs the server, `make test` runs the tests; each prepares what it needs in .venv and nothing outside it.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check bench lock
+
+help:
+	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
+	@echo "make test    install everything and run all tests (ARGS='-k name' for some)"
+	@echo "make setup   install everything: server, development tools, Spark"
+	@echo "make check   format, lint, types, layers, conformance table"
+	@echo "make bench   measure this machine"
+	@echo "make lock    resolve the dependencies of pyproject.toml again into requirements/"
+
+$(BIN)/python:
+	@tools/make-venv $(PYTHON)
+
+# PySpark and this package come as source. Their build tools are pinned like everything else and installed first,
+# therefore no build fetches any of its own.
+.venv/.ready-server: requirements/build.txt requirements/server.txt pyproject.toml | $(BIN)/python
+	@echo "installing the server into .venv"
+	@$(PIP) --require-hashes -r requirements/build.txt
+	@$(PIP) --require-hashes -r requirements/server.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.ready-all: .venv/.ready-server requirements/all.txt
+	@echo "installing the development tools and Spark into .venv (a few minutes the first time)"
+	@$(PIP) --require-hashes --no-build-isolation --use-pep517 -r requirements/all.txt
+	@touch $@
+
+setup: .venv/.ready-all
+
+serve: .venv/.ready-server
+	@exec $(BIN)/topics serve
+
+test: setup
+	@tools/ensure-java
+	@tools/ensure-chromium
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/conformance.py
+
+bench: setup
+	$(BIN)/python -m bench $(ARGS)
+
+lock: setup
+	tools/lock $(ARGS)
