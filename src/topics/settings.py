@@ -78,7 +78,7 @@ def _choice(default: str, choices: tuple[str, ...], doc: str) -> str:
 
 def _host(default: str, doc: str) -> str:
     def parse(text: str) -> str:
-        if not text.isprintable() or " " in text or "/" in text:
+        if not text or not text.isprintable() or " " in text or "/" in text:
             raise ValueError(text)
         return text
 
@@ -87,7 +87,7 @@ def _host(default: str, doc: str) -> str:
 
 
 def _parse_path(text: str) -> Path:
-    if "\0" in text:
+    if not text or "\0" in text:
         raise ValueError(text)
     return Path(text)
 

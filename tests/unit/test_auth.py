@@ -1,0 +1,227 @@
+"""Keys, scopes, prefixes and the refusal to start unsafe (API §0.2, §12; decisions 29, 35)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import pickle
+from typing import Any
+
+import pytest
+
+from topics.errors import Forbidden, Unauthorized
+from topics.server import auth
+from topics.server.auth import ADMIN, ALL_SCOPES, DELETE, READ, WRITE, Keys, bearer_token, check_exposure
+from topics.settings import BadSettings, Settings
+
+
+@pytest.mark.parametrize(
+    ("entry", "scopes", "prefixes"),
+    [
+        ("k", ALL_SCOPES, ()),
+        ("k:", ALL_SCOPES, ()),
+        ("k::", ALL_SCOPES, ()),
+        ("k:read", READ, ()),
+        ("k:read+write", READ | WRITE, ()),
+        ("k:r+w+d+a", ALL_SCOPES, ()),
+        ("k:rw", READ | WRITE, ()),
+        ("k:rw+delete", READ | WRITE | DELETE, ()),
+        ("k:admin:", ADMIN, ()),
+        ("k:read:tenant42:", READ, ("tenant42:",)),
+        ("k::tenant42:|shared.", ALL_SCOPES, ("tenant42:", "shared.")),
+        ("k:w:a:b:c|d:e", WRITE, ("a:b:c", "d:e")),
+        ("  k:read  ", READ, ()),
+    ],
+)
+def test_an_entry_is_secret_scopes_prefixes(entry: str, scopes: int, prefixes: tuple[str, ...]) -> None:
+    """API §0.2, the entry syntax; API §12, `dash:read:tenant42:` and `ops::`."""
+    principal = Keys(entry).authenticate("k")
+
+    assert (principal.scopes, principal.prefixes) == (scopes, prefixes)
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ("SECRET:reed", "scopes"),
+        ("SECRET:READ", "scopes"),
+        ("SECRET:read+", "scopes"),
+        ("SECRET:read,OTHER:+", "entry 2"),
+        ("SECRET: read", "scopes"),
+        ("SECRET:PARTOFSECRET:x", "scopes"),
+        (":read", "is empty"),
+        ("SECRET,", "entry 2 is malformed: it is empty"),
+        ("SECRET,,OTHER", "entry 2"),
+        (",", "entry 1"),
+        ("SECRET,OTHER,SECRET:read", "entry 3 is malformed: it repeats"),
+        ("SEC RET", "characters"),
+        ("SECRÉT", "characters"),
+        ("SECRET::a||b", "prefixes"),
+        ("SECRET::a|", "prefixes"),
+        ("SECRET::|", "prefixes"),
+        ("SECRET::a b", "prefixes"),
+    ],
+)
+def test_a_malformed_entry_is_refused_without_a_word_of_it(entries: str, problem: str) -> None:
+    """API §0.2: a malformed scope token makes the server refuse to start; decision 35: keys appear in no log line."""
+    with pytest.raises(BadSettings, match=problem) as refused:
+        Keys(entries)
+
+    told = str(refused.value)
+    assert told.startswith("TOPICS_API_KEYS: entry ")
+    for part in ("SECRET", "OTHER", "SECRÉT", "reed"):
+        assert part not in told
+
+
+@pytest.mark.parametrize(
+    "token", [None, "", b"", "other", "k1 ", "K1", "k1:read", b"\xff\xfe", "\udc80", "k" * 100_000]
+)
+def test_a_missing_or_unknown_key_is_401(token: str | bytes | None) -> None:
+    """API §0.2."""
+    with pytest.raises(Unauthorized) as refused:
+        Keys("k1:read,k2").authenticate(token)
+
+    assert (refused.value.status, refused.value.code) == (401, "unauthorized")
+
+
+def test_each_key_is_its_own_principal_and_always_the_same_one() -> None:
+    keys = Keys("k1,k2,k3")
+
+    assert len({id(keys.authenticate(token)) for token in ("k1", "k2", "k3")}) == 3
+    assert keys.authenticate("k2") is keys.authenticate(b"k2")
+
+
+@pytest.mark.parametrize("entries", ["", "  "])
+def test_without_keys_everyone_may_do_everything(entries: str) -> None:
+    """API §0.2: no keys is dev mode, and the header is ignored."""
+    keys = Keys(entries)
+
+    for token in (None, "anything"):
+        principal = keys.authenticate(token)
+        principal.require_scopes(ALL_SCOPES)
+        principal.require_name("any:name")
+        assert principal.key_id is None
+    assert len(keys) == 0
+
+
+def test_a_key_without_the_scope_is_403_and_learns_which_it_lacks() -> None:
+    """API §0.2."""
+    principal = Keys("k:read").authenticate("k")
+
+    principal.require_scopes(READ)
+    with pytest.raises(Forbidden) as refused:
+        principal.require_scopes(READ | WRITE)
+    assert (refused.value.status, refused.value.code) == (403, "forbidden")
+    assert refused.value.detail == {"required": "read+write", "missing": "write"}
+
+
+def test_a_name_outside_the_prefixes_is_403() -> None:
+    """API §0.2: a byte prefix against the raw name."""
+    principal = Keys("k::tenant42:|shared.").authenticate("k")
+
+    for name in ("tenant42:jobs", "tenant42:", "shared.x"):
+        assert principal.may_touch(name)
+        principal.require_name(name)
+    for name in ("tenant4", "tenant421", "Tenant42:jobs", "xshared.", "", "shared\udc80"):
+        assert not principal.may_touch(name)
+        with pytest.raises(Forbidden) as refused:
+            principal.require_name(name)
+        refused.value.message.encode()
+
+
+def test_every_key_is_compared_even_after_a_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    """API §0.2: compared in constant time against every configured digest with no early exit."""
+    compared: list[bytes] = []
+    real = hmac.compare_digest
+
+    def compare(left: Any, right: Any) -> bool:
+        compared.append(left)
+        assert len(left) == len(right) == 32
+        return real(left, right)
+
+    monkeypatch.setattr(auth.hmac, "compare_digest", compare)
+    keys = Keys("k1,k2,k3")
+    for token in ("k1", "k3", "wrong"):
+        compared.clear()
+        try:
+            keys.authenticate(token)
+        except Unauthorized:
+            assert token == "wrong"
+        assert compared == [hashlib.sha256(key).digest() for key in (b"k1", b"k2", b"k3")]
+
+
+def _held_texts(thing: object) -> list[str]:
+    """Every str and bytes that `thing` keeps, down to the last slot."""
+    if isinstance(thing, (str, bytes)):
+        return [repr(thing)]
+    if isinstance(thing, (list, tuple)):
+        return [text for item in thing for text in _held_texts(item)]
+    names = getattr(type(thing), "__slots__", ())
+    return [text for name in names for text in _held_texts(getattr(thing, name))]
+
+
+def test_only_digests_are_kept_and_only_key_ids_are_shown() -> None:
+    """API §0.2 (hashed at rest); decision 35 (named by the first 8 hex digits of the digest)."""
+    keys = Keys("plaintext-one:read:tenant:,plaintext-two")
+    ids = [hashlib.sha256(secret).hexdigest()[:8] for secret in (b"plaintext-one", b"plaintext-two")]
+
+    held = _held_texts(keys)
+    assert len(held) > 4
+    assert not any("plaintext" in text for text in held)
+    assert b"plaintext" not in pickle.dumps(keys)
+    assert keys.key_ids() == ids
+    for shown in (repr(keys), repr(keys.authenticate("plaintext-one")), f"{keys}"):
+        assert "plaintext" not in shown
+        assert ids[0] in shown
+
+
+@pytest.mark.parametrize("entries", ["good", "bad:reed"])
+def test_the_plaintext_leaves_the_environment_when_it_is_read(entries: str) -> None:
+    """Decision 35; also where the server then refuses to start."""
+    environ = {"TOPICS_API_KEYS": entries, "PATH": "/bin"}
+
+    try:
+        keys = Keys.take(environ)
+        assert keys.authenticate("good")
+    except BadSettings:
+        assert entries != "good"
+
+    assert environ == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [
+        (None, None),
+        (b"", None),
+        (b"Bearer k1", b"k1"),
+        (b"bearer k1", b"k1"),
+        (b"BEARER   k1", b"k1"),
+        (b"Bearer k1 ", b"k1"),
+        (b"Bearer", None),
+        (b"Bearer ", None),
+        (b"Bearerk1", None),
+        (b"Basic k1", None),
+        (b"Bearer k1 k2", None),
+        (b"k1", None),
+    ],
+)
+def test_the_token_is_what_follows_the_bearer_scheme(header: bytes | None, token: bytes | None) -> None:
+    """API §0.2: `Authorization: Bearer <API_KEY>`."""
+    assert bearer_token(header) == token
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LOCALHOST"])
+def test_loopback_without_keys_starts(host: str) -> None:
+    """API §0.2: loopback with no keys stays dev-friendly."""
+    check_exposure(Settings(host=host), Keys())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "localhost.example.org", "*"])
+def test_a_public_bind_without_keys_refuses_to_start(host: str) -> None:
+    """API §0.2, API §12 (accidental public exposure)."""
+    with pytest.raises(BadSettings, match="TOPICS_ALLOW_INSECURE_NO_AUTH=1"):
+        check_exposure(Settings(host=host), Keys())
+
+    check_exposure(Settings(host=host), Keys("k"))
+    check_exposure(Settings(host=host, allow_insecure_no_auth=True), Keys())

@@ -1,0 +1,116 @@
+"""The command `topics`: flags, warnings and refusals (API §0.2, decision 35)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import pytest
+from typer.testing import CliRunner
+
+from topics import __version__, settings
+from topics.cli import app
+from topics.server.auth import Keys
+from topics.settings import Settings
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, Keys]]:
+    """What the server was started with, in place of a server."""
+    started: list[tuple[Settings, Keys]] = []
+
+    def serve(chosen: Settings, keys: Keys) -> int:
+        started.append((chosen, keys))
+        return 0
+
+    stand_in = types.ModuleType("topics.server.app")
+    stand_in.serve = serve  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "topics.server.app", stand_in)
+    for name in list(os.environ):
+        if name.startswith("TOPICS_"):
+            monkeypatch.delenv(name)
+    return started
+
+
+def test_serve_takes_settings_from_the_environment_and_flags_over_them(
+    served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOPICS_PORT", "1")
+    monkeypatch.setenv("TOPICS_MAX_TOPICS", "5")
+    monkeypatch.setenv("TOPICS_PROBE_AUTH", "true")
+
+    result = CliRunner().invoke(app, ["serve", "--port", "2", "--allow-insecure-no-auth", "--no-probe-auth"])
+
+    assert result.exit_code == 0, result.output
+    chosen, _ = served[0]
+    assert (chosen.port, chosen.max_topics) == (2, 5)
+    assert (chosen.allow_insecure_no_auth, chosen.probe_auth) == (True, False)
+
+
+def test_every_setting_has_a_flag_and_keys_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decision 35: keys have no command-line flag."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    shown = CliRunner().invoke(app, ["serve", "--help"]).output
+
+    for setting in settings.table():
+        assert settings.flag(setting) in shown
+        assert settings.variable(setting) in shown
+    assert "--api-key" not in shown
+
+
+def test_keys_reach_the_server_and_leave_the_environment(
+    served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decision 35."""
+    monkeypatch.setenv("TOPICS_API_KEYS", "hush:read")
+
+    result = CliRunner().invoke(app, ["serve"])
+
+    assert result.exit_code == 0
+    assert len(served[0][1]) == 1
+    assert "TOPICS_API_KEYS" not in os.environ
+    assert "hush" not in result.output
+
+
+def test_an_unknown_variable_is_warned_about_and_the_server_starts(
+    served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOPICS_MAX_TOPIC", "5")
+
+    result = CliRunner().invoke(app, ["serve"])
+
+    assert result.exit_code == 0
+    assert len(served) == 1
+    assert "topics: warning: TOPICS_MAX_TOPIC is not a setting" in result.stderr
+    assert "did you mean TOPICS_MAX_TOPICS?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"TOPICS_PORT": "x"}, "TOPICS_PORT is 'x'"),
+        ({"TOPICS_API_KEYS": "hush:reed"}, "TOPICS_API_KEYS: entry 1 is malformed"),
+        ({"TOPICS_HOST": "0.0.0.0"}, "there are no keys"),
+    ],
+)
+def test_the_server_refuses_to_start_with_one_clear_line(
+    served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], told: str
+) -> None:
+    """API §0.2: fail-closed on a malformed key and on a public bind without keys."""
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    result = CliRunner().invoke(app, ["serve"])
+
+    assert result.exit_code == 2
+    assert served == []
+    assert told in result.stderr
+    assert "Traceback" not in result.output
+    assert "hush" not in result.output
+    assert "TOPICS_API_KEYS" not in os.environ
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"topics {__version__}\n"

@@ -1,0 +1,110 @@
+"""Concurrency caps (API §11, decision 34)."""
+
+from __future__ import annotations
+
+import pytest
+
+from topics.errors import Throttled
+from topics.server.auth import Keys
+from topics.server.limits import Cap, CapPerKey, Limits
+from topics.settings import Settings
+
+
+def test_one_too_many_is_429_and_names_the_limit() -> None:
+    """API §11: `Retry-After`, `detail.limit`, `detail.max`."""
+    cap = Cap("max_watch_sessions", 2)
+    held = [cap.take(), cap.take()]
+
+    with pytest.raises(Throttled) as refused:
+        cap.take()
+
+    assert (refused.value.status, refused.value.code) == (429, "throttled")
+    assert refused.value.detail == {"limit": "max_watch_sessions", "max": 2}
+    assert refused.value.retry_after_ms is not None
+    assert refused.value.retry_after_ms > 0
+    assert cap.used == len(held)
+
+
+def test_a_slot_is_given_back_exactly_once() -> None:
+    """API §11: concurrency caps free their slot when the request or stream ends."""
+    cap = Cap("max_connections", 2)
+    first, second = cap.take(), cap.take()
+
+    first.free()
+    first.free()
+    del first
+
+    assert cap.used == 1
+    with second:
+        assert cap.used == 1
+    assert cap.used == 0
+
+
+def test_a_slot_that_is_dropped_is_given_back() -> None:
+    """API §11: a dropped stream or a failing handler can never permanently consume capacity."""
+    cap = Cap("max_connections", 1)
+
+    def failing_handler() -> None:
+        slot = cap.take()
+        assert slot
+        raise RuntimeError
+
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            failing_handler()
+
+    assert cap.used == 0
+    cap.take().free()
+
+
+def test_a_cap_of_zero_is_off_and_still_counts() -> None:
+    """API §11: disabled by setting it to 0."""
+    cap = Cap("max_connections", 0)
+
+    held = [cap.take() for _ in range(5000)]
+
+    assert cap.used == len(held)
+
+
+def test_each_key_has_a_count_of_its_own() -> None:
+    """API §11, per-key caps."""
+    keys = Keys("k1,k2")
+    one, two = keys.authenticate("k1"), keys.authenticate("k2")
+    caps = CapPerKey("max_inflight_per_key", 1)
+
+    held = caps.of(one).take()
+    with pytest.raises(Throttled):
+        caps.of(one).take()
+    with caps.of(two).take():
+        pass
+    held.free()
+
+    with caps.of(one).take():
+        pass
+
+
+def test_per_key_caps_do_not_apply_in_dev_mode() -> None:
+    """API §11: the per-key caps apply only when auth is enabled."""
+    anyone = Keys().authenticate(None)
+    caps = CapPerKey("max_inflight_per_key", 1)
+
+    held = [caps.of(anyone).take() for _ in range(10)]
+
+    assert len(held) == 10
+
+
+def test_the_caps_take_their_name_and_maximum_from_the_settings() -> None:
+    """Decision 34: limits are named after their variable."""
+    settings = Settings(
+        max_connections=1,
+        max_inflight_per_key=2,
+        max_watch_sessions=3,
+        max_sse_connections=4,
+        max_sse_connections_per_key=5,
+    )
+    limits = Limits(settings)
+
+    for name in Limits.__slots__:
+        cap = getattr(limits, name)
+        assert cap.name == f"max_{name}"
+        assert cap.max == getattr(settings, cap.name)

@@ -1,0 +1,147 @@
+"""Settings from the environment and from flags (API §0.2, §2, §11; decisions 36, 38)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from topics import settings
+from topics.settings import BadSettings, Settings
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    """API §0.2, §2, §7.2, §10, §11; decisions 36 and 38."""
+    given, warnings = settings.read({})
+
+    assert warnings == []
+    assert (given.host, given.port, given.data_dir) == ("127.0.0.1", 4000, Path("topics-data"))
+    assert (given.probe_auth, given.allow_insecure_no_auth) == (False, False)
+    assert (given.max_batch_records, given.max_record_bytes, given.max_body_bytes) == (10_000, 1 << 20, 64 << 20)
+    assert (given.max_meta_bytes, given.max_tag_bytes, given.max_node_bytes) == (16 << 10, 256, 128)
+    assert (given.max_limit, given.max_claim, given.max_watch_topics) == (1000, 1000, 256)
+    assert (given.max_topics, given.max_routers, given.max_watch_sessions) == (100_000, 10_000, 10_000)
+    assert (given.max_sse_connections, given.max_sse_connections_per_key) == (10_000, 1000)
+    assert (given.max_inflight_per_key, given.max_total_bytes) == (1000, 0)
+    assert (given.segment_max_events, given.segment_max_bytes) == (10_000, 64 << 20)
+    assert (given.segment_max_age_ms, given.hot_retain_segments) == (3_600_000, 4)
+    assert given.drain_timeout_ms == 10_000
+
+
+@pytest.mark.parametrize("setting", settings.table(), ids=lambda setting: setting.name)
+def test_every_setting_is_read_from_its_variable_and_documents_itself(setting: dataclasses.Field[object]) -> None:
+    """API §0.2: the server is configured by `TOPICS_*` variables."""
+    samples: dict[type, tuple[str, object]] = {
+        bool: ("true", True),
+        int: ("777", 777),
+        str: ("debug", "debug"),
+        Path: ("/elsewhere", Path("/elsewhere")),
+        type(None): ("/elsewhere", Path("/elsewhere")),
+    }
+    kind = next(kind for kind in samples if type(setting.default) is kind or isinstance(setting.default, kind))
+    text, expected = samples[kind] if setting.name != "wal_shards" else ("7", 7)
+
+    given, warnings = settings.read({f"TOPICS_{setting.name.upper()}": text})
+
+    assert getattr(given, setting.name) == expected != setting.default
+    assert warnings == []
+    assert setting.metadata["doc"].endswith(".")
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "allowed"),
+    [
+        ("TOPICS_PORT", "65536", "a whole number from 0 to 65535"),
+        ("TOPICS_PORT", "-1", "a whole number from 0 to 65535"),
+        ("TOPICS_PORT", "4e3", "a whole number from 0 to 65535"),
+        ("TOPICS_PORT", "4_000", "a whole number from 0 to 65535"),
+        ("TOPICS_PORT", "٤٠٠٠", "a whole number from 0 to 65535"),
+        ("TOPICS_MAX_BODY_BYTES", "0", "a whole number of at least 1"),
+        ("TOPICS_MAX_TOPICS", "9" * 20, "a whole number of at least 0"),
+        ("TOPICS_PROBE_AUTH", "maybe", "true or false (also 1/0, yes/no, on/off)"),
+        ("TOPICS_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
+        ("TOPICS_HOST", "http://localhost", "an IP address or a host name"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_by_name_value_and_rule(variable: str, text: str, allowed: str) -> None:
+    with pytest.raises(BadSettings) as refused:
+        settings.read({variable: text})
+
+    assert str(refused.value) == f"{variable} is {text!r}, but must be {allowed}"
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    with pytest.raises(BadSettings) as refused:
+        settings.read({"TOPICS_PORT": "x", "TOPICS_MAX_TOPICS": "y"}, {"max_claim": "z"})
+
+    assert [line.split()[0] for line in str(refused.value).splitlines()] == [
+        "TOPICS_PORT",
+        "--max-claim",
+        "TOPICS_MAX_TOPICS",
+    ]
+
+
+def test_a_very_long_value_is_cut_in_the_message() -> None:
+    with pytest.raises(BadSettings) as refused:
+        settings.read({"TOPICS_PORT": "9" * 10_000})
+
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("cap", ["MAX_TOPICS", "MAX_ROUTERS", "MAX_WATCH_SESSIONS", "MAX_SSE_CONNECTIONS"])
+def test_zero_disables_a_resource_cap(cap: str) -> None:
+    """API §11: every cap is disabled by setting it to 0."""
+    given, _ = settings.read({f"TOPICS_{cap}": "0"})
+
+    assert getattr(given, cap.lower()) == 0
+
+
+@pytest.mark.parametrize("text", ["1", "true", "TRUE", "yes", "on"])
+def test_a_switch_takes_the_usual_words(text: str) -> None:
+    """API §0.2 writes `=1` and API §8 writes `=true`."""
+    assert settings.read({"TOPICS_PROBE_AUTH": text})[0].probe_auth is True
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_variable_is_as_good_as_none(text: str) -> None:
+    """An empty TOPICS_HOST must not come to mean every interface (API §0.2)."""
+    given, _ = settings.read({"TOPICS_HOST": text, "TOPICS_PORT": text})
+
+    assert given == Settings()
+
+
+def test_a_flag_wins_over_its_variable() -> None:
+    given, _ = settings.read({"TOPICS_PORT": "1", "TOPICS_MAX_TOPICS": "5"}, {"port": "2"})
+
+    assert (given.port, given.max_topics) == (2, 5)
+
+
+@pytest.mark.parametrize("name", ["host", "port", "data_dir", "cold_dir", "log_level", "probe_auth"])
+def test_an_empty_flag_is_refused(name: str) -> None:
+    with pytest.raises(BadSettings, match=f"--{name.replace('_', '-')} is ''"):
+        settings.read({}, {name: ""})
+
+
+def test_an_unknown_variable_is_warned_about_with_the_closest_name() -> None:
+    given, warnings = settings.read({"TOPICS_MAX_TOPIC": "3", "TOPICS_QQQQQQQQ": "1", "PATH": "/bin"})
+
+    assert given == Settings()
+    assert warnings == [
+        "TOPICS_MAX_TOPIC is not a setting of this server and does nothing; did you mean TOPICS_MAX_TOPICS?",
+        "TOPICS_QQQQQQQQ is not a setting of this server and does nothing",
+    ]
+
+
+def test_keys_are_no_setting_and_no_unknown_variable() -> None:
+    """Decision 35: keys have no flag; settings may be printed, so they hold none."""
+    given, warnings = settings.read({"TOPICS_API_KEYS": "s3cret"})
+
+    assert warnings == []
+    assert "s3cret" not in repr(given)
+    assert not any("key" in setting.name and "per_key" not in setting.name for setting in settings.table())
