@@ -1,0 +1,261 @@
+"""Disk: everything that storage does to the world, as one small protocol.
+
+Production has `RealDisk`; tests have `topics.testing.disk`, where durable and pending bytes are kept apart. The rules
+that a caller may rely on, and a fake must model:
+
+1. Bytes given to `write` are in the kernel when it returns: they survive the death of the process, but not of the
+   machine, until `sync` of that file has returned.
+2. A name that `create`, `rename` or `unlink` made or removed is durable once `sync_dir` of its directory has returned.
+3. `write` writes all of it or raises OSError; after an error any prefix may be there. After a failed `sync` the dirty
+   bytes of that file may be gone, and a later `sync` that succeeds does not bring them back.
+4. A failure is always an OSError with its errno.
+
+Handles are small integers that mean something to the disk that gave them. `read_now` is the one call made on the
+engine's thread for bytes of any age: it returns None rather than wait for a device.
+"""
+
+# Each method here is one system call on a plain path.
+# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH123, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from typing import Final, Protocol
+
+ZERO_CHUNK_BYTES: Final = 1 << 20
+_ZEROS: Final = bytes(ZERO_CHUNK_BYTES)
+_WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class Locked(Exception):
+    """Another process holds the lock. `holder` is what it wrote about itself, or an empty text."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        self.path = path
+        self.holder = holder
+        super().__init__(f"{path} is locked{f' by {holder}' if holder else ''}")
+
+
+class Disk(Protocol):
+    """The calls that storage makes. Every path is absolute or relative to the process; every size is in bytes."""
+
+    def create(self, path: str) -> int:
+        """Create an empty file for reading and writing; FileExistsError where the name is taken."""
+
+    def open(self, path: str, *, writable: bool = False) -> int:
+        """Open an existing file."""
+
+    def close(self, handle: int) -> None:
+        """Give the handle back. Never syncs."""
+
+    def read(self, handle: int, offset: int, length: int) -> bytes:
+        """Up to `length` bytes at `offset`; fewer only at the end of the file."""
+
+    def read_now(self, handle: int, offset: int, length: int) -> bytes | None:
+        """As `read`, but None where the bytes are not in memory and the call would wait for the device."""
+
+    def write(self, handle: int, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of `data` at `offset`."""
+
+    def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
+        """Reserve `length` bytes that read as zeros.
+
+        With `zero_fill` they are written and synced, so that a later `sync` of a small write has no metadata to carry.
+        """
+
+    def truncate(self, handle: int, length: int) -> None:
+        """Cut the file off, or extend it with zeros."""
+
+    def size(self, handle: int) -> int:
+        """The length of the file."""
+
+    def sync(self, handle: int) -> None:
+        """Return once the file's bytes are on stable storage."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, replacing what has it."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory, sorted; empty where there is no such directory."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something by this name."""
+
+    def make_dir(self, path: str) -> None:
+        """Create a directory and its parents where missing."""
+
+    def sync_dir(self, path: str) -> None:
+        """Return once the directory's entries are on stable storage."""
+
+    def free_bytes(self, path: str) -> int:
+        """What is left for use on the file system that holds `path`."""
+
+    def lock(self, path: str) -> int:
+        """Take the exclusive lock on a file, created where missing, and write who holds it. Raises Locked."""
+
+    def unlock(self, handle: int) -> None:
+        """Give the lock back."""
+
+    def boot_id(self) -> str:
+        """A text that changes whenever the kernel starts; 36 ASCII characters or fewer."""
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def create(self, path: str) -> int:
+        """Create an empty file for reading and writing; FileExistsError where the name is taken."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def open(self, path: str, *, writable: bool = False) -> int:
+        """Open an existing file."""
+        return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def close(self, handle: int) -> None:
+        """Give the handle back. Never syncs."""
+        os.close(handle)
+
+    def read(self, handle: int, offset: int, length: int) -> bytes:
+        """Up to `length` bytes at `offset`; fewer only at the end of the file."""
+        data = os.pread(handle, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(handle, length - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_now(self, handle: int, offset: int, length: int) -> bytes | None:
+        """As `read`, but None where the bytes are not in memory and the call would wait for the device."""
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(handle, [buffer], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in _WOULD_WAIT:
+                return None
+            raise
+        if got == length:
+            return bytes(buffer)
+        # A short answer is either the end of the file or the end of what is cached; only fstat can tell.
+        return bytes(buffer[:got]) if offset + got >= os.fstat(handle).st_size else None
+
+    def write(self, handle: int, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of `data` at `offset`."""
+        written = os.pwrite(handle, data, offset)
+        if written == len(data):
+            return
+        view = memoryview(data)
+        while written < len(view):
+            step = os.pwrite(handle, view[written:], offset + written)
+            if step == 0:
+                raise OSError(errno.EIO, "the device took no more bytes")
+            written += step
+
+    def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
+        """Reserve `length` bytes that read as zeros, written and synced with `zero_fill`."""
+        try:
+            os.posix_fallocate(handle, 0, length)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            os.ftruncate(handle, length)
+        if not zero_fill:
+            return
+        # Synced chunk by chunk: one large flush would stand in the way of every commit on this disk meanwhile.
+        for at in range(0, length, ZERO_CHUNK_BYTES):
+            self.write(handle, at, _ZEROS if length - at >= ZERO_CHUNK_BYTES else _ZEROS[: length - at])
+            os.fdatasync(handle)
+
+    def truncate(self, handle: int, length: int) -> None:
+        """Cut the file off, or extend it with zeros."""
+        os.ftruncate(handle, length)
+
+    def size(self, handle: int) -> int:
+        """The length of the file."""
+        return os.fstat(handle).st_size
+
+    def sync(self, handle: int) -> None:
+        """Return once the file's bytes are on stable storage."""
+        os.fdatasync(handle)
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, replacing what has it."""
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory, sorted; empty where there is no such directory."""
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something by this name."""
+        return os.path.exists(path)
+
+    def make_dir(self, path: str) -> None:
+        """Create a directory and its parents where missing."""
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def sync_dir(self, path: str) -> None:
+        """Return once the directory's entries are on stable storage."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def free_bytes(self, path: str) -> int:
+        """What is left for use on the file system that holds `path`."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, path: str) -> int:
+        """Take the exclusive lock on a file, created where missing, and write who holds it. Raises Locked."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 1024, 0).decode("utf-8", "replace").strip()
+            os.close(handle)
+            raise Locked(path, holder) from None
+        except OSError:
+            os.close(handle)
+            raise
+        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": started})
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, holder.encode() + b"\n", 0)
+        return handle
+
+    def unlock(self, handle: int) -> None:
+        """Give the lock back."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, 0)
+        os.close(handle)
+
+    def boot_id(self) -> str:
+        """The kernel's boot id; on a system without one, a text that never matches an earlier start."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()[:36]
+        except OSError:
+            return os.urandom(18).hex()

@@ -1,0 +1,163 @@
+"""Frame: what the WAL is made of.
+
+Everything that must survive is one frame in one shard of the WAL. Little-endian, every frame starts at a multiple of 8:
+
+    offset  size  field
+    0       4     magic "TFRM"
+    4       1     kind
+    5       1     flags, 0
+    6       2     reserved, 0
+    8       4     payload length
+    12      4     count: the records of an APPEND, otherwise 0
+    16      8     lsn: one counter over all shards, strictly increasing within a shard
+    24      8     topic id, 0 where the frame is about no topic
+    32      8     first seq of an APPEND, otherwise 0
+    40      4     reserved, 0
+    44      4     header check: XXH32 (seed 0) of the 44 bytes above
+    48      ..    payload
+    ..      0-7   zeros up to a multiple of 8
+    ..      8     XXH3-64 (seed 0) of everything above, padding included
+
+Why two checks: the checksum behind says whether the frame is whole. When it is not, the header check says whether at
+least the header may be trusted, and the header of an APPEND names exactly what is lost: topic, first seq and count. The
+payload of an APPEND begins with a Block that names the same three again under a checksum of its own. So one damaged
+place, wherever it is, leaves one of the two readable, and a loss is always known exactly. Why 8-byte alignment: the
+search for the next frame behind damage looks only there, and a length field never straddles a sector. A magic inside
+a client's data is no danger to that search: the header holds zero bytes, and JSON text holds none.
+
+The payload of an APPEND is a Block without delete flags (`block.decode(..., with_flags=False)`): deletes in the WAL are
+frames of their own and never change a frame that is there. Behind the Block stand the extras, opaque bytes of the
+engine (idempotency key, producer, router position), up to the payload length. The payload of every other kind is the
+msgpack of the struct that `PAYLOADS` names for it; a kind that is not listed there carries bytes of the engine's own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import msgspec
+from xxhash import xxh3_64_intdigest, xxh32_intdigest
+
+MAGIC: Final = b"TFRM"
+HEADER_BYTES: Final = 48
+CHECKSUM_BYTES: Final = 8
+ALIGN_BYTES: Final = 8
+FRAME_BYTES_MIN: Final = HEADER_BYTES + CHECKSUM_BYTES
+# A length field beyond this is damage, not a frame; no request is near it.
+PAYLOAD_BYTES_MAX: Final = 1 << 30
+
+CREATE: Final = 1
+CONFIG: Final = 2
+DROP: Final = 3
+APPEND: Final = 4
+DELETE: Final = 5
+CEILING: Final = 6
+ROUTER_PUT: Final = 7
+ROUTER_DROP: Final = 8
+CURSOR: Final = 9
+LEASE: Final = 10
+DEAD_LETTER: Final = 11
+NAMES: Final = {
+    CREATE: "create",
+    CONFIG: "config",
+    DROP: "drop",
+    APPEND: "append",
+    DELETE: "delete",
+    CEILING: "ceiling",
+    ROUTER_PUT: "router_put",
+    ROUTER_DROP: "router_drop",
+    CURSOR: "cursor",
+    LEASE: "lease",
+    DEAD_LETTER: "dead_letter",
+}
+
+_HEADER = struct.Struct("<4sBBHIIQQQI")
+_CHECK = struct.Struct("<I")
+_CHECKSUM = struct.Struct("<Q")
+_LSN = struct.Struct("<16xQ")
+_PADS = tuple(bytes(-n % ALIGN_BYTES) for n in range(ALIGN_BYTES))
+
+assert _HEADER.size + _CHECK.size == HEADER_BYTES
+
+
+class Create(msgspec.Struct, array_like=True, frozen=True):
+    """CREATE: a topic came to be. `config` is the JSON text of its resolved config."""
+
+    name: str
+    config: bytes
+    ts: int
+
+
+class Config(msgspec.Struct, array_like=True, frozen=True):
+    """CONFIG: a topic's config is now this JSON text."""
+
+    config: bytes
+    ts: int
+
+
+class Drop(msgspec.Struct, array_like=True, frozen=True):
+    """DROP: the topic and all it held are gone."""
+
+    ts: int
+
+
+class Delete(msgspec.Struct, array_like=True, frozen=True):
+    """DELETE: records gone for good: all below `before_seq` (0: none), and the ranges, both ends included."""
+
+    before_seq: int
+    ranges: list[tuple[int, int]]
+    ts: int
+    extra: bytes = b""
+
+
+class Ceiling(msgspec.Struct, array_like=True, frozen=True):
+    """CEILING: the topic may have handed out seqs up to this one."""
+
+    seq: int
+
+
+PAYLOADS: Final[dict[int, type[msgspec.Struct]]] = {
+    CREATE: Create,
+    CONFIG: Config,
+    DROP: Drop,
+    DELETE: Delete,
+    CEILING: Ceiling,
+}
+_encode = msgspec.msgpack.Encoder().encode
+_decoders = {kind: msgspec.msgpack.Decoder(payload).decode for kind, payload in PAYLOADS.items()}
+
+
+def append(lsn: int, topic_id: int, first_seq: int, n: int, block_raw: bytes, extra: bytes = b"") -> bytes:
+    """The APPEND frame of one Block (`Block.raw`: body and checksum, no delete flags) and the engine's extras."""
+    length = len(block_raw) + len(extra)
+    head = _HEADER.pack(MAGIC, APPEND, 0, 0, length, n, lsn, topic_id, first_seq, 0)
+    body = b"".join((head, _CHECK.pack(xxh32_intdigest(head)), block_raw, extra, _PADS[length & 7]))
+    return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
+
+
+def encode(kind: int, lsn: int, topic_id: int, payload: bytes) -> bytes:
+    """The frame of any other kind, with its payload as bytes."""
+    assert kind != APPEND, "an APPEND is built by append()"
+    length = len(payload)
+    head = _HEADER.pack(MAGIC, kind, 0, 0, length, 0, lsn, topic_id, 0, 0)
+    body = b"".join((head, _CHECK.pack(xxh32_intdigest(head)), payload, _PADS[length & 7]))
+    return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
+
+
+def control(kind: int, lsn: int, topic_id: int, payload: msgspec.Struct) -> bytes:
+    """The frame of a kind that `PAYLOADS` lists."""
+    assert type(payload) is PAYLOADS[kind], f"kind {kind} carries {PAYLOADS[kind].__name__}"
+    return encode(kind, lsn, topic_id, _encode(payload))
+
+
+def decode_payload(kind: int, payload: bytes | memoryview) -> Any:
+    """The struct of a kind that `PAYLOADS` lists; the bytes as they are of any other."""
+    decoder = _decoders.get(kind)
+    return bytes(payload) if decoder is None else decoder(payload)
+
+
+def lsn_of(frame: bytes) -> int:
+    """The lsn of an encoded frame."""
+    lsn: int = _LSN.unpack_from(frame)[0]
+    return lsn

@@ -1,0 +1,59 @@
+"""Job: one piece of disk work that may wait, apart from the thread that owns the state.
+
+Storage starts no threads and knows no event loop. Whatever may wait for a disk is handed out as a Job, and a driver
+executes it: the server in a small pool of threads, tests and embedded engines inline. `run` makes disk calls only and
+touches no state that the engine's thread uses; `done` is called afterwards on the engine's thread with the exception
+that `run` raised, or None, and is where state changes. So a crash test on a fake disk is a plain sequence of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+
+class Job(Protocol):
+    """Disk work in two halves: `run` anywhere, then `done` on the engine's thread."""
+
+    @property
+    def name(self) -> str:
+        """What kind of work this is ("sync", "prepare", "read", ...), for choosing a thread and for the log."""
+
+    def run(self) -> None:
+        """Do the blocking disk calls. Called once, on any thread."""
+
+    def done(self, error: BaseException | None) -> None:
+        """Take the result over. Called once, on the engine's thread, with what `run` raised, or None."""
+
+
+class Task:
+    """A Job made of two functions: `work` runs on any thread, `finish` gets its error, or None, on the engine's."""
+
+    __slots__ = ("_finish", "_work", "name")
+
+    def __init__(self, name: str, work: Callable[[], None], finish: Callable[[BaseException | None], None]) -> None:
+        self.name = name
+        self._work = work
+        self._finish = finish
+
+    def run(self) -> None:
+        """Do the work."""
+        self._work()
+
+    def done(self, error: BaseException | None) -> None:
+        """Pass the outcome on."""
+        self._finish(error)
+
+
+def run_inline(jobs: Iterable[Job]) -> int:
+    """Execute each job here and now, run then done; how many there were. An OSError is an outcome, not a failure."""
+    count = 0
+    for job in jobs:
+        error: BaseException | None = None
+        try:
+            job.run()
+        except Exception as exception:
+            error = exception
+        job.done(error)
+        count += 1
+    return count

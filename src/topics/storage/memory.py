@@ -1,0 +1,94 @@
+"""MemoryStore: the interface of `Store` without files, for an engine that keeps nothing.
+
+Tickets commit at `write`, as they would on a disk that is infinitely fast and forgets everything: the engine's code is
+the same with and without a data directory.
+"""
+
+from __future__ import annotations
+
+from topics.storage.job import Job
+from topics.storage.wal import LATENCY_BOUNDS_US, Ticket
+
+
+class MemoryShard:
+    """A shard that drops its frames and commits their tickets."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.generation = 0
+        self.written_lsn = 0
+        self.synced_lsn = 0
+        self.full = False
+        self.read_only = None
+        self.queue_bytes = 0
+        self.frames_total = 0
+        self.batches_total = 0
+        self.fsyncs_total = 0
+        self.bytes_written_total = 0
+        self.rotations_total = 0
+        self.submit_full_total = 0
+        self.queue_depth_peak = 0
+        self.fsync_us_buckets = [0] * (len(LATENCY_BOUNDS_US) + 1)
+        self.fsync_us_sum = 0
+        self._tickets: list[Ticket | None] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether tickets wait for `write`."""
+        return bool(self._tickets)
+
+    @property
+    def queue_depth(self) -> int:
+        """How many tickets wait."""
+        return len(self._tickets)
+
+    def submit(self, frame: bytes, gated: bool, ticket: Ticket | None = None) -> None:
+        """Take a ticket; the frame is forgotten."""
+        self._tickets.append(ticket)
+
+    def write(self) -> None:
+        """Commit every ticket."""
+        tickets, self._tickets = self._tickets, []
+        for ticket in tickets:
+            if ticket is not None:
+                ticket.commit(0, 0)
+
+
+class MemoryStore:
+    """A store without a data directory: same calls, no files, nothing survives."""
+
+    def __init__(self) -> None:
+        self.shards = (MemoryShard(),)
+        self._shard = self.shards[0]
+        self._lsn = 0
+
+    def next_lsn(self) -> int:
+        """The next lsn, handed out once."""
+        self._lsn += 1
+        shard = self._shard
+        shard.written_lsn = shard.synced_lsn = self._lsn
+        return self._lsn
+
+    def shard_of(self, topic_id: int) -> MemoryShard:
+        """The one shard there is."""
+        return self._shard
+
+    @property
+    def pending(self) -> bool:
+        """Whether tickets wait for `write`."""
+        return bool(self._shard._tickets)
+
+    def write(self) -> None:
+        """Commit every ticket."""
+        self._shard.write()
+
+    def jobs(self) -> list[Job]:
+        """No disk, no jobs."""
+        return []
+
+    def next_due_ns(self) -> int | None:
+        """Nothing ever falls due."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""

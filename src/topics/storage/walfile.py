@@ -1,0 +1,107 @@
+"""WalFile: one file of a shard, `wal/<generation>-<shard>-<number>.wal`, all three in hexadecimal.
+
+Layout: a header of 64 bytes, then frames back to back, then zeros up to the end of the file.
+
+    offset  size  field
+    0       8     magic "TOPICWAL"
+    8       4     format version, 1
+    12      4     shard
+    16      8     generation
+    24      8     number within the generation and shard, from 1
+    32      16    boot id of the kernel that wrote it: the first 16 bytes of SHA-256 of the kernel's text
+    48      8     reserved, 0
+    56      8     XXH3-64 (seed 0) of the 56 bytes above
+
+Files are preallocated and zero-filled, since the sync of a small write into bytes that were already written has no
+metadata to carry (0.15 ms against 0.5). A file gets its final name only when its header and its zeros are durable, so
+a name ending in `.wal` always has a header. The name says all that the header says, so that a damaged header costs
+nothing but the report about it. Every start opens a generation of its own and never writes to an older one, so what
+recovery has seen stays as it was, and the number of shards may change from one start to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import struct
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from topics.storage.disk import Disk
+
+MAGIC: Final = b"TOPICWAL"
+VERSION: Final = 1
+HEADER_BYTES: Final = 64
+TEMPORARY_SUFFIX: Final = ".tmp"
+_HEADER = struct.Struct("<8sIIQQ16sQ")
+_CHECKSUM = struct.Struct("<Q")
+_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{8})\.wal")
+
+assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
+
+
+class UnknownFormat(Exception):
+    """A file was written in a format that this program does not read."""
+
+
+class WalName(NamedTuple):
+    """Which file of which shard and generation; sorts in the order in which files are replayed."""
+
+    generation: int
+    shard: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.generation:08x}-{self.shard:04x}-{self.number:08x}.wal"
+
+
+def parse_name(text: str) -> WalName | None:
+    """The name that a directory entry is, or None where it is no WAL file."""
+    match = _NAME.fullmatch(text)
+    return None if match is None else WalName(*(int(part, 16) for part in match.groups()))
+
+
+def boot_digest(boot_id: str) -> bytes:
+    """A boot id as the 16 bytes that stand in files."""
+    return hashlib.sha256(boot_id.encode()).digest()[:16]
+
+
+def encode_header(name: WalName, boot: bytes) -> bytes:
+    """The 64 bytes at the start of a file."""
+    head = _HEADER.pack(MAGIC, VERSION, name.shard, name.generation, name.number, boot, 0)
+    return head + _CHECKSUM.pack(xxh3_64_intdigest(head))
+
+
+def decode_header(data: bytes, path: str) -> tuple[WalName, bytes] | None:
+    """The name and boot id in a header, or None where it is damaged. Raises UnknownFormat for another version."""
+    if len(data) < HEADER_BYTES:
+        return None
+    (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
+    if checksum != xxh3_64_intdigest(data[: _HEADER.size]):
+        return None
+    magic, version, shard, generation, number, boot, _ = _HEADER.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        raise UnknownFormat(f"{path}: WAL format version {version}; this program reads version {VERSION}")
+    return WalName(generation, shard, number), boot
+
+
+def create(disk: Disk, directory: str, name: WalName, boot: bytes, length: int, *, zero_fill: bool) -> int:
+    """Create a file of `length` bytes, durable under its final name, and return the handle."""
+    path = f"{directory}/{name}"
+    temporary = path + TEMPORARY_SUFFIX
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        disk.allocate(handle, length, zero_fill=zero_fill)
+        disk.write(handle, 0, encode_header(name, boot))
+        disk.sync(handle)
+        disk.rename(temporary, path)
+        disk.sync_dir(directory)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.close(handle)
+        raise
+    return handle
