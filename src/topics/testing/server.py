@@ -70,8 +70,11 @@ class ServerProcess:
         return environ
 
     def __enter__(self) -> ServerProcess:
-        if self._process is None:
+        try:
             self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -1,0 +1,79 @@
+"""A server process starts, says where it listens, stops cleanly and survives being tested (API §0.2, §8)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from topics.testing import ServerProcess
+
+
+def test_a_server_listens_on_a_free_loopback_port_and_is_ready(server: ServerProcess) -> None:
+    assert server.host == "127.0.0.1"
+    assert server.port > 0
+    assert server.url == f"http://127.0.0.1:{server.port}"
+    answer = server.request("GET", "/v0/ready")
+    assert answer.status == 200
+    assert answer.json["status"] == "ready"
+
+
+def test_sigterm_ends_the_server_with_exit_code_0(tmp_path: Path) -> None:
+    """stop() asserts the exit code itself."""
+    with ServerProcess(data_dir=tmp_path / "data") as own:
+        pid = own.pid
+        own.stop()
+        assert not own.alive
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_killed_server_can_be_started_again_on_the_same_data_dir() -> None:
+    with ServerProcess() as own:
+        first = own.pid
+        own.kill()
+        assert not own.alive
+        own.restart()
+        assert own.pid != first
+        assert own.request("GET", "/v0/health").status == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"port": "x"}, "TOPICS_PORT is 'x', but must be a whole number from 0 to 65535"),
+        ({"api_keys": "hush:reed"}, "TOPICS_API_KEYS: entry 1 is malformed"),
+        ({"TOPICS_HOST": "0.0.0.0"}, "there are no keys"),
+    ],
+)
+def test_a_server_that_refuses_to_start_says_why(settings: dict[str, str], told: str) -> None:
+    """API §0.2: fail-closed."""
+    with pytest.raises(AssertionError, match="ended before") as refused, ServerProcess(**settings):  # type: ignore[arg-type]
+        pass
+
+    assert told in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+    assert "hush" not in str(refused.value)
+
+
+def test_keys_close_the_api_and_never_show_in_the_log() -> None:
+    """API §0.2; decision 35: keys and tokens appear in no log line at any level, boot included."""
+    with ServerProcess(api_keys="hush-hush:read,other-secret", log_level="debug", probe_auth=True) as own:
+        assert own.request("GET", "/v0/topics").status == 401
+        assert own.request("GET", "/v0/topics", headers={"Authorization": "Bearer wrong-token"}).status == 401
+        assert own.request("GET", "/v0/topics", headers={"Authorization": "Bearer hush-hush"}).status == 200
+        assert own.request("GET", "/v0/topics?token=other-secret").status == 401
+        own.stop()
+        log = own.log()
+
+    assert log
+    for secret in ("hush-hush", "other-secret", "wrong-token"):
+        assert secret not in log
+
+
+def test_an_unknown_variable_is_in_the_log() -> None:
+    """A typo must not silently do nothing."""
+    with ServerProcess(max_topic=3) as own:
+        assert "TOPICS_MAX_TOPIC is not a setting of this server" in own.log()
+        assert "did you mean TOPICS_MAX_TOPICS?" in own.log()
