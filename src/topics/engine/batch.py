@@ -1,0 +1,174 @@
+"""Batch: the records of one write, checked against every limit and turned into columns (DESIGN §1, API §2).
+
+Nothing is changed anywhere until the whole batch has passed, so a bad record costs nobody anything. Sizes are bytes of the
+JSON text as it was received. The checks look at whole columns first and at single records only to name the one at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+import msgspec
+
+from topics.engine.limits import Limits
+from topics.engine.requests import RecordIn, Write
+from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.storage.block import RECORD_FRAMING_BYTES
+
+META_KEYS_MAX: Final = 64
+KEY_CHARS_MAX: Final = 256
+
+_decode_meta = msgspec.json.Decoder(dict[str, str]).decode
+_NULL: Final = b"null"
+
+
+class Batch:
+    """The columns of one write; a column that no record uses is None."""
+
+    __slots__ = ("datas", "metas", "nodes", "size_bytes", "tags")
+
+    def __init__(
+        self,
+        datas: Sequence[bytes],
+        nodes: list[bytes | None] | None,
+        tags: list[bytes | None] | None,
+        metas: list[bytes | None] | None,
+        size_bytes: int,
+    ) -> None:
+        self.datas = datas
+        self.nodes = nodes
+        self.tags = tags
+        self.metas = metas
+        self.size_bytes = size_bytes
+
+
+def check(write: Write, limits: Limits) -> Batch:
+    """The columns of a write whose records all keep the limits; raises an InvalidRequest that names the first that does not."""
+    records = write.records
+    n = len(records)
+    if n == 0:
+        raise InvalidRequest("records must hold at least one record", field="records")
+    if n > limits.max_batch_records:
+        raise BatchTooLarge(
+            f"{n} records in one write; the limit is {limits.max_batch_records}: split the batch",
+            field="records",
+            count=n,
+            limit="max_batch_records",
+            max=limits.max_batch_records,
+        )
+    if write.idempotency_key is not None or write.producer_id is not None or write.producer_seq is not None:
+        _check_keys(write)
+    datas: list[bytes] = [record.data for record in records]
+    sizes = list(map(len, datas))
+    largest = max(sizes)
+    total = sum(sizes) + RECORD_FRAMING_BYTES * n
+    tags = _labels([record.tag for record in records], None, "tag", limits.max_tag_bytes)
+    nodes = _labels([record.node for record in records], write.node, "node", limits.max_node_bytes)
+    metas = _metas(records, limits)
+    if metas is not None:
+        largest += max(len(meta) for meta in metas if meta)
+    if largest > limits.max_record_bytes:
+        _find_too_large(sizes, metas, limits)
+    for column in (tags, nodes, metas):
+        if column is not None:
+            total += sum(len(text) for text in column if text)
+    return Batch(datas, nodes, tags, metas, total)
+
+
+def _check_keys(write: Write) -> None:
+    for name, value in (("idempotency_key", write.idempotency_key), ("producer_id", write.producer_id)):
+        if value is not None and not 0 < len(value) <= KEY_CHARS_MAX:
+            raise InvalidRequest(
+                f"{name} has {len(value)} characters; it may have 1 to {KEY_CHARS_MAX}", field=name, max=KEY_CHARS_MAX
+            )
+    if (write.producer_id is None) != (write.producer_seq is None):
+        raise InvalidRequest("producer_id and producer_seq go together", field="producer_id")
+
+
+def _labels(values: list[str | None], default: str | None, name: str, bytes_max: int) -> list[bytes | None] | None:
+    if values.count(None) == len(values):
+        if default is None:
+            return None
+        text = default.encode()
+        if len(text) > bytes_max:
+            _refuse_label(name, name, len(text), bytes_max)
+        return [text] * len(values)
+    labels = [default if value is None else value for value in values]
+    encoded = [None if value is None else value.encode() for value in labels]
+    for i, label in enumerate(encoded):
+        if label is not None and len(label) > bytes_max:
+            _refuse_label(name, f"records[{i}].{name}", len(label), bytes_max)
+    return encoded
+
+
+def _refuse_label(name: str, field: str, size: int, bytes_max: int) -> NoReturn:
+    raise InvalidRequest(
+        f"{field} has {size} bytes; the limit is {bytes_max}",
+        field=field,
+        bytes=size,
+        limit=f"max_{name}_bytes",
+        max=bytes_max,
+    )
+
+
+def _metas(records: list[RecordIn], limits: Limits) -> list[bytes | None] | None:
+    raws = [record.meta for record in records]
+    if not any(raws):
+        return None
+    metas: list[bytes | None] = []
+    for i, raw in enumerate(raws):
+        meta = bytes(raw)
+        if not meta or meta == _NULL:
+            metas.append(None)
+            continue
+        _check_meta(meta, i, limits)
+        metas.append(meta)
+    return metas if any(metas) else None
+
+
+def _check_meta(meta: bytes, i: int, limits: Limits) -> None:
+    field = f"records[{i}].meta"
+    if len(meta) > limits.max_meta_bytes:
+        raise RecordTooLarge(
+            f"{field} has {len(meta)} bytes; the limit is {limits.max_meta_bytes}",
+            field=field,
+            index=i,
+            bytes=len(meta),
+            limit="max_meta_bytes",
+            max=limits.max_meta_bytes,
+        )
+    try:
+        keys = _decode_meta(meta)
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        _refuse_meta(meta, field)
+    if len(keys) > META_KEYS_MAX:
+        raise RecordTooLarge(
+            f"{field} has {len(keys)} keys; the limit is {META_KEYS_MAX}",
+            field=field,
+            index=i,
+            limit="max_meta_keys",
+            max=META_KEYS_MAX,
+        )
+
+
+def _refuse_meta(meta: bytes, field: str) -> NoReturn:
+    value = msgspec.json.decode(meta)
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{field} must be an object of strings", field=field)
+    key = next(key for key, entry in value.items() if not isinstance(entry, str))
+    raise InvalidRequest(f'{field} must hold strings only; "{key[:64]}" is none', field=field, key=key[:64])
+
+
+def _find_too_large(sizes: list[int], metas: list[bytes | None] | None, limits: Limits) -> None:
+    for i, size in enumerate(sizes):
+        total = size + len((metas and metas[i]) or b"")
+        if total > limits.max_record_bytes:
+            raise RecordTooLarge(
+                f"records[{i}] has {total} bytes of data and meta; the limit is {limits.max_record_bytes}",
+                field=f"records[{i}]",
+                index=i,
+                bytes=total,
+                limit="max_record_bytes",
+                max=limits.max_record_bytes,
+            )

@@ -1,0 +1,503 @@
+"""Engine: every topic of one server, and the commands on them.
+
+The engine is pure: it takes a Clock, a Store and commands, and answers. It knows no socket, no thread and no event loop. One
+thread owns it, so there are no locks. A command that changes something takes effect in memory at once or when its frame is
+committed, and hands a frame to the store; whoever drives the engine calls `turn` once per turn of its loop, which writes
+all frames of the turn in one go. A caller that passes no `on_done` wants to wait: the engine then drives itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from topics.clock import Clock
+from topics.engine import batch as batches
+from topics.engine import config as configs
+from topics.engine import requests
+from topics.engine.config import ConfigPatch, TopicConfig
+from topics.engine.dedupe import Dedupe, Remembered
+from topics.engine.difference import Difference, Window, read
+from topics.engine.limits import Limits
+from topics.engine.log import Totals
+from topics.engine.names_index import SortedNames
+from topics.engine.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
+from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
+from topics.engine.tags import TagMatch, parse_match
+from topics.engine.ticket import OnDone, Receipt, Ticket
+from topics.engine.topic import Topic
+from topics.errors import (
+    HeadMismatch,
+    InvalidRequest,
+    RecordTooLarge,
+    Throttled,
+    TopicFull,
+    TopicNotEmpty,
+    TopicNotFound,
+)
+from topics.names import check_topic_name
+from topics.storage import block as blocks
+from topics.storage import frame as frames
+from topics.storage.job import run_inline
+from topics.storage.memory import MemoryStore
+from topics.storage.store import Store
+
+DIFF_LIMIT_DEFAULT: Final = 256
+BATCH_BYTES_DEFAULT: Final = 1 << 20
+BATCH_BYTES_MAX: Final = 8 << 20
+RETRY_AFTER_MS: Final = 1000
+
+OnReceipt = Callable[[Receipt], None]
+_encode_extra = msgspec.msgpack.Encoder().encode
+
+
+class AppendExtra(msgspec.Struct, array_like=True, frozen=True):
+    """What rides in an APPEND frame beside its Block, so that retries stay safe after a restart."""
+
+    idempotency_key: str | None = None
+    producer_id: str | None = None
+    producer_seq: int = 0
+
+
+class Engine:
+    """All topics, and the commands on them."""
+
+    def __init__(self, clock: Clock, store: Store | MemoryStore | None = None, limits: Limits | None = None) -> None:
+        self.clock = clock
+        self.store: Store | MemoryStore = MemoryStore() if store is None else store
+        self.limits = Limits() if limits is None else limits
+        self.topics: dict[str, Topic] = {}
+        self.names = SortedNames()
+        self.totals = Totals()
+        self.wires = WireCache()
+        self.on_pending: Callable[[], None] | None = None
+        self._next_topic_id = 1
+
+    # Driving
+
+    def turn(self) -> None:
+        """Write what was submitted since the last turn."""
+        self.store.write()
+
+    def settle(self) -> None:
+        """Drive the store here and now until nothing waits any more."""
+        self.store.write()
+        while run_inline(self.store.jobs()):
+            self.store.write()
+
+    def _submit(self, topic: Topic, frame: bytes, gated: bool, ticket: Ticket | Receipt) -> None:
+        self.store.shard_of(topic.id).submit(frame, gated, ticket)
+        if self.on_pending is not None:
+            self.on_pending()
+
+    # Topics
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name; raises TopicNotFound."""
+        topic = self.topics.get(name)
+        if topic is None:
+            check_topic_name(name)
+            raise TopicNotFound(f'topic "{name}" does not exist', topic=name)
+        return topic
+
+    def put_topic(
+        self, name: str, patch: ConfigPatch, on_done: OnReceipt | None = None, context: Any = None
+    ) -> Receipt:
+        """Create a topic or change its config (API §1.1); the result is a PutTopic."""
+        check_topic_name(name)
+        topic = self.topics.get(name)
+        if topic is None:
+            config = configs.apply(patch, None, name)
+            receipt = Receipt(None, on_done, context)
+            topic = self._create(name, config, receipt)
+            receipt.result = PutTopic(topic=name, created=True, config=config)
+            return self._settled(receipt)
+        config = configs.apply(patch, topic.config, name)
+        receipt = Receipt(PutTopic(topic=name, created=False, config=config), on_done, context)
+        if config == topic.config:
+            receipt.commit(0, 0)
+            return self._settled(receipt)
+        payload = frames.Config(msgspec.json.encode(config), self.clock.now_ms())
+        self._submit(topic, frames.control(frames.CONFIG, self.store.next_lsn(), topic.id, payload), True, receipt)
+        self._reconfigure(topic, config)
+        return self._settled(receipt)
+
+    def _settled(self, receipt: Receipt) -> Receipt:
+        if receipt.on_done is None:
+            self.settle()
+            if receipt.error is not None:
+                raise receipt.error
+        return receipt
+
+    def _reconfigure(self, topic: Topic, config: TopicConfig) -> None:
+        """Apply the old TTL up to now, then the new retention: what is gone stays gone, a tightened rule shows at once."""
+        now = self.clock.now_ms()
+        topic.expire(now)
+        topic.config = config
+        topic.expire(now)
+        topic.log.evict(config.cap_records, config.cap_bytes)
+
+    def _create(self, name: str, config: TopicConfig, receipt: Receipt | None) -> Topic:
+        limits = self.limits
+        if 0 < limits.max_topics <= len(self.topics):
+            raise Throttled(
+                f"there are {limits.max_topics} topics already; delete one or raise TOPICS_MAX_TOPICS",
+                retry_after_ms=RETRY_AFTER_MS,
+                limit="max_topics",
+                max=limits.max_topics,
+            )
+        topic = Topic(name, self._next_topic_id, config, self.totals)
+        create = frames.Create(name, msgspec.json.encode(config), self.clock.now_ms())
+        frame = frames.control(frames.CREATE, self.store.next_lsn(), topic.id, create)
+        self._submit(topic, frame, True, receipt or Receipt(None, None, None))
+        self._next_topic_id += 1
+        self.topics[name] = topic
+        self.names.add(name)
+        return topic
+
+    def state(self, name: str, touch: bool = True) -> TopicState:
+        """What there is in a topic right now (API §1.2)."""
+        topic = self.topic(name)
+        now = self.clock.now_ms()
+        topic.expire(now)
+        if touch:
+            topic.touch(now)
+        log = topic.log
+        return TopicState(
+            topic=name,
+            type=topic.config.type,
+            head_seq=log.head,
+            earliest_seq=log.start,
+            next_seq=log.head + 1,
+            count=log.count,
+            bytes=log.bytes,
+            config=topic.config,
+            effective_priority=topic.effective_priority(now),
+            last_write_ts=topic.last_write_ts,
+            last_read_ts=topic.last_read_ts,
+        )
+
+    def list_topics(
+        self,
+        prefix: str = "",
+        after: str = "",
+        page_size: int = 100,
+        allowed: tuple[str, ...] = (),
+        touch: bool = False,
+    ) -> tuple[list[TopicSummary], str | None]:
+        """A page of topics behind the name `after`, and the name to go on from if there are more (API §1.3)."""
+        now = self.clock.now_ms()
+        page: list[TopicSummary] = []
+        for name in self.names.after(after, prefix, allowed):
+            if len(page) == page_size:
+                return page, page[-1].topic
+            topic = self.topics[name]
+            topic.expire(now)
+            if touch:
+                topic.touch(now)
+            log = topic.log
+            page.append(
+                TopicSummary(
+                    topic=name,
+                    head_seq=log.head,
+                    earliest_seq=log.start,
+                    count=log.count,
+                    bytes=log.bytes,
+                    durable=topic.config.durable,
+                    effective_priority=topic.effective_priority(now),
+                )
+            )
+        return page, None
+
+    def delete_topic(
+        self, name: str, if_empty: bool = False, on_done: OnReceipt | None = None, context: Any = None
+    ) -> Receipt:
+        """Remove a topic and all it holds for good (API §1.4); the result is a DeletedTopic."""
+        check_topic_name(name)
+        topic = self.topics.get(name)
+        if topic is None:
+            receipt = Receipt(DeletedTopic(topic=name, deleted=False, routers_removed=[]), on_done, context)
+            receipt.commit(0, 0)
+            return receipt
+        topic.expire(self.clock.now_ms())
+        if if_empty and (topic.log.count or topic.pending):
+            raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
+        receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=[]), on_done, context)
+        drop = frames.Drop(self.clock.now_ms())
+        self._submit(topic, frames.control(frames.DROP, self.store.next_lsn(), topic.id, drop), True, receipt)
+        del self.topics[name]
+        self.names.remove(name)
+        topic.deleted = True
+        topic.log.clear()
+        for listener in tuple(topic.listeners):
+            listener(topic)
+        return self._settled(receipt)
+
+    # Writing
+
+    def write(self, name: str, write: requests.Write, on_done: OnDone | None = None, context: Any = None) -> Ticket:
+        """Append records (API §2). `on_done` is called with the ticket when it is committed, has failed, or is a repeat."""
+        topic = self.topics.get(name)
+        batch = batches.check(write, self.limits)
+        n = len(batch.datas)
+        now = self.clock.now_ms()
+        created = False
+        if topic is None:
+            config = self._config_for_create(name, write)
+            self._check_head(name, 0, write)
+            _check_fits(config, n, batch.size_bytes)
+            self._check_quota(batch.size_bytes, now)
+            topic = self._create(name, config, None)
+            created = True
+        else:
+            if write.idempotency_key is not None or write.producer_id is not None:
+                repeat = self._repeat(topic, write, now, on_done, context)
+                if repeat is not None:
+                    return repeat
+            if write.expected_head_seq is not None:
+                self._check_head(name, topic.next_seq - 1, write)
+            if topic.config.discard == "reject":
+                self._check_room(topic, n, batch.size_bytes, now)
+            if self.limits.max_total_bytes:
+                self._check_quota(batch.size_bytes, now)
+        ticket = self._append(topic, batch, now, write, created, on_done, context)
+        if on_done is None:
+            self.settle()
+            if ticket.error is not None:
+                raise ticket.error
+        return ticket
+
+    def _append(
+        self,
+        topic: Topic,
+        batch: batches.Batch,
+        now: int,
+        write: requests.Write,
+        created: bool,
+        on_done: OnDone | None,
+        context: Any,
+    ) -> Ticket:
+        ts = topic.last_ts
+        if now > ts:
+            ts = now
+        first_seq = topic.next_seq
+        block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
+        n = block.n
+        ticket = Ticket(topic, on_done, context)
+        ticket.block = block
+        ticket.tags = batch.tags
+        ticket.first_seq = first_seq
+        ticket.count = n
+        ticket.created = created
+        keyed = write.idempotency_key is not None or write.producer_id is not None
+        last = topic.last_ticket
+        ephemeral = topic.config.durability == "ephemeral"
+        if not ephemeral:
+            # A write behind one that waits for its sync waits too: records become visible in the order of their seqs.
+            ticket.gated = gated = topic.config.durability == "fsync" or created or (last is not None and last.gated)
+            extra = b""
+            if keyed:
+                extra = _encode_extra(AppendExtra(write.idempotency_key, write.producer_id, write.producer_seq or 0))
+            frame = frames.append(self.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)
+            self.store.shard_of(topic.id).submit(frame, gated, ticket)
+            topic.last_ticket = ticket
+        topic.last_ts = ts
+        topic.next_seq = first_seq + n
+        topic.pending += n
+        topic.pending_bytes += block.live_bytes
+        if keyed:
+            self._remember(topic, write, ticket, ts)
+        if not ephemeral:
+            if self.on_pending is not None:
+                self.on_pending()
+        elif last is not None:
+            ticket.follow(last)
+        else:
+            ticket.commit(0, 0)
+        return ticket
+
+    def _config_for_create(self, name: str, write: requests.Write) -> TopicConfig:
+        check_topic_name(name)
+        config = configs.apply(write.config or configs.NO_PATCH, None, name)
+        if not (config.auto_create if write.create is None else write.create):
+            raise TopicNotFound(f'topic "{name}" does not exist and this write may not create it', topic=name)
+        return config
+
+    @staticmethod
+    def _check_head(name: str, head_seq: int, write: requests.Write) -> None:
+        expected = write.expected_head_seq
+        if expected is not None and expected != head_seq:
+            raise HeadMismatch(
+                f'the head of topic "{name}" is {head_seq}, not {expected}; nothing was appended',
+                topic=name,
+                head_seq=head_seq,
+                expected_head_seq=expected,
+            )
+
+    def _check_room(self, topic: Topic, n: int, size_bytes: int, now: int) -> None:
+        config = topic.config
+        _check_fits(config, n, size_bytes)
+        topic.expire(now)
+        log = topic.log
+        if (config.cap_records and log.count + topic.pending + n > config.cap_records) or (
+            config.cap_bytes and log.bytes + topic.pending_bytes + size_bytes > config.cap_bytes
+        ):
+            raise TopicFull(
+                f'topic "{topic.name}" is full and refuses new records until some are deleted or expire',
+                topic=topic.name,
+                cap_records=config.cap_records,
+                cap_bytes=config.cap_bytes,
+                head_seq=log.head,
+                earliest_seq=log.start,
+                count=log.count,
+                bytes=log.bytes,
+            )
+
+    def _check_quota(self, size_bytes: int, now: int) -> None:
+        max_total_bytes = self.limits.max_total_bytes
+        if not max_total_bytes or self.totals.bytes + size_bytes <= max_total_bytes:
+            return
+        self.expire_all(now)
+        if self.totals.bytes + size_bytes > max_total_bytes:
+            raise Throttled(
+                f"{self.totals.bytes} bytes are retained and {size_bytes} more would exceed {max_total_bytes}",
+                retry_after_ms=RETRY_AFTER_MS,
+                limit="max_total_bytes",
+                max=max_total_bytes,
+            )
+
+    def expire_all(self, now: int) -> None:
+        """Apply every TTL, so that the totals are exact."""
+        for topic in self.topics.values():
+            topic.expire(now)
+
+    def _repeat(
+        self, topic: Topic, write: requests.Write, now: int, on_done: OnDone | None, context: Any
+    ) -> Ticket | None:
+        """The answer to a write that was seen before, or None."""
+        dedupe = topic.dedupe
+        if dedupe is None:
+            return None
+        found = None
+        if write.producer_id is not None and write.producer_seq is not None:
+            found = dedupe.find_producer(write.producer_id, write.producer_seq)
+        if found is None and write.idempotency_key is not None:
+            found = dedupe.find_key(write.idempotency_key, now, topic.config.idempotency_window_ms)
+        if found is None:
+            return None
+        ticket = Ticket(topic, on_done, context)
+        ticket.deduped = True
+        ticket.first_seq = found.first_seq
+        ticket.count = found.count
+        if found.ticket is not None:
+            ticket.follow(found.ticket)
+        else:
+            ticket.commit(0, 0)
+        if on_done is None:
+            self.settle()
+        return ticket
+
+    @staticmethod
+    def _remember(topic: Topic, write: requests.Write, ticket: Ticket, ts: int) -> None:
+        dedupe = topic.dedupe
+        if dedupe is None:
+            dedupe = topic.dedupe = Dedupe()
+        ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, ticket)
+        if write.idempotency_key is not None:
+            dedupe.remember_key(write.idempotency_key, remembered)
+        if write.producer_id is not None and write.producer_seq is not None:
+            dedupe.remember_producer(write.producer_id, write.producer_seq, remembered)
+
+    # Reading
+
+    def diff(self, name: str, diff: requests.Diff) -> Difference:
+        """The records behind a cursor (API §3)."""
+        topic = self.topic(name)
+        now = self.clock.now_ms()
+        topic.expire(now)
+        topic.touch(now)
+        return read(topic.log, self.wires, self.cursor(topic, diff), self.window(topic, diff))
+
+    def window(self, topic: Topic, diff: requests.Diff) -> Window:
+        """What a diff asks for, clamped to the limits."""
+        fields = WITH_DATA | (WITH_TAG if diff.include_tags else 0) | (WITH_META if diff.include_meta else 0)
+        nodes: frozenset[bytes] | tuple[()] = ()
+        if diff.node is not None and topic.config.dedupe_node:
+            nodes = frozenset(map(str.encode, [diff.node] if isinstance(diff.node, str) else diff.node))
+        match = None if diff.match is None else parse_match(diff.match)
+        limit = min(diff.limit or DIFF_LIMIT_DEFAULT, self.limits.max_limit)
+        return Window(limit, min(diff.max_batch_bytes or BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX), fields, nodes, match)
+
+    @staticmethod
+    def cursor(topic: Topic, diff: requests.Diff) -> int:
+        """Where a diff starts: behind `from_seq`, or before the first record whose `$ts` is at least `from_ts`."""
+        if diff.from_ts is None:
+            return diff.from_seq
+        return max(diff.from_seq, topic.log.cursor_at_ts(diff.from_ts))
+
+    # Deleting
+
+    def delete(
+        self, name: str, delete: requests.Delete, on_done: OnReceipt | None = None, context: Any = None
+    ) -> Receipt:
+        """Delete records for good, by seq, by tag, or both (API §5); the result is a Deleted."""
+        if delete.before_seq is None and delete.match is None:
+            raise InvalidRequest("say what to delete: before_seq, match, or both", field="before_seq")
+        match = None if delete.match is None else parse_match(delete.match)
+        topic = self.topic(name)
+        now = self.clock.now_ms()
+        topic.expire(now)
+        log = topic.log
+        before_seq = log.head + 1 if delete.before_seq is None else min(delete.before_seq, log.head + 1)
+        seqs = [] if match is None else sorted(self._tagged(topic, match, before_seq))
+        receipt = Receipt(None, on_done, context)
+        idle = before_seq <= log.start if match is None else not seqs
+        if not idle and topic.config.durability != "ephemeral":
+            payload = frames.Delete(before_seq if match is None else 0, _ranges(seqs), now)
+            frame = frames.control(frames.DELETE, self.store.next_lsn(), topic.id, payload)
+            self._submit(topic, frame, topic.config.durability == "fsync", receipt)
+        else:
+            idle = True
+        deleted = log.delete_below(before_seq) if match is None else len(log.delete_seqs(seqs))
+        receipt.result = Deleted(
+            topic=name,
+            deleted=deleted,
+            earliest_seq=log.start,
+            head_seq=log.head,
+            count=log.count,
+            bytes=log.bytes,
+        )
+        if idle:
+            receipt.commit(0, 0)
+        return self._settled(receipt)
+
+    @staticmethod
+    def _tagged(topic: Topic, match: TagMatch, before_seq: int) -> list[int]:
+        if topic.tags is None:
+            return []
+        return topic.tags.find(match, topic.log.start, before_seq)
+
+
+def _check_fits(config: TopicConfig, n: int, size_bytes: int) -> None:
+    """A write that could never fit is refused for good, not with a 422 that asks for a retry (DESIGN §5.3)."""
+    if config.discard != "reject":
+        return
+    for name, cap, size in (("cap_records", config.cap_records, n), ("cap_bytes", config.cap_bytes, size_bytes)):
+        if cap and size > cap:
+            raise RecordTooLarge(
+                f"the write alone ({size}) exceeds the topic's {name} of {cap}; it can never be taken",
+                limit=name,
+                max=cap,
+            )
+
+
+def _ranges(seqs: list[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for seq in seqs:
+        if ranges and ranges[-1][1] + 1 == seq:
+            ranges[-1] = (ranges[-1][0], seq)
+        else:
+            ranges.append((seq, seq))
+    return ranges

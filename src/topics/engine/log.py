@@ -1,0 +1,321 @@
+"""The log of one topic: its Blocks in seq order, the two floors, and what was lost.
+
+Rules it keeps (DESIGN §5, §7; documents 002 and 004):
+
+1. `start` is the seq of the first live record, or head + 1 where there is none: this is `earliest_seq`. It never goes down.
+2. `evict_floor` moves only when cap or TTL take *live* records. It never exceeds `start`. A cursor below it gets a
+   tombstone; a cursor below `start` but not below it fell into a deleted gap, which is silent.
+3. `count` and `bytes` are exact at every moment that a caller can see: every method leaves them so. Only disk space is
+   reclaimed lazily.
+4. A lost range (corruption, a lost tail, `source_trim`) lies above the floors and does not move them. A read stops before it,
+   and a cursor at its edge gets one tombstone with exactly that range.
+5. What is gone stays gone: a loosened TTL or cap, or a clock that steps back, brings nothing back.
+
+An entry of the directory is a Block in memory or the stub of a sealed one; both answer the questions asked here without
+reading record data. Small writes leave small Blocks: a run of them is merged, so that neither memory nor a read pays per
+Block for long.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from topics.storage.block import Block, Extent, merge
+
+SMALL_BLOCK_RECORDS: Final = 16
+MERGE_RUN_BLOCKS: Final = 512
+MERGE_RUN_BYTES: Final = 256 * 1024
+_TRIM_DIRECTORY_AT: Final = 512
+
+
+class LostRange(NamedTuple):
+    """Seqs that were assigned and acked, or derived, and cannot be read any more."""
+
+    first: int
+    last: int
+    reason: str
+
+
+class Totals:
+    """Live records and bytes over all topics: what the quota and the metrics ask for."""
+
+    __slots__ = ("bytes", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+
+
+class Log:
+    """Blocks, floors and lost ranges of one topic."""
+
+    __slots__ = (
+        "_base",
+        "_run_blocks",
+        "_run_bytes",
+        "bytes",
+        "cap_evicted",
+        "count",
+        "dropped",
+        "entries",
+        "evicted_ts",
+        "firsts",
+        "head",
+        "lost",
+        "start",
+        "totals",
+        "ttl_expired",
+    )
+
+    def __init__(self, totals: Totals) -> None:
+        self.totals = totals
+        self.entries: list[Extent] = []
+        self.firsts: list[int] = []
+        self._base = 0
+        self._run_blocks = 0
+        self._run_bytes = 0
+        self.head = 0
+        self.start = 1
+        self.count = 0
+        self.bytes = 0
+        self.cap_evicted = 0
+        self.ttl_expired = 0
+        # The ts of the newest record that cap or TTL took: a read from an earlier time has lost something.
+        self.evicted_ts = 0
+        self.lost: list[LostRange] = []
+        # Entries that left the front, for the storage to reclaim; None where nothing is stored.
+        self.dropped: list[Extent] | None = None
+
+    @property
+    def evict_floor(self) -> int:
+        """One above the highest seq that cap or TTL took."""
+        return max(self.cap_evicted, self.ttl_expired) + 1
+
+    def publish(self, block: Block) -> None:
+        """Append a Block at the head; its records are visible from here on."""
+        if not self.count:
+            self.start = block.first_seq
+        self.entries.append(block)
+        self.firsts.append(block.first_seq)
+        n = block.n
+        size = block.live_bytes
+        self.head = block.first_seq + n - 1
+        self._add(n, size)
+        if n > SMALL_BLOCK_RECORDS or size > MERGE_RUN_BYTES:
+            self._run_blocks = self._run_bytes = 0
+            return
+        self._run_blocks += 1
+        self._run_bytes += size
+        if self._run_blocks >= MERGE_RUN_BLOCKS or self._run_bytes >= MERGE_RUN_BYTES:
+            self._merge_run()
+
+    def _add(self, count: int, size: int) -> None:
+        self.count += count
+        self.bytes += size
+        totals = self.totals
+        totals.count += count
+        totals.bytes += size
+
+    def _merge_run(self) -> None:
+        run = min(self._run_blocks, len(self.entries) - self._base)
+        self._run_blocks = self._run_bytes = 0
+        if run > 1:
+            blocks = [entry for entry in self.entries[-run:] if isinstance(entry, Block)]
+            # A gap (a lost range) or a sealed stub inside the run ends it; the rest merges with a later one.
+            if len(blocks) == run and blocks[-1].last_seq - blocks[0].first_seq + 1 == sum(b.n for b in blocks):
+                self.replace(blocks[0].first_seq, blocks[-1].last_seq, [merge(blocks)])
+
+    def replace(self, first_seq: int, last_seq: int, entries: Iterable[Extent]) -> None:
+        """Put `entries` in the place of those that hold [first_seq, last_seq]: a merge or a seal, content unchanged."""
+        i = max(self._base, bisect_left(self.firsts, first_seq))
+        j = bisect_right(self.firsts, last_seq)
+        kept = [entry for entry in entries if entry.last_seq >= self.start]
+        self.entries[i:j] = kept
+        self.firsts[i:j] = [entry.first_seq for entry in kept]
+
+    def retained(self) -> Iterator[Extent]:
+        """The entries that still hold a live record or lie behind one, in order."""
+        for k in range(self._base, len(self.entries)):
+            yield self.entries[k]
+
+    def index_of(self, seq: int) -> int:
+        """The directory index of the entry that holds `seq`, or of the first one behind it."""
+        k = bisect_right(self.firsts, seq, self._base) - 1
+        if k < self._base or self.entries[k].last_seq < seq:
+            k += 1
+        return max(k, self._base)
+
+    def first_ts(self) -> int | None:
+        """The ts of the oldest Block that is retained, or None."""
+        return self.entries[self._base].first_ts if self._base < len(self.entries) else None
+
+    def seq_at_ts(self, ts: int) -> int:
+        """The first seq whose record has a `$ts` of at least `ts`, or head + 1."""
+        low, high = self._base, len(self.entries)
+        while low < high:
+            middle = (low + high) // 2
+            if self.entries[middle].last_ts < ts:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(self.entries):
+            return self.head + 1
+        entry = self.entries[low]
+        return entry.first_seq + entry.ts_index(ts)
+
+    def cursor_at_ts(self, ts: int) -> int:
+        """The cursor before the first record with a `$ts` of at least `ts`; one below the floor where such were evicted."""
+        if self.evict_floor > 1 and ts <= self.evicted_ts:
+            return 0
+        return self.seq_at_ts(ts) - 1
+
+    def expire(self, cutoff: int) -> None:
+        """Take every record whose ts is below `cutoff`: TTL (DESIGN §5.2)."""
+        entries = self.entries
+        while self._base < len(entries):
+            entry = entries[self._base]
+            if entry.first_ts >= cutoff:
+                return
+            i = self.start - entry.first_seq
+            j = entry.n if entry.last_ts < cutoff else entry.ts_index(cutoff)
+            if j <= i:
+                return
+            self.ttl_expired = max(self.ttl_expired, entry.first_seq + entry.last_live(j))
+            self.evicted_ts = max(self.evicted_ts, entry.ts_at(j - 1))
+            self._take(entry, i, j)
+
+    def evict(self, cap_records: int, cap_bytes: int) -> None:
+        """Take the oldest records until the caps hold; 0 is no cap (DESIGN §5.3)."""
+        while (cap_records and self.count > cap_records) or (cap_bytes and self.bytes > cap_bytes):
+            entry = self.entries[self._base]
+            i = self.start - entry.first_seq
+            over = self.count - cap_records if cap_records else 0
+            over_bytes = self.bytes - cap_bytes if cap_bytes else 0
+            live, size = entry.live_in(i, entry.n)
+            if live <= over or size <= over_bytes:
+                j = entry.n
+            else:
+                j = self._cut(entry, i, over, over_bytes)
+            self.cap_evicted = max(self.cap_evicted, entry.first_seq + entry.last_live(j))
+            self.evicted_ts = max(self.evicted_ts, entry.ts_at(j - 1))
+            self._take(entry, i, j)
+
+    @staticmethod
+    def _cut(entry: Extent, i: int, over: int, over_bytes: int) -> int:
+        if over_bytes <= 0 and entry.live == entry.n:
+            return i + over
+        j = i
+        while j < entry.n and (over > 0 or over_bytes > 0):
+            live, size = entry.live_in(j, j + 1)
+            over -= live
+            over_bytes -= size
+            j += 1
+        return j
+
+    def _take(self, entry: Extent, i: int, j: int) -> None:
+        live, size = entry.live_in(i, j)
+        self._add(-live, -size)
+        self.start = entry.first_seq + j
+        self._settle()
+
+    def delete_below(self, before_seq: int) -> int:
+        """Delete every record with a lower seq; how many there were."""
+        before_seq = min(before_seq, self.head + 1)
+        deleted = 0
+        while self.start < before_seq:
+            entry = self.entries[self._base]
+            live, size = entry.delete(max(0, self.start - entry.first_seq), min(entry.n, before_seq - entry.first_seq))
+            deleted += live
+            self._add(-live, -size)
+            self.start = min(entry.last_seq + 1, before_seq)
+            self._settle()
+        return deleted
+
+    def delete_seqs(self, seqs: Iterable[int]) -> list[int]:
+        """Delete these records; the ascending seqs of those that were live."""
+        gone = []
+        for seq in sorted(seqs):
+            if not self.start <= seq <= self.head:
+                continue
+            k = self.index_of(seq)
+            if k == len(self.entries) or self.entries[k].first_seq > seq:
+                continue
+            i = seq - self.entries[k].first_seq
+            live, size = self.entries[k].delete(i, i + 1)
+            if live:
+                gone.append(seq)
+                self._add(-live, -size)
+        self._settle()
+        return gone
+
+    def _settle(self) -> None:
+        """Move `start` to the first live record and drop what lies before it."""
+        entries = self.entries
+        base = self._base
+        while base < len(entries):
+            entry = entries[base]
+            i = entry.next_live(max(0, self.start - entry.first_seq))
+            if i < entry.n:
+                self.start = entry.first_seq + i
+                break
+            if self.dropped is not None:
+                self.dropped.append(entry)
+            base += 1
+        else:
+            self.start = self.head + 1
+        self._base = base
+        if base > _TRIM_DIRECTORY_AT and base * 2 > len(entries):
+            del entries[:base], self.firsts[:base]
+            self._base = 0
+        if self.lost and self.lost[0].last < self.evict_floor:
+            self.lost = [lost for lost in self.lost if lost.last >= self.evict_floor]
+
+    def lose(self, first: int, last: int, reason: str) -> None:
+        """Record that [first, last] cannot be read any more. Where it lies behind the head, the head moves to its end."""
+        if self.head < last:
+            empty = not self.count
+            self.head = last
+            if empty:
+                self.start = last + 1
+        self.lost = _with_range(self.lost, LostRange(first, last, reason))
+
+    def lost_at(self, seq: int) -> LostRange | None:
+        """The lost range that holds `seq`, or None."""
+        for lost in self.lost:
+            if lost.first <= seq <= lost.last:
+                return lost
+            if lost.first > seq:
+                break
+        return None
+
+    def lost_after(self, seq: int) -> int:
+        """The first seq of the first lost range behind `seq`, or head + 1."""
+        for lost in self.lost:
+            if lost.first > seq:
+                return lost.first
+        return self.head + 1
+
+    def clear(self) -> None:
+        """Forget everything: the topic was deleted."""
+        self._add(-self.count, -self.bytes)
+        self.entries = []
+        self.firsts = []
+        self._base = 0
+        self.start = self.head + 1
+
+
+def _with_range(ranges: list[LostRange], added: LostRange) -> list[LostRange]:
+    """Sorted, disjoint ranges with `added` among them; neighbours of the same reason join."""
+    merged: list[LostRange] = []
+    for lost in sorted([*ranges, added]):
+        if (
+            merged
+            and lost.first <= merged[-1].last + 1
+            and (lost.reason == merged[-1].reason or lost.first <= merged[-1].last)
+        ):
+            merged[-1] = LostRange(merged[-1].first, max(lost.last, merged[-1].last), merged[-1].reason)
+        else:
+            merged.append(lost)
+    return merged

@@ -1,0 +1,73 @@
+"""The shapes of request bodies, as msgspec structs: JSON in, typed fields out, `data` and `meta` left as raw text.
+
+Decoding checks types; the engine checks limits and meaning. Unknown fields are ignored, so that a client may be newer than
+the server (API §0.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from topics.engine.config import NO_PATCH, ConfigPatch
+
+U64 = Annotated[int, Meta(ge=0)]
+U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+NO_RAW: Final = Raw(b"")
+
+
+class RecordIn(Struct, gc=False):
+    """One record of a write."""
+
+    data: Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: Raw = NO_RAW
+
+
+class Write(Struct):
+    """The body of `POST /v0/topics/:topic` (API §2)."""
+
+    records: list[RecordIn]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: ConfigPatch | None = None
+    disable_backpressure: bool = False
+    producer_id: str | None = None
+    producer_seq: U64 | None = None
+    expected_head_seq: U64 | None = None
+
+    @staticmethod
+    def of(datas: Iterable[Any], **fields: Any) -> Write:
+        """A write of plain records with these Python values as data: for embedded use and tests."""
+        return Write([RecordIn(Raw(msgspec.json.encode(data))) for data in datas], **fields)
+
+
+class Diff(Struct):
+    """The body of `POST /v0/topics/:topic/diff` (API §3)."""
+
+    from_seq: U64 = 0
+    limit: U32 = 0
+    node: str | list[str] | None = None
+    include_tags: bool = False
+    include_meta: bool = True
+    wait_ms: U32 = 0
+    max_batch_bytes: U64 = 0
+    from_ts: int | None = None
+    match: Any = None
+
+
+class Delete(Struct):
+    """The body of `POST /v0/topics/:topic/delete` (API §5)."""
+
+    before_seq: U64 | None = None
+    match: Any = None
+
+
+Config = ConfigPatch
+EMPTY_CONFIG: Final = NO_PATCH

@@ -1,0 +1,62 @@
+"""What commands answer with, as the structs that a server encodes to JSON (API §1, §5)."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from topics.engine.config import TopicConfig
+
+
+class PutTopic(Struct, frozen=True):
+    """A topic was created or configured."""
+
+    topic: str
+    created: bool
+    config: TopicConfig
+
+
+class TopicState(Struct, frozen=True):
+    """What there is in a topic right now."""
+
+    topic: str
+    type: str
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+
+
+class TopicSummary(Struct, frozen=True):
+    """One line of the list of topics."""
+
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    durable: bool
+    effective_priority: int
+
+
+class DeletedTopic(Struct, frozen=True):
+    """A topic was deleted, or was not there."""
+
+    topic: str
+    deleted: bool
+    routers_removed: list[str]
+
+
+class Deleted(Struct, frozen=True):
+    """Records were deleted."""
+
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int

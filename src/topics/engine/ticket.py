@@ -1,0 +1,132 @@
+"""Ticket: one write on its way from its seqs to its ack.
+
+The seqs are assigned when the ticket is made, in the same step that puts the frame into the WAL's queue, so seq order and WAL
+order cannot disagree. The records become visible when the WAL says so: `commit` for a write whose class is satisfied,
+`fail` where the disk was not. Whoever waits is called once, with the ticket, after either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from topics.errors import TopicsError
+
+if TYPE_CHECKING:
+    from topics.engine.dedupe import Remembered
+    from topics.engine.topic import Topic
+    from topics.storage.block import Block
+
+OnDone = Callable[["Ticket"], None]
+
+
+class Ticket:
+    """What a write answers with, complete once `done`."""
+
+    __slots__ = (
+        "block",
+        "context",
+        "count",
+        "created",
+        "deduped",
+        "done",
+        "error",
+        "first_seq",
+        "followers",
+        "gated",
+        "head_seq",
+        "on_done",
+        "remembered",
+        "sync_ns",
+        "tags",
+        "topic",
+        "write_ns",
+    )
+
+    def __init__(self, topic: Topic, on_done: OnDone | None, context: Any) -> None:
+        self.topic = topic
+        self.on_done = on_done
+        self.context = context
+        self.block: Block | None = None
+        self.tags: list[bytes | None] | None = None
+        self.first_seq = 0
+        self.count = 0
+        self.head_seq = 0
+        self.created = False
+        self.deduped = False
+        self.done = False
+        self.gated = False
+        self.error: TopicsError | None = None
+        self.write_ns = 0
+        self.sync_ns = 0
+        self.remembered: Remembered | None = None
+        self.followers: list[Ticket] | None = None
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the write's last record."""
+        return self.first_seq + self.count - 1
+
+    def follow(self, other: Ticket) -> None:
+        """Finish when `other` does, and not before."""
+        if other.followers is None:
+            other.followers = []
+        other.followers.append(self)
+
+    def commit(self, write_ns: int, sync_ns: int) -> None:
+        """The WAL holds the write as its class asks: publish it and answer."""
+        self.write_ns = write_ns
+        self.sync_ns = sync_ns
+        self.topic.publish(self)
+        self._finish()
+
+    def fail(self, error: TopicsError) -> None:
+        """The WAL could not take the write: nothing of it becomes visible."""
+        self.error = error
+        self.topic.withdraw(self)
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        self.head_seq = self.topic.log.head
+        if self.remembered is not None:
+            self.remembered.ticket = None
+        if self.on_done is not None:
+            self.on_done(self)
+        if self.followers is not None:
+            followers, self.followers = self.followers, None
+            for follower in followers:
+                if self.error is not None:
+                    follower.fail(self.error)
+                else:
+                    follower.commit(self.write_ns, self.sync_ns)
+
+
+class Receipt:
+    """The ack of anything that changes a topic without appending: its in-memory effect is there, its frame is on its way."""
+
+    __slots__ = ("context", "done", "error", "on_done", "result", "sync_ns", "write_ns")
+
+    def __init__(self, result: Any, on_done: Callable[[Receipt], None] | None, context: Any) -> None:
+        self.result = result
+        self.on_done = on_done
+        self.context = context
+        self.done = False
+        self.error: TopicsError | None = None
+        self.write_ns = 0
+        self.sync_ns = 0
+
+    def commit(self, write_ns: int, sync_ns: int) -> None:
+        """The WAL holds the change as its class asks."""
+        self.write_ns = write_ns
+        self.sync_ns = sync_ns
+        self.done = True
+        if self.on_done is not None:
+            self.on_done(self)
+
+    def fail(self, error: TopicsError) -> None:
+        """The WAL could not take the change."""
+        self.error = error
+        self.done = True
+        if self.on_done is not None:
+            self.on_done(self)
