@@ -24,7 +24,6 @@ import errno
 import fcntl
 import json
 import os
-import socket
 import time
 from typing import Final, Protocol
 
@@ -241,7 +240,7 @@ class RealDisk:
             os.close(handle)
             raise
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": started})
+        holder = json.dumps({"pid": os.getpid(), "host": os.uname().nodename, "since": started})
         os.ftruncate(handle, 0)
         os.pwrite(handle, holder.encode() + b"\n", 0)
         return handle
