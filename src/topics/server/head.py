@@ -1,0 +1,283 @@
+"""The head of an HTTP/1.x request: found in the byte stream, parsed once, immutable.
+
+`scan` finds the end of a head and refuses what can never become one; `parse` turns the complete head into a `Head`.
+`httptools` (llhttp) does the tokenising. It is strict about header fields, conflicting framing and line ends, but takes
+some things that a proxy in front of us may read differently, so these are refused here on top:
+
+- request lines other than `METHOD target HTTP/1.0|1.1` with single spaces (llhttp takes HTTP/0.9, HTTP/2.0, RTSP, ICE
+  and runs of spaces);
+- any transfer coding but exactly `chunked`, and `chunked` on HTTP/1.0 (llhttp takes `gzip, chunked`);
+- repeated fields of which one value must win (`Host`, `Authorization`, ...): never guess which one a proxy looked at;
+- `Upgrade` or `CONNECT` beside a body, fragments and encoded slashes or NULs in the target.
+
+Refusals depend only on the bytes, never on how they were split into reads: a violation is the first one by position in
+the stream, and the size limit is the position `max_header_bytes`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+import httptools
+
+from topics.errors import ExpectationFailed, HeadTooLarge, InvalidRequest, UnsupportedMediaType
+
+_REQUEST_LINE: Final = re.compile(rb"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
+# Control characters other than TAB and CRLF, and CR or LF without its partner; a CR at the end may still get its LF.
+_ILLEGAL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?=[^\n])")
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+_BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})|%2[Ff]|%00")
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
+_DIGITS: Final = re.compile(rb"[0-9]{1,18}")
+_QVALUE_ZERO: Final = re.compile(rb"q=0(?:\.0{0,3})?")
+
+_SINGLE: Final = frozenset(
+    (
+        b"host",
+        b"content-length",
+        b"transfer-encoding",
+        b"content-type",
+        b"authorization",
+        b"expect",
+        b"idempotency-key",
+        b"last-event-id",
+        b"sec-websocket-key",
+        b"sec-websocket-version",
+    )
+)
+
+
+class Head:
+    """One parsed request head. Nothing changes after `parse`, except that `route` is set once when it is resolved."""
+
+    __slots__ = (
+        "accepts_gzip",
+        "cacheable",
+        "chunked",
+        "content_length",
+        "expects_continue",
+        "gzip_body",
+        "headers",
+        "keep_alive",
+        "method",
+        "path",
+        "plain",
+        "query",
+        "raw_bytes",
+        "route",
+        "target",
+        "upgrade",
+        "version",
+    )
+
+    method: str
+    """The method in upper case."""
+    target: bytes
+    """The request target as received."""
+    path: str
+    """The percent-decoded path; `*` for `OPTIONS *`."""
+    query: str
+    """The raw query string without its `?`."""
+    version: bytes
+    """`1.1` or `1.0`; `2` on HTTP/2."""
+    headers: dict[bytes, bytes]
+    """Lower-case names; repeated fields joined by a comma."""
+    content_length: int | None
+    chunked: bool
+    keep_alive: bool
+    """Whether the client lets the connection live on after the answer."""
+    expects_continue: bool
+    gzip_body: bool
+    accepts_gzip: bool
+    upgrade: bytes | None
+    """The lower-case protocol of a GET that asks to leave HTTP, such as `websocket`."""
+    raw_bytes: int
+    """The length of the head, its final empty line included."""
+    plain: bool
+    """HTTP/1.1, keep-alive and not HEAD: a response without any `Connection` field, with its body, fits."""
+    cacheable: bool
+    """Whether the same bytes may be answered from this Head again: complete framing, no interim steps."""
+    route: Any
+    """What `App.resolve` returned for this head."""
+
+    def __init__(self, method: str, target: bytes, headers: dict[bytes, bytes], version: bytes = b"1.1") -> None:
+        """Read the meaning of the fields; raises InvalidRequest where they contradict each other or are malformed."""
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.version = version
+        self.path, self.query = _split_target(method, target)
+        self.raw_bytes = 0
+        self.route = None
+        self._read_framing(headers, version)
+        connection = headers.get(b"connection")
+        tokens = () if connection is None else [token.strip() for token in connection.lower().split(b",")]
+        self.keep_alive = b"close" not in tokens and (version != b"1.0" or b"keep-alive" in tokens)
+        self.upgrade = None
+        if b"upgrade" in tokens and b"upgrade" in headers and version == b"1.1" and method == "GET":
+            self.upgrade = headers[b"upgrade"].lower()
+            if self.has_body:
+                raise InvalidRequest("A request that asks for an upgrade must not carry a body.")
+        self.expects_continue = version == b"1.1" and self.has_body and b"expect" in headers
+        coding = headers.get(b"content-encoding")
+        self.gzip_body = coding is not None and coding.lower() in (b"gzip", b"x-gzip")
+        accept = headers.get(b"accept-encoding")
+        self.accepts_gzip = accept is not None and _accepts_gzip(accept.lower())
+        self.plain = self.keep_alive and version == b"1.1" and method != "HEAD"
+        self.cacheable = self.plain and not (
+            self.chunked or self.expects_continue or self.gzip_body or self.upgrade is not None
+        )
+
+    def _read_framing(self, headers: dict[bytes, bytes], version: bytes) -> None:
+        length = headers.get(b"content-length")
+        self.content_length = None
+        if length is not None:
+            if _DIGITS.fullmatch(length) is None:
+                raise InvalidRequest("Content-Length must be a decimal number of bytes.", header="content-length")
+            self.content_length = int(length)
+        coding = headers.get(b"transfer-encoding")
+        self.chunked = coding is not None
+        if coding is not None:
+            if coding.lower() != b"chunked" or version != b"1.1":
+                raise InvalidRequest(
+                    "The only Transfer-Encoding this server takes is chunked, on HTTP/1.1.", header="transfer-encoding"
+                )
+            if length is not None:
+                raise InvalidRequest("Send either Content-Length or Transfer-Encoding, not both.")
+        host = headers.get(b"host")
+        if host is None:
+            if version == b"1.1":
+                raise InvalidRequest("HTTP/1.1 requests must carry a Host header.", header="host")
+        elif _HOST.fullmatch(host) is None:
+            raise InvalidRequest("The Host header is not a host name.", header="host")
+
+    @property
+    def has_body(self) -> bool:
+        """Whether bytes follow the head as this request's body."""
+        return self.chunked or bool(self.content_length)
+
+    def require_supported(self) -> None:
+        """Raise for an expectation (417) or a content coding (415) that this server does not know."""
+        if self.expects_continue and self.headers[b"expect"].lower() != b"100-continue":
+            raise ExpectationFailed()
+        coding = self.headers.get(b"content-encoding")
+        if coding is not None and not self.gzip_body and coding.lower() not in (b"", b"identity"):
+            raise UnsupportedMediaType(
+                "The only Content-Encoding this server takes is gzip.", header="content-encoding"
+            )
+
+
+def scan(data: bytes, since: int, limit_bytes: int) -> int:
+    """The length of the head that `data` begins with, or 0 if it is still incomplete.
+
+    `since` is how much of `data` an earlier call has seen. Raises InvalidRequest for bytes that no head may hold and
+    for a bad request line as soon as that line is there, and HeadTooLarge once the head passes `limit_bytes`.
+    """
+    end = data.find(b"\r\n\r\n", since - 3 if since > 3 else 0)
+    stop = min(limit_bytes, len(data) if end < 0 else end + 4)
+    line_end = data.find(b"\r\n", 0, stop)
+    illegal = _ILLEGAL.search(data, since - 1 if since else 0, stop)
+    if line_end >= 0 and line_end + 2 > since and (illegal is None or illegal.start() > line_end):
+        line = _REQUEST_LINE.fullmatch(data, 0, line_end)
+        if line is None:
+            raise InvalidRequest("The request line must read `METHOD /path HTTP/1.1`.")
+        if line.group(1) == b"CONNECT":
+            raise InvalidRequest("This server is not a proxy: CONNECT is not supported.")
+    if illegal is not None:
+        raise InvalidRequest(
+            "The request head holds a control character or a line end that is not CRLF.", position=illegal.start()
+        )
+    if end < 0:
+        if len(data) >= limit_bytes:
+            raise HeadTooLarge(limit="max_header_bytes", max=limit_bytes)
+        return 0
+    if end + 4 > limit_bytes:
+        raise HeadTooLarge(limit="max_header_bytes", max=limit_bytes)
+    return end + 4
+
+
+class _Fields:
+    """Collects what httptools reports of one head."""
+
+    __slots__ = ("count", "headers", "headers_max", "target")
+
+    def __init__(self, headers_max: int) -> None:
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.headers_max = headers_max
+        self.count = 0
+
+    def on_url(self, url: bytes) -> None:
+        self.target = url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.count += 1
+        name = name.lower()
+        value = value.rstrip(b" \t")
+        headers = self.headers
+        if name not in headers:
+            headers[name] = value
+        elif name in _SINGLE:
+            raise InvalidRequest(f"The {name.decode()} header may be sent only once.", header=name.decode())
+        else:
+            headers[name] = headers[name] + b", " + value
+
+
+def parse(raw: bytes, headers_max: int) -> Head:
+    """The Head that the complete head `raw` says; raises InvalidRequest or HeadTooLarge."""
+    fields = _Fields(headers_max)
+    parser = httptools.HttpRequestParser(fields)
+    try:
+        parser.feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserCallbackError as error:
+        cause = error.__context__
+        if isinstance(cause, InvalidRequest):
+            raise cause from None
+        raise
+    except httptools.HttpParserError as error:
+        raise InvalidRequest(f"The request head is malformed: {error}.") from None
+    if fields.count > headers_max:
+        raise HeadTooLarge(f"More than {headers_max} header fields.", limit="max_headers", max=headers_max)
+    version = b"1.1" if raw[raw.index(b"\r\n") - 1] == 0x31 else b"1.0"
+    head = Head(parser.get_method().decode("ascii"), fields.target, fields.headers, version)
+    head.raw_bytes = len(raw)
+    return head
+
+
+def _split_target(method: str, target: bytes) -> tuple[str, str]:
+    if target == b"*" and method == "OPTIONS":
+        return "*", ""
+    if not target.startswith(b"/"):
+        absolute = _ABSOLUTE.match(target)
+        if absolute is None:
+            raise InvalidRequest("The request target must be a path that begins with `/`.")
+        target = target[absolute.end() :]
+        if not target.startswith(b"/"):
+            target = b"/" + target
+    if b"#" in target:
+        raise InvalidRequest("The request target must not hold a fragment.")
+    raw_path, _, query = target.partition(b"?")
+    try:
+        if b"%" not in raw_path:
+            return raw_path.decode("ascii"), query.decode("ascii")
+        if _BAD_ESCAPE.search(raw_path) is not None:
+            raise InvalidRequest("The path holds a malformed escape, or an escaped `/` or NUL.")
+        return unquote_to_bytes(raw_path).decode("utf-8"), query.decode("ascii")
+    except UnicodeDecodeError:
+        raise InvalidRequest("The path is not UTF-8 once its escapes are decoded.") from None
+
+
+def _accepts_gzip(accept: bytes) -> bool:
+    star = False
+    for item in accept.split(b","):
+        coding, *parameters = (part.strip() for part in item.split(b";"))
+        refused = any(_QVALUE_ZERO.fullmatch(parameter) for parameter in parameters)
+        if coding in (b"gzip", b"x-gzip"):
+            return not refused
+        if coding == b"*":
+            star = not refused
+    return star

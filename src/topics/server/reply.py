@@ -1,0 +1,103 @@
+"""The one place where HTTP/1.1 responses, and errors above all, become bytes.
+
+Every response carries `Date`, `Content-Type` and `Content-Length`. The line of the status, the date and the content
+type are joined once per second and kept (`prefix`), so that a hot response is one formatting of prefix, length, body.
+`tick` is called by the sweep of the connections once per second; a `Date` is therefore at most about a second old.
+
+Errors have the envelope of API §0.5 with `performance` beside it, whatever went wrong and wherever. Nothing of an
+unexpected exception reaches the client.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections.abc import Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from topics.errors import TopicsError
+
+JSON: Final = b"application/json"
+GZIP_FLOOR_BYTES: Final = 1024
+"""Bodies up to this size are sent as they are: gzip would cost more than it saves."""
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+CLOSE: Final = b"Connection: close\r\n"
+KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"
+
+_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+_BODILESS: Final = frozenset((204, 304))
+_encode: Final = msgspec.json.Encoder(enc_hook=repr).encode
+_prefixes: Final[dict[tuple[int, bytes], bytes]] = {}
+
+
+def tick() -> None:
+    """Forget the rendered dates; the next response reads the clock."""
+    _prefixes.clear()
+
+
+def status_line(status: int) -> bytes:
+    """The status line and the `Date` field."""
+    date = formatdate(time.time(), usegmt=True).encode("ascii")
+    return b"HTTP/1.1 %d %b\r\nDate: %b\r\n" % (status, _REASONS.get(status, b"Unknown"), date)
+
+
+def prefix(status: int, content_type: bytes = JSON) -> bytes:
+    """Everything of a response up to the value of `Content-Length`, to which digits, CRLF CRLF and the body are added.
+
+    Valid for the second in which it was asked for: ask for every response.
+    """
+    found = _prefixes.get((status, content_type))
+    if found is None:
+        found = status_line(status) + b"Content-Type: " + content_type + b"\r\nContent-Length: "
+        _prefixes[status, content_type] = found
+    return found
+
+
+def render(status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"", send_body: bool = True) -> bytes:
+    """A whole response. `headers` are further complete lines; without `send_body` (HEAD) only the head is rendered."""
+    if status in _BODILESS:
+        return b"%b%b\r\n" % (status_line(status), headers)
+    return b"%b%d\r\n%b\r\n%b" % (prefix(status, content_type), len(body), headers, body if send_body else b"")
+
+
+def adapt(response: bytes, connection: bytes, send_body: bool) -> bytes:
+    """A rendered response with a `Connection` line added, and without its body for HEAD."""
+    if not send_body:
+        response = response[: response.index(b"\r\n\r\n") + 4]
+    line_end = response.index(b"\r\n") + 2
+    return response[:line_end] + connection + response[line_end:]
+
+
+def gzip(body: bytes) -> bytes:
+    """The body as one gzip member, quick rather than small."""
+    deflate = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return deflate.compress(body) + deflate.flush()
+
+
+def error_body(error: TopicsError, elapsed_ns: int) -> bytes:
+    """The error envelope (API §0.5) with its `performance`."""
+    envelope: dict[str, Any] = {"code": error.code, "message": error.message}
+    detail: Mapping[str, Any] = error.detail
+    if error.retry_after_ms is not None:
+        detail = {**detail, "retry_after_ms": error.retry_after_ms}
+    if detail:
+        envelope["detail"] = detail
+    return _encode({"error": envelope, "performance": {"server_total_ms": round(elapsed_ns / 1e6, 3)}})
+
+
+def error_headers(error: TopicsError) -> bytes:
+    """The header lines that an error's status asks for: Retry-After, Allow, WWW-Authenticate."""
+    if error.status in (429, 503):
+        return b"Retry-After: %d\r\n" % max(1, math.ceil((error.retry_after_ms or 0) / 1000))
+    if error.status == 401:
+        return b"WWW-Authenticate: Bearer\r\n"
+    if error.status == 405:
+        allow = error.detail.get("allow", ())
+        names = allow if isinstance(allow, str) else ", ".join(allow)
+        return b"Allow: %b\r\n" % names.encode("ascii")
+    return b""
