@@ -1,7 +1,8 @@
 """Batch: the records of one write, checked against every limit and turned into columns (DESIGN §1, API §2).
 
-Nothing is changed anywhere until the whole batch has passed, so a bad record costs nobody anything. Sizes are bytes of the
-JSON text as it was received. The checks look at whole columns first and at single records only to name the one at fault.
+Nothing is changed anywhere until the whole batch has passed, so a bad record costs nobody anything. Sizes are bytes of
+the JSON text as it was received. The checks look at whole columns first and at single records only to name the one at
+fault.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from topics.engine.limits import Limits
-from topics.engine.requests import RecordIn, Write
+from topics.engine.requests import NO_RAW, RecordIn, Write
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.storage.block import RECORD_FRAMING_BYTES
 
@@ -44,7 +45,7 @@ class Batch:
 
 
 def check(write: Write, limits: Limits) -> Batch:
-    """The columns of a write whose records all keep the limits; raises an InvalidRequest that names the first that does not."""
+    """The columns of a write that keeps every limit; raises an InvalidRequest that names the record which does not."""
     records = write.records
     n = len(records)
     if n == 0:
@@ -59,6 +60,11 @@ def check(write: Write, limits: Limits) -> Batch:
         )
     if write.idempotency_key is not None or write.producer_id is not None or write.producer_seq is not None:
         _check_keys(write)
+    if n == 1 and write.node is None:
+        only = records[0]
+        size = len(only.data)
+        if only.tag is None and only.node is None and only.meta is NO_RAW and size <= limits.max_record_bytes:
+            return Batch((only.data,), None, None, None, size + RECORD_FRAMING_BYTES)
     datas: list[bytes] = [record.data for record in records]
     sizes = list(map(len, datas))
     largest = max(sizes)
@@ -114,7 +120,7 @@ def _refuse_label(name: str, field: str, size: int, bytes_max: int) -> NoReturn:
 
 def _metas(records: list[RecordIn], limits: Limits) -> list[bytes | None] | None:
     raws = [record.meta for record in records]
-    if not any(raws):
+    if raws.count(NO_RAW) == len(raws):
         return None
     metas: list[bytes | None] = []
     for i, raw in enumerate(raws):

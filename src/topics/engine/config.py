@@ -1,8 +1,8 @@
 """Topic config: what a topic promises (API §0.10, DESIGN §2.2).
 
-A `ConfigPatch` is what a client sent: only the fields it named are set. `TopicConfig` is the whole, resolved and clamped
-config that a topic has. A PUT changes only what it names, so one that forgets `durability` never weakens a topic; one that
-names `durable` without `durability` resolves the class anew.
+A `ConfigPatch` is what a client sent: only the fields it named are set. `TopicConfig` is the whole, resolved and
+clamped config that a topic has. A PUT changes only what it names, so one that forgets `durability` never weakens a
+topic; one that names `durable` without `durability` resolves the class anew.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ConfigPatch(Struct, frozen=True):
     discard: Literal["old", "reject"] | UnsetType = UNSET
     durable: bool | UnsetType = UNSET
     durability: Durability | UnsetType = UNSET
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | UnsetType | None = UNSET
     auto_priority: bool | UnsetType = UNSET
     auto_create: bool | UnsetType = UNSET
     idempotency_window_ms: Unsigned | UnsetType = UNSET
@@ -66,7 +66,7 @@ class ConfigPatch(Struct, frozen=True):
     lease_ms: Unsigned | UnsetType = UNSET
     claim_jitter_ms: Unsigned | UnsetType = UNSET
     max_deliveries: Unsigned | UnsetType = UNSET
-    dead_letter: str | None | UnsetType = UNSET
+    dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
 
 
@@ -80,7 +80,7 @@ def apply(patch: ConfigPatch, to: TopicConfig | None, topic: str) -> TopicConfig
     named = {name: value for name, value in asdict(patch).items() if value is not UNSET}
     if to is not None and named.get("type", to.type) != to.type:
         raise TopicExistsIncompatible(
-            f'topic "{topic}" is a {to.type}; its type cannot change to "{named["type"]}": delete it and create it anew',
+            f'topic "{topic}" is a {to.type} and cannot become a {named["type"]}: delete it and create it anew',
             topic=topic,
             field="type",
             type=to.type,

@@ -1,9 +1,9 @@
 """What makes a retried write safe: idempotency keys and producer sequences (API §0.8, decisions 9 and 39).
 
-An idempotency key is remembered for the topic's window: a retry with the same key answers with the seqs of the first write
-and appends nothing, whatever its content. A producer numbers its writes itself; the last number is kept without a time
-bound, and a write at or below it is a repeat. Both ride in the WAL frame of the write they belong to, so both survive a
-restart.
+An idempotency key is remembered for the topic's window: a retry with the same key answers with the seqs of the first
+write and appends nothing, whatever its content. A producer numbers its writes itself; the last number is kept without
+a time bound, and a write at or below it is a repeat. Both ride in the WAL frame of the write they belong to, so both
+survive a restart.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Dedupe:
             del self.keys[key]
 
     def find_producer(self, producer_id: str, producer_seq: int) -> Remembered | None:
-        """What the producer's write `producer_seq` answers with if it is a repeat; its seqs are known only for the last."""
+        """What a producer's repeated write answers with, or None; the seqs are known only for its last write."""
         last = self.producers.get(producer_id)
         if last is None or producer_seq > last[0]:
             return None

@@ -1,8 +1,8 @@
 """Reading a topic from a cursor: the one read path of diff, long-poll, SSE and WebSocket (API §3, DESIGN §7.3).
 
-In order: the floors (tombstone or silent gap), TTL and deletes (applied by the log before), then the node filter and the tag
-predicate, which are silent. Every seq that was looked at advances the cursor, whether it is delivered or not. A filtered read
-takes a window of at most `limit` live seqs and filters that: it never scans on to fill a batch.
+In order: the floors (tombstone or silent gap), TTL and deletes (applied by the log before), then the node filter and
+the tag predicate, which are silent. Every seq that was looked at advances the cursor, whether it is delivered or not.
+A filtered read takes a window of at most `limit` live seqs and filters that: it never scans on to fill a batch.
 """
 
 from __future__ import annotations

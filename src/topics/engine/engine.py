@@ -1,9 +1,10 @@
 """Engine: every topic of one server, and the commands on them.
 
-The engine is pure: it takes a Clock, a Store and commands, and answers. It knows no socket, no thread and no event loop. One
-thread owns it, so there are no locks. A command that changes something takes effect in memory at once or when its frame is
-committed, and hands a frame to the store; whoever drives the engine calls `turn` once per turn of its loop, which writes
-all frames of the turn in one go. A caller that passes no `on_done` wants to wait: the engine then drives itself.
+The engine is pure: it takes a Clock, a Store and commands, and answers. It knows no socket, no thread and no event
+loop. One thread owns it, so there are no locks. A command that changes something takes effect in memory at once or
+when its frame is committed, and hands a frame to the store; whoever drives the engine calls `turn` once per turn of
+its loop, which writes all frames of the turn in one go. A caller that passes no `on_done` wants to wait: the engine
+then drives itself.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Engine:
         return receipt
 
     def _reconfigure(self, topic: Topic, config: TopicConfig) -> None:
-        """Apply the old TTL up to now, then the new retention: what is gone stays gone, a tightened rule shows at once."""
+        """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
         now = self.clock.now_ms()
         topic.expire(now)
         topic.config = config
@@ -238,7 +239,7 @@ class Engine:
     # Writing
 
     def write(self, name: str, write: requests.Write, on_done: OnDone | None = None, context: Any = None) -> Ticket:
-        """Append records (API §2). `on_done` is called with the ticket when it is committed, has failed, or is a repeat."""
+        """Append records (API §2); `on_done` is called with the ticket once it is committed, failed, or a repeat."""
         topic = self.topics.get(name)
         batch = batches.check(write, self.limits)
         n = len(batch.datas)

@@ -2,18 +2,20 @@
 
 Rules it keeps (DESIGN §5, §7; documents 002 and 004):
 
-1. `start` is the seq of the first live record, or head + 1 where there is none: this is `earliest_seq`. It never goes down.
+1. `start` is the seq of the first live record, or head + 1 where there is none: this is `earliest_seq`. It never goes
+down.
 2. `evict_floor` moves only when cap or TTL take *live* records. It never exceeds `start`. A cursor below it gets a
    tombstone; a cursor below `start` but not below it fell into a deleted gap, which is silent.
 3. `count` and `bytes` are exact at every moment that a caller can see: every method leaves them so. Only disk space is
    reclaimed lazily.
-4. A lost range (corruption, a lost tail, `source_trim`) lies above the floors and does not move them. A read stops before it,
+4. A lost range (corruption, a lost tail, `source_trim`) lies above the floors and does not move them. A read stops
+before it,
    and a cursor at its edge gets one tombstone with exactly that range.
 5. What is gone stays gone: a loosened TTL or cap, or a clock that steps back, brings nothing back.
 
 An entry of the directory is a Block in memory or the stub of a sealed one; both answer the questions asked here without
-reading record data. Small writes leave small Blocks: a run of them is merged, so that neither memory nor a read pays per
-Block for long.
+reading record data. Small writes leave small Blocks: a run of them is merged, so that neither memory nor a read pays
+per Block for long.
 """
 
 from __future__ import annotations
@@ -166,7 +168,7 @@ class Log:
         return entry.first_seq + entry.ts_index(ts)
 
     def cursor_at_ts(self, ts: int) -> int:
-        """The cursor before the first record with a `$ts` of at least `ts`; one below the floor where such were evicted."""
+        """The cursor before the first record with a `$ts` of at least `ts`; 0 where such records were evicted."""
         if self.evict_floor > 1 and ts <= self.evicted_ts:
             return 0
         return self.seq_at_ts(ts) - 1
@@ -194,10 +196,8 @@ class Log:
             over = self.count - cap_records if cap_records else 0
             over_bytes = self.bytes - cap_bytes if cap_bytes else 0
             live, size = entry.live_in(i, entry.n)
-            if live <= over or size <= over_bytes:
-                j = entry.n
-            else:
-                j = self._cut(entry, i, over, over_bytes)
+            whole = live <= over or size <= over_bytes
+            j = entry.n if whole else self._cut(entry, i, over, over_bytes)
             self.cap_evicted = max(self.cap_evicted, entry.first_seq + entry.last_live(j))
             self.evicted_ts = max(self.evicted_ts, entry.ts_at(j - 1))
             self._take(entry, i, j)
@@ -273,7 +273,7 @@ class Log:
             self.lost = [lost for lost in self.lost if lost.last >= self.evict_floor]
 
     def lose(self, first: int, last: int, reason: str) -> None:
-        """Record that [first, last] cannot be read any more. Where it lies behind the head, the head moves to its end."""
+        """Record that [first, last] cannot be read any more; where that lies behind the head, the head moves there."""
         if self.head < last:
             empty = not self.count
             self.head = last

@@ -1,7 +1,7 @@
 """Sorted names: the order in which topics and routers are listed, and pages of it.
 
-A key that may touch only some prefixes sees only those names, and looking for them costs as much as they are many, not as
-much as there are names in all.
+A key that may touch only some prefixes sees only those names, and looking for them costs as much as they are many, not
+as much as there are names in all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Effective priority (DESIGN §3): which topic the scheduler serves first.
 
-A manual `priority` replaces the recency term; otherwise a topic that was consumed recently ranks up to 500 higher, halving
-every 30 s and nothing after 5 min. Waiting for delivery adds 100 per second, at most 1000 after 10 s, so that no topic
-starves. It orders delivery only: never seq order, retention or what is visible. Integers throughout: 2^-x comes from a
-table of 64 steps per half-life, as 16-bit fixed point.
+A manual `priority` replaces the recency term; otherwise a topic that was consumed recently ranks up to 500 higher,
+halving every 30 s and nothing after 5 min. Waiting for delivery adds 100 per second, at most 1000 after 10 s, so that
+no topic starves. It orders delivery only: never seq order, retention or what is visible. Integers throughout: 2^-x
+comes from a table of 64 steps per half-life, as 16-bit fixed point.
 """
 
 from __future__ import annotations

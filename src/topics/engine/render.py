@@ -1,8 +1,8 @@
 """Records as the JSON text that clients read, rendered once per Block and shared by every reader.
 
-A `Wire` is a whole Block in one piece of text, records separated by commas, with the offset of each; a read of any part of it
-is a slice. Which fields are in it depends on the reader's `Fields`, so a Block keeps one Wire per combination that was asked
-for. `data` and `meta` are the bytes that the client sent, never parsed.
+A `Wire` is a whole Block in one piece of text, records separated by commas, with the offset of each; a read of any
+part of it is a slice. Which fields are in it depends on the reader's `Fields`, so a Block keeps one Wire per
+combination that was asked for. `data` and `meta` are the bytes that the client sent, never parsed.
 
 The bytes kept in this way are bounded over all topics by `WireCache`: what was read least recently goes first.
 """
@@ -106,7 +106,8 @@ def _labels(key: bytes, block: Block, bit: int) -> list[bytes]:
         return [b""] * block.n
     columns = block.columns
     at, lengths = (columns.node_at, columns.node_len) if bit == HAS_NODE else (columns.tag_at, columns.tag_len)
-    assert at is not None and lengths is not None
+    assert at is not None
+    assert lengths is not None
     raw = block.raw
     if block.bits & PLAIN:
         return [

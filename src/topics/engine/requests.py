@@ -1,7 +1,7 @@
 """The shapes of request bodies, as msgspec structs: JSON in, typed fields out, `data` and `meta` left as raw text.
 
-Decoding checks types; the engine checks limits and meaning. Unknown fields are ignored, so that a client may be newer than
-the server (API §0.1).
+Decoding checks types; the engine checks limits and meaning. Unknown fields are ignored, so that a client may be newer
+than the server (API §0.1).
 """
 
 from __future__ import annotations

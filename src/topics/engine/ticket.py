@@ -1,8 +1,8 @@
 """Ticket: one write on its way from its seqs to its ack.
 
-The seqs are assigned when the ticket is made, in the same step that puts the frame into the WAL's queue, so seq order and WAL
-order cannot disagree. The records become visible when the WAL says so: `commit` for a write whose class is satisfied,
-`fail` where the disk was not. Whoever waits is called once, with the ticket, after either.
+The seqs are assigned when the ticket is made, in the same step that puts the frame into the WAL's queue, so seq order
+and WAL order cannot disagree. The records become visible when the WAL says so: `commit` for a write whose class is
+satisfied, `fail` where the disk was not. Whoever waits is called once, with the ticket, after either.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Ticket:
 
 
 class Receipt:
-    """The ack of anything that changes a topic without appending: its in-memory effect is there, its frame is on its way."""
+    """The ack of a change that appends nothing: it has taken effect in memory, and its frame is on its way."""
 
     __slots__ = ("context", "done", "error", "on_done", "result", "sync_ns", "write_ns")
 

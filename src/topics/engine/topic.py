@@ -1,8 +1,8 @@
 """Topic: one named log with its config, its recency clocks and what makes its writes safe to retry.
 
 `next_seq` counts what was assigned, `log.head` what is visible; they differ only while writes wait for their WAL class
-(`pending` of them). A topic's `id` is never used again, so a topic that was deleted and created anew has another one: it is
-the epoch of DESIGN §5.5.
+(`pending` of them). A topic's `id` is never used again, so a topic that was deleted and created anew has another one:
+it is the epoch of DESIGN §5.5.
 """
 
 from __future__ import annotations

@@ -91,12 +91,12 @@ class Principal:
 class Keys:
     """The keys of a server, as digests."""
 
-    __slots__ = ("_anyone", "_by_digest")
+    __slots__ = ("anyone", "_by_digest")
 
     def __init__(self, entries: str = "") -> None:
         """Parse the value of `TOPICS_API_KEYS`; raises `BadSettings` on the first entry that is malformed."""
         self._by_digest: list[tuple[bytes, Principal]] = []
-        self._anyone = Principal(None, ALL_SCOPES)
+        self.anyone = Principal(None, ALL_SCOPES)
         if not entries.strip():
             return
         for position, entry in enumerate(entries.split(","), start=1):
@@ -123,7 +123,7 @@ class Keys:
     def authenticate(self, token: bytes | str | None) -> Principal:
         """The principal of `token`, or `Unauthorized`; without any keys, the one that may do everything."""
         if not self._by_digest:
-            return self._anyone
+            return self.anyone
         if token is None:
             raise Unauthorized
         raw = token.encode("utf-8", "surrogatepass") if isinstance(token, str) else token

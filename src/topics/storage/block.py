@@ -1,8 +1,8 @@
 """Block: n consecutive records of one topic, stored by column.
 
-A write request becomes one Block, so its atomicity is the checksum's: all of it is there or none. The same bytes are the
-payload of a WAL append frame, the tail of a topic in memory and the content of a sealed segment, so recovery, reading,
-sealing and the Spark scan share this one codec and work on whole columns instead of record by record.
+A write request becomes one Block, so its atomicity is the checksum's: all of it is there or none. The same bytes are
+the payload of a WAL append frame, the tail of a topic in memory and the content of a sealed segment, so recovery,
+reading, sealing and the Spark scan share this one codec and work on whole columns instead of record by record.
 
 Layout, little-endian, no padding:
 
@@ -118,9 +118,9 @@ def _offsets_with_absent(lengths: array[int] | None, at: int) -> list[int] | Non
 class Extent:
     """A run of consecutive records as retention sees it: seqs, times, delete flags and running totals, no content.
 
-    `Block` is an Extent with its content in memory; a sealed one is an Extent whose content has to be read. `flags` is None
-    while nothing is deleted. `live` and `live_bytes` count the records that are not deleted; a log that has trimmed part of
-    its first Extent keeps that apart.
+    `Block` is an Extent with its content in memory; a sealed one is an Extent whose content has to be read. `flags` is
+    None while nothing is deleted. `live` and `live_bytes` count the records that are not deleted; a log that has
+    trimmed part of its first Extent keeps that apart.
     """
 
     __slots__ = ("first_seq", "first_ts", "flags", "last_ts", "live", "live_bytes", "n")
@@ -427,15 +427,16 @@ def merge(blocks: Iterable[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
     bits = PLAIN
-    for block in blocks:
-        bits = (bits | (block.raw[5] & ~PLAIN)) if block.raw[5] & PLAIN else (bits | block.raw[5]) & ~PLAIN
+    for own in {block.raw[5] for block in blocks}:
+        bits = bits | (own & ~PLAIN) if own & PLAIN else (bits | own) & ~PLAIN
     parts = _MergedColumns(bits)
-    expected = blocks[0].first_seq
-    for block in blocks:
-        assert block.first_seq == expected, "only consecutive blocks merge"
-        expected += block.n
-        parts.add(block.raw)
-    n = expected - blocks[0].first_seq
+    n = sum([block.n for block in blocks])
+    assert blocks[-1].last_seq == blocks[0].first_seq + n - 1, "only consecutive blocks merge"
+    if n == len(blocks) and bits == PLAIN:
+        parts.add_singles([block.raw for block in blocks])
+    else:
+        for block in blocks:
+            parts.add(block.raw)
     node, tag, meta, data = (b"".join(texts) for texts in parts.texts)
     sizes = len(node), len(tag), len(meta), len(data)
     header = HEADER.pack(MAGIC, VERSION, bits, 0, n, 0, topic_id_of(blocks[0]), blocks[0].first_seq, *sizes)
@@ -459,6 +460,12 @@ class _MergedColumns:
         self.ts: list[bytes] = []
         self.lengths: tuple[list[bytes], ...] = ([], [], [], [])
         self.texts: tuple[list[bytes], ...] = ([], [], [], [])
+
+    def add_singles(self, raws: list[bytes]) -> None:
+        """Append Blocks of one record each, none with an optional column: what small writes leave."""
+        self.ts += [raw[48:56] for raw in raws]
+        self.lengths[3].extend([raw[56:60] for raw in raws])
+        self.texts[3].extend([raw[60:-8] for raw in raws])
 
     def add(self, raw: bytes) -> None:
         """Append the columns of the Block whose body and checksum `raw` is."""

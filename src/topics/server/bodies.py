@@ -1,0 +1,148 @@
+"""Request bodies: from bytes to the engine's structs, or a 400 that says what is wrong and where (API §0.3).
+
+Checks that the decoder leaves open are made here once per body: that it is UTF-8 (`Raw` slices are not looked into),
+and that no object of ours names a field twice, since the field that came first would be dropped in silence. Inside
+`data` anything that is JSON goes, duplicate keys included.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from topics.engine import requests
+from topics.engine.config import NO_PATCH, ConfigPatch
+from topics.engine.requests import NO_RAW
+from topics.errors import InvalidRequest
+
+T = TypeVar("T")
+
+_PATH: Final = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)
+_FIELD: Final = re.compile(r"field `(.+?)`")
+
+
+class Body(Generic[T]):
+    """Decodes the bodies of one endpoint."""
+
+    __slots__ = ("_decode", "_default", "_keys")
+
+    def __init__(self, shape: type[T], default: T | None = None) -> None:
+        self._decode = msgspec.json.Decoder(shape).decode
+        self._default = default
+        fields: tuple[str, ...] = shape.__struct_fields__  # type: ignore[attr-defined]
+        self._keys = tuple(b'"%b"' % name.encode() for name in fields)
+
+    def __call__(self, body: bytes) -> T:
+        """The decoded body; an empty one is the default where there is one."""
+        if not body and self._default is not None:
+            return self._default
+        try:
+            if not body.isascii():
+                body.decode()
+            decoded = self._decode(body)
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"the body is not UTF-8 (byte {error.start})", offset=error.start) from None
+        except RecursionError:
+            raise InvalidRequest("the body is nested too deeply") from None
+        except msgspec.ValidationError as error:
+            raise _described(str(error)) from None
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"the body is not valid JSON: {_lower(str(error))}") from None
+        if self._may_repeat(body, decoded):
+            _refuse_repeats(body)
+        return decoded
+
+    def _may_repeat(self, body: bytes, decoded: T) -> bool:
+        """Whether a key of ours occurs more often than the objects that may hold it: then it is worth a closer look."""
+        return any(body.count(key) > 1 for key in self._keys)
+
+
+class WriteBody(Body[requests.Write]):
+    """Decodes writes, the hot path: only the keys that were set are counted."""
+
+    __slots__ = ()
+
+    def _may_repeat(self, body: bytes, decoded: requests.Write) -> bool:
+        records = decoded.records
+        if len(records) == 1 and len(body) - len(records[0].data) < _LEAST_REPEAT_BYTES:
+            return False
+        if body.count(b'"records"') != 1 or body.count(b'"data"') != len(records):
+            return True
+        for key, named in (
+            (b'"node"', [record.node for record in records if record.node is not None]),
+            (b'"tag"', [record.tag for record in records if record.tag is not None]),
+            (b'"meta"', [record.meta for record in records if record.meta is not NO_RAW]),
+        ):
+            at_batch = decoded.node is not None and key == b'"node"'
+            if (named or at_batch) and body.count(key) != len(named) + at_batch:
+                return True
+        return len(body) < _SMALL_BYTES and any(body.count(key) > 1 for key in _RARE_KEYS)
+
+
+# The envelope of a one-record write without anything else has 22 bytes; a key that repeats adds at least 9.
+_LEAST_REPEAT_BYTES: Final = 31
+_SMALL_BYTES: Final = 4096
+_RARE_KEYS: Final = (b'"idempotency_key"', b'"create"', b'"config"', b'"producer_', b'"expected_head_seq"')
+
+
+def _refuse_repeats(body: bytes) -> None:
+    """Raise InvalidRequest where an object of ours names a key twice; `data` and `meta` are not looked into."""
+    try:
+        tree = json.loads(body, object_pairs_hook=_Object)
+    except (ValueError, RecursionError):
+        return
+    _walk(tree, "")
+
+
+class _Object:
+    """A JSON object that remembers a key it was given twice."""
+
+    __slots__ = ("fields", "repeated")
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        self.fields = dict(pairs)
+        self.repeated: str | None = None
+        if len(self.fields) < len(pairs):
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen:
+                    self.repeated = key
+                    break
+                seen.add(key)
+
+
+def _walk(node: Any, path: str) -> None:
+    if isinstance(node, list):
+        for i, item in enumerate(node):
+            _walk(item, f"{path}[{i}]")
+    elif isinstance(node, _Object):
+        if node.repeated is not None:
+            field = f"{path}.{node.repeated[:64]}".lstrip(".")
+            raise InvalidRequest(f"{field} is given twice; send the one that is meant", field=field)
+        for key in ("records", "config"):
+            _walk(node.fields.get(key), f"{path}.{key}".lstrip("."))
+
+
+def _described(text: str) -> InvalidRequest:
+    """The decoder's complaint as an error that names the field."""
+    matched = _PATH.match(text)
+    assert matched is not None
+    problem, path = matched[1], matched[2] or ""
+    missing = _FIELD.search(problem)
+    field = f"{path}.{missing[1]}".lstrip(".") if missing else path
+    if not field:
+        return InvalidRequest(f"the body: {_lower(problem)}")
+    return InvalidRequest(f"{field}: {_lower(problem)}", field=field)
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+write: Final = WriteBody(requests.Write)
+diff: Final = Body(requests.Diff, requests.Diff())
+delete: Final = Body(requests.Delete, requests.Delete())
+config: Final = Body(ConfigPatch, NO_PATCH)

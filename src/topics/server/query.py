@@ -1,0 +1,86 @@
+"""Query strings: decoded once, typed on demand, with a 400 that names the parameter (API §1)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from topics.errors import InvalidRequest
+
+PAGE_SIZE_DEFAULT: Final = 100
+PAGE_SIZE_MAX: Final = 1000
+_TRUE: Final = frozenset({"true", "1"})
+_FALSE: Final = frozenset({"false", "0"})
+
+
+class Query:
+    """The parameters of one request; where one is repeated, the first counts."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, text: str) -> None:
+        self._values: dict[str, str] = {}
+        if not text:
+            return
+        try:
+            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100)
+        except ValueError:
+            raise InvalidRequest("the query string is malformed", query=text[:200]) from None
+        for name, value in pairs:
+            self._values.setdefault(name, value)
+
+    def text(self, name: str, default: str = "") -> str:
+        """A parameter as text."""
+        return self._values.get(name, default)
+
+    def has(self, name: str) -> bool:
+        """Whether the parameter was given."""
+        return name in self._values
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A parameter that is true or false."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if value.lower() in _TRUE:
+            return True
+        if value.lower() in _FALSE:
+            return False
+        raise InvalidRequest(f"{name} must be true or false", field=name, got=value[:64])
+
+    def number(self, name: str, default: int, least: int = 0) -> int:
+        """A parameter that is a whole number of at least `least`."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not (value.isascii() and value.isdigit() and len(value) <= 20) or int(value) < least:
+            raise InvalidRequest(f"{name} must be a whole number of at least {least}", field=name, got=value[:64])
+        return int(value)
+
+    def page_size(self) -> int:
+        """`page_size`, clamped to its maximum."""
+        return min(self.number("page_size", PAGE_SIZE_DEFAULT, least=1), PAGE_SIZE_MAX)
+
+    def cursor(self) -> str:
+        """The name that the opaque `cursor` of a list stands for, or the empty string."""
+        value = self._values.get("cursor")
+        if value is None:
+            return ""
+        try:
+            decoded = msgspec.json.decode(base64.b64decode(value, validate=True), type=_Cursor)
+        except (binascii.Error, ValueError, msgspec.MsgspecError):
+            raise InvalidRequest("cursor is not one that this server gave out", field="cursor") from None
+        return decoded.after
+
+
+class _Cursor(msgspec.Struct):
+    after: str
+
+
+def page_cursor(after: str) -> str:
+    """The opaque cursor of the page behind `after`."""
+    return base64.b64encode(msgspec.json.encode(_Cursor(after))).decode()

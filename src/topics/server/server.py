@@ -1,0 +1,121 @@
+"""Server: one process from bind to exit.
+
+Start: bind, say where it listens, recover, serve. Stop on SIGTERM or SIGINT: accept nothing any more, answer what is
+in flight (bounded by `TOPICS_DRAIN_TIMEOUT_MS`) while `/v0/ready` says `shutting_down`, flush, exit 0. A second signal
+does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from topics import __version__
+from topics.clock import SystemClock
+from topics.engine import Engine
+from topics.server.app import DRAINING, READY, App, engine_limits
+from topics.server.auth import Keys
+from topics.server.connections import ConnectionLimits, Connections
+from topics.server.driver import Driver
+from topics.settings import Settings
+
+log = logging.getLogger("topics")
+
+EXIT_CANNOT_LISTEN: Final = 1
+BACKLOG: Final = 4096
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+class Server:
+    """The process that serves one data directory."""
+
+    def __init__(self, settings: Settings, keys: Keys) -> None:
+        self._settings = settings
+        self._keys = keys
+
+    def run(self) -> int:
+        """Serve until told to stop; the exit code."""
+        logging.basicConfig(
+            level=self._settings.log_level.upper(),
+            stream=sys.stderr,
+            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        )
+        _tune_memory()
+        return uvloop.run(self._serve())
+
+    async def _serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        engine = Engine(SystemClock(), limits=engine_limits(self._settings))
+        app = App(self._settings, self._keys, engine, loop)
+        driver = Driver(engine, loop)
+        connections = Connections(app, self._connection_limits())
+        try:
+            listener = await loop.create_server(
+                connections, self._settings.host, self._settings.port, backlog=BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            log.error("cannot listen on %s:%s: %s", self._settings.host, self._settings.port, error.strerror)
+            driver.stop()
+            return EXIT_CANNOT_LISTEN
+        connections.start(loop)
+        self._announce(listener)
+        app.phase = READY
+        await stop.wait()
+        log.info("stopping: finishing what is in flight")
+        app.phase = DRAINING
+        listener.close()
+        if not await connections.drain(self._settings.drain_timeout_ms / 1000):
+            log.warning("some requests did not finish within %s ms", self._settings.drain_timeout_ms)
+        connections.stop()
+        await driver.settle()
+        driver.stop()
+        log.info("stopped")
+        return 0
+
+    def _connection_limits(self) -> ConnectionLimits:
+        names = ConnectionLimits.__struct_fields__
+        return ConnectionLimits(**{name: getattr(self._settings, name) for name in names})
+
+    def _announce(self, listener: asyncio.Server) -> None:
+        host, port = listener.sockets[0].getsockname()[:2]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if not self._keys:
+            log.warning("no keys are configured: auth is DISABLED and anyone who reaches %s may do everything", address)
+        else:
+            log.info("keys: %s", ", ".join(self._keys.key_ids()))
+        log.info("topics %s listens on http://%s", __version__, address)
+        if self._settings.port_file is not None:
+            _write_whole(self._settings.port_file, address)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that whoever waits for it never reads half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text + "\n")
+    temporary.replace(path)
+
+
+def _tune_memory() -> None:
+    """Keep large replies off mmap, where each is faulted in anew, and garbage collection off the hot path."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 512 << 20)
+    mallopt(_M_TOP_PAD, 16 << 20)
