@@ -2,7 +2,7 @@
 
 Chunk sizes are hexadecimal digits alone: signs, prefixes, white space, bare line feeds and sizes beyond the body
 limit are refused, since every laxness here is a place where a proxy and this server can disagree about where a request
-ends. Chunk extensions are tolerated and ignored within `LINE_MAX_BYTES`; trailers are read past, bounded by the limit
+ends. Well-formed chunk extensions are ignored within `LINE_MAX_BYTES`; trailers are read past, bounded by the limit
 on heads, and never merged into the headers. What a body decodes to does not depend on how it was split into reads.
 """
 
@@ -16,8 +16,9 @@ from topics.errors import HeadTooLarge, InvalidRequest, PayloadTooLarge
 LINE_MAX_BYTES: Final = 256
 """The longest chunk-size line, extensions included."""
 
-_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?")
-_TRAILER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_SIZE: Final = re.compile(rb'([0-9A-Fa-f]{1,15})(?:;%b(?:=(?:%b|"[\t !#-\[\]-~]*"))?)*' % (_TOKEN, _TOKEN))
+_TRAILER: Final = re.compile(_TOKEN + rb":[\t -~\x80-\xff]*")
 
 
 class ChunkedBody:

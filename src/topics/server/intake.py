@@ -113,7 +113,7 @@ class Intake:
         self._blank_skipped = False
         self._heads: dict[bytes, Head] = {}
         self._repeated: Head = UNREADABLE
-        self._repeated_bytes = b"\0"
+        self._repeated_bytes = b""
         self._open: Head = UNREADABLE
         self._parts: list[bytes] = []
         self._needed = 0
@@ -157,7 +157,7 @@ class Intake:
 
     @property
     def repeated(self) -> tuple[bytes, Head]:
-        """The bytes and the Head of the last message if they may be answered again, else bytes that match nothing."""
+        """The bytes and the Head of the last message if they may be answered again, else no bytes."""
         return self._repeated_bytes, self._repeated
 
     def refuse(self, error: TopicsError) -> Message:
@@ -189,7 +189,7 @@ class Intake:
 
     def _read_head(self) -> Message | None:
         data, position = self._data, self._position
-        if data.startswith(self._repeated_bytes, position):
+        if self._repeated_bytes and data.startswith(self._repeated_bytes, position):
             if self.phase == IDLE:
                 self._started_ns = perf_counter_ns()
             self._position = position + len(self._repeated_bytes)
@@ -197,6 +197,7 @@ class Intake:
         if not self._blank_skipped and data.startswith(b"\r\n", position):
             # RFC 9112 §2.2: one empty line before a request line is ignored.
             self._blank_skipped = True
+            self.phase = IDLE
             self._position = position + 2
             return None
         if self._fresh:

@@ -1,0 +1,136 @@
+"""The outcome of a byte stream does not depend on how it was split into reads, and is never an exception or a hang."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import re
+from typing import Any
+
+import httptools
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.connection import Client, chunked, request, split_replies
+from tests.unit.test_connection_refusals import MALFORMED
+from topics.errors import TopicsError
+from topics.server.chunked import ChunkedBody
+
+PATHS = st.sampled_from(["/a", "/b", "/missing", "/secret", "/busy", "/handle-bug", "/full", "/large?2000"])
+BODIES = st.one_of(st.binary(max_size=40), st.just(request("GET", "/smuggled")), st.just(b"x" * 300))
+LINES = st.lists(
+    st.sampled_from(
+        [
+            "Accept-Encoding: gzip",
+            "Connection: keep-alive",
+            "Connection: close",
+            "Expect: 100-continue",
+            "Expect: other",
+            "Content-Encoding: gzip",
+            "X-Pad: " + "p" * 200,
+            "X-Empty:",
+        ]
+    ),
+    max_size=2,
+    unique=True,
+)
+
+
+@st.composite
+def good_request(draw: Any) -> bytes:
+    kind = draw(st.integers(0, 3))
+    lines = draw(LINES)
+    path = draw(PATHS)
+    if kind == 0:
+        version = draw(st.sampled_from(["1.1", "1.1", "1.0"]))
+        return request(draw(st.sampled_from(["GET", "DELETE", "OPTIONS"])), path, None, *lines, version=version)
+    if kind == 1:
+        return request(draw(st.sampled_from(["POST", "PUT", "GET"])), path, draw(BODIES), *lines)
+    if kind == 2:
+        return request("POST", path, gzip.compress(draw(BODIES), mtime=0), "Content-Encoding: gzip")
+    trailer = draw(st.sampled_from([b"", b"X-Sum: 1\r\n"]))
+    chunks = [body for body in draw(st.lists(BODIES, max_size=3)) if body]
+    return chunked(path, *chunks, lines=tuple(lines), trailer=trailer)
+
+
+MESSAGES = st.one_of(
+    good_request(),
+    good_request(),
+    st.sampled_from(list(MALFORMED.values())),
+    st.sampled_from([b"\r\n", b"\n", b"\r", b"\0", b"GET", b"PRI * HTTP/2.0\r\n", b"x" * 700]),
+    st.binary(max_size=30),
+)
+
+
+@st.composite
+def byte_streams(draw: Any) -> bytes:
+    data = b"".join(draw(st.lists(MESSAGES, min_size=1, max_size=5)))
+    if draw(st.booleans()) and data:
+        at = draw(st.integers(0, len(data) - 1))
+        data = data[:at] + draw(st.binary(max_size=2)) + data[at + draw(st.integers(0, 2)) :]
+    return data
+
+
+def outcome(data: bytes, cuts: list[int]) -> tuple[bytes, list[Any], bool]:
+    """What was sent (but for times and interim answers), what the app saw, and whether the server ended it itself."""
+    client = Client(max_header_bytes=600, max_headers=12, max_body_bytes=1000)
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    client.send(*(data[start:stop] for start, stop in itertools.pairwise(edges) if start < stop))
+    ended = client.ended
+    client.send_eof()
+    assert client.transport.closing, "after the client's end everything is answered and closed"
+    client.lose()
+    assert len(client.connections) == 0
+    sent = client.received().replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+    for reply in split_replies(sent):
+        assert reply.status != 500 or b'"internal"' in reply.body
+    sent = re.sub(rb"Content-Length: \d+|Date: [^\r]*|\"server_total_ms\":[0-9.e-]+", b"", sent)
+    return sent, client.app.handled, ended
+
+
+@settings(max_examples=400, deadline=None)
+@given(byte_streams(), st.lists(st.integers(0, 10_000), max_size=12))
+def test_outcome_is_the_same_however_the_bytes_are_split(data: bytes, cuts: list[int]) -> None:
+    assert outcome(data, cuts) == outcome(data, [])
+
+
+@settings(max_examples=100, deadline=None)
+@given(byte_streams())
+def test_outcome_is_the_same_byte_by_byte(data: bytes) -> None:
+    assert outcome(data, list(range(len(data)))) == outcome(data, [])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.one_of(BODIES, st.text("0123456789abcdefF;= \t\r\n-+x", max_size=6).map(str.encode)), max_size=6),
+    st.booleans(),
+)
+def test_chunked_bodies_decode_as_llhttp_decodes_them_or_not_at_all(pieces: list[bytes], framed: bool) -> None:
+    """Whatever this decoder takes, the parser of Node and of many proxies reads as the same bytes."""
+    data = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) if framed and piece else piece for piece in pieces)
+    data += b"0\r\n\r\n"
+    ours = ChunkedBody(10_000, 1000)
+    try:
+        end = ours.feed(data, 0)
+    except TopicsError:
+        return
+    if ours.complete:
+        seen = LlhttpBody()
+        httptools.HttpRequestParser(seen).feed_data(
+            request("POST", "/", None, "Transfer-Encoding: chunked") + data[:end]
+        )
+        assert (seen.body, seen.complete) == (ours.take(), True)
+
+
+class LlhttpBody:
+    """The body as httptools reports it."""
+
+    def __init__(self) -> None:
+        self.body = b""
+        self.complete = False
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.complete = True
