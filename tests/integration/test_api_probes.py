@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import threading
 from typing import Any
 
@@ -47,22 +48,22 @@ def test_draining_server_is_shutting_down() -> None:
 
     "503 shutting_down while draining", with Retry-After (§0.6); what is in flight is answered; exit code 0.
     """
-    with ServerProcess() as running:
+    with ServerProcess() as running, socket.create_connection((running.host, running.port), timeout=10) as probe:
+        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: x\r\n")
         api = Api(running.host, running.port)
         api.put("t").ok(201)
-        probe = http.client.HTTPConnection(running.host, running.port, timeout=10)
-        probe.request("GET", "/v0/ready")
-        probe.getresponse().read()
         answers: list[Reply] = []
         body = {"wait_ms": 3000}
         waiting = threading.Thread(target=lambda: answers.append(api.call("POST", "/v0/topics/t/diff", body)))
         waiting.start()
         waiting.join(0.2)
         os.kill(running.pid, signal.SIGTERM)
-        probe.request("GET", "/v0/ready")
-        response = probe.getresponse()
+        until(lambda: "stopping" in running.log(), "the server drains")
+        probe.sendall(b"\r\n")
+        response = http.client.HTTPResponse(probe)
+        response.begin()
         refused = Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-        probe.close()
+        response.close()
         refused.refused(503, "shutting_down")
         assert int(refused.headers["retry-after"]) >= 1
         waiting.join(15)

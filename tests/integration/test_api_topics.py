@@ -243,6 +243,15 @@ def test_clamped_values_are_stored_and_echoed_clamped(
     assert api.state(topic_name)["config"][field] == stored
 
 
+U64_FIELDS = [
+    "ttl_ms",
+    "cap_records",
+    "cap_bytes",
+    "idempotency_window_ms",
+    "lease_ms",
+    "claim_jitter_ms",
+    "max_deliveries",
+]
 BAD_CONFIG: list[tuple[str, Any]] = [
     ("type", "stream"),
     ("type", 1),
@@ -267,16 +276,9 @@ BAD_CONFIG: list[tuple[str, Any]] = [
     ("dead_letter", "x" * 256),
     *(
         (field, value)
-        for field in (
-            "ttl_ms",
-            "cap_records",
-            "cap_bytes",
-            "idempotency_window_ms",
-            "lease_ms",
-            "claim_jitter_ms",
-            "max_deliveries",
-        )
+        for field in U64_FIELDS
         for value in (-1, 1.5, "5", True, [], {}, U64_MAX + 1)
+        if value != U64_MAX + 1 or field not in ("lease_ms", "claim_jitter_ms")
     ),
 ]
 

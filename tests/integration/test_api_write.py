@@ -287,7 +287,7 @@ def test_tag_limit_is_256_bytes(api: Api, topic_name: str, unit: str, fits: int)
     assert api.read(topic_name, include_tags=True)["records"][0]["$tag"] == unit * fits
     with api.unchanged(topic_name):
         reply = api.post(topic_name, {"records": [{"data": 0}, {"data": 1, "tag": unit * fits + "x"}]})
-        assert {1, 256} <= {v for v in reply.refused_naming("tag").values() if isinstance(v, int)}
+        assert 256 in reply.refused_naming("records[1].tag").values()
 
 
 @pytest.mark.parametrize(("unit", "fits"), [("x", 128), ("é", 64)])
@@ -303,9 +303,8 @@ def test_node_limit_is_128_bytes(api: Api, topic_name: str, unit: str, fits: int
     api.post(topic_name, body(unit * fits)).ok(201)
     assert api.read(topic_name)["records"][1]["$node"] == unit * fits
     with api.unchanged(topic_name):
-        detail = api.post(topic_name, body(unit * fits + "x")).refused_naming("node", 128)
-        if place == "record":
-            assert {1, 128} <= {v for v in detail.values() if isinstance(v, int)}
+        named = "records[1].node" if place == "record" else "node"
+        assert 128 in api.post(topic_name, body(unit * fits + "x")).refused_naming(named).values()
 
 
 def test_meta_limit_is_64_keys(api: Api, topic_name: str) -> None:
@@ -314,8 +313,7 @@ def test_meta_limit_is_64_keys(api: Api, topic_name: str) -> None:
     with api.unchanged(topic_name):
         bad = {"data": 1, "meta": {f"k{n}": "v" for n in range(65)}}
         reply = api.post(topic_name, {"records": [{"data": 0}, bad]})
-        detail = reply.refused_naming("meta", code="record_too_large")
-        assert {1, 64} <= {v for v in detail.values() if isinstance(v, int)}
+        assert 64 in reply.refused_naming("records[1].meta", code="record_too_large").values()
 
 
 def test_meta_limit_is_16_kib_of_json_text(api: Api, topic_name: str) -> None:
@@ -328,8 +326,8 @@ def test_meta_limit_is_16_kib_of_json_text(api: Api, topic_name: str) -> None:
 
     api.post(topic_name, raw=raw(16384)).ok(201)
     with api.unchanged(topic_name):
-        detail = api.post(topic_name, raw=raw(16385)).refused_naming("meta", code="record_too_large")
-        assert {1, 16384} <= {v for v in detail.values() if isinstance(v, int)}
+        reply = api.post(topic_name, raw=raw(16385))
+        assert 16384 in reply.refused_naming("records[1].meta", code="record_too_large").values()
 
 
 def test_record_limit_is_1_mib_of_data_and_meta(api: Api, topic_name: str) -> None:
@@ -345,8 +343,8 @@ def test_record_limit_is_1_mib_of_data_and_meta(api: Api, topic_name: str) -> No
     api.post(topic_name, raw=raw(MIB - 1000, meta)).ok(200)
     with api.unchanged(topic_name):
         for body in (raw(MIB + 1), raw(MIB - 999, meta)):
-            detail = api.post(topic_name, raw=body).refused(400, "record_too_large")
-            assert {1, MIB} <= {v for v in detail.values() if isinstance(v, int)}
+            reply = api.post(topic_name, raw=body)
+            assert MIB in reply.refused_naming("records[1]", code="record_too_large").values()
 
 
 def test_idempotency_key_limit_is_256_chars(api: Api, topic_name: str) -> None:
@@ -387,14 +385,14 @@ def test_limits_follow_their_variables(start_api: StartApi, topic_name: str) -> 
         max_node_bytes=5,
         max_body_bytes=400,
     )
-    ok = {"data": "d" * 18, "meta": {"k": "v" * 12}, "tag": "abcd", "node": "abcde"}
+    ok = {"data": "d" * 18, "meta": {"k": "v" * 11}, "tag": "abcd", "node": "abcde"}
     api.write(topic_name, ok, ok)
     with api.unchanged(topic_name):
         reply = api.post(topic_name, {"records": [{"data": 1}] * 3})
         assert 2 in reply.refused_naming(code="batch_too_large").values()
         reply = api.post(topic_name, {"records": [{"data": "d" * 39}]})
         assert 40 in reply.refused_naming(code="record_too_large").values()
-        reply = api.post(topic_name, {"records": [{"data": 1, "meta": {"k": "v" * 13}}]})
+        reply = api.post(topic_name, {"records": [{"data": 1, "meta": {"k": "v" * 12}}]})
         assert 20 in reply.refused_naming("meta", code="record_too_large").values()
         reply = api.post(topic_name, {"records": [{"data": 1, "tag": "abcde"}]})
         assert 4 in reply.refused_naming("tag").values()

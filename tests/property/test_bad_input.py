@@ -32,7 +32,7 @@ CODES = {
 _serial = itertools.count(1)
 
 quick = settings(
-    max_examples=60,
+    max_examples=150,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -49,6 +49,9 @@ def api(server: ServerProcess) -> Iterator[Api]:
 
 class Raw(str):
     """JSON text to be put in as it is, such as a number that Python cannot hold."""
+
+    def __repr__(self) -> str:
+        return f"Raw({self[:40]!r}... {len(self)})" if len(self) > 40 else f"Raw({str(self)!r})"
 
 
 def encode(value: Any) -> str:
