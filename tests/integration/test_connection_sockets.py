@@ -294,9 +294,19 @@ def test_python_http_client(listening: Listening) -> None:
         assert (response.status, response.read()[:9]) == (200, b"POST /a a")
     client.request("HEAD", "/a")
     assert client.getresponse().read() == b""
-    client.request("GET", "/large?9999", headers={"Accept-Encoding": "gzip"})
-    assert gzip.decompress(client.getresponse().read()) == b"x" * 9999
+    for size in (9_999, 999_999):
+        client.request("GET", f"/large?{size}", headers={"Accept-Encoding": "gzip"})
+        assert gzip.decompress(client.getresponse().read()) == b"x" * size
     client.close()
+
+
+def test_large_answers_are_packed_beside_the_loop_and_stay_in_order(listening: Listening) -> None:
+    packed = request("GET", "/large?2000000", None, "Accept-Encoding: gzip")
+    with listening.client() as sock:
+        sock.sendall(packed + request("GET", "/b") + packed + request("GET", "/c", None, "Connection: close"))
+        replies = split_replies(read_all(sock))
+    assert [reply.headers.get("content-encoding") for reply in replies] == ["gzip", None, "gzip", None]
+    assert (replies[1].body, replies[3].body) == (b"GET /b ", b"GET /c ")
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

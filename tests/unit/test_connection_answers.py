@@ -312,6 +312,17 @@ def test_stream_sees_backpressure_and_its_end() -> None:
     assert events == ["drain", "close"]
 
 
+def test_stream_of_a_repeated_head_has_no_idle_deadline() -> None:
+    client = Client(idle_timeout_ms=1000)
+    client.send(request("GET", "/wait"), request("GET", "/wait"))
+    client.app.waiting[0].respond(200, b"{}")
+    client.app.handle = lambda exchange: exchange.stream(200, b"")
+    client.app.waiting[1].respond(200, b"{}")
+    client.send(request("GET", "/wait"))
+    client.connections.sweep(1000.0)
+    assert not client.transport.closing
+
+
 def test_stream_that_opens_late_gives_up_what_was_asked_behind_it() -> None:
     client = Client()
     client.send(request("GET", "/wait") + request("GET", "/wait-watching2"))
@@ -351,6 +362,9 @@ class EchoProtocol:
     def shut_down(self) -> None:
         self.events.append("shut down")
         self.transport.close()
+
+    def expire(self, now: float) -> None:
+        self.events.append("expired")
 
 
 UPGRADE = request("GET", "/upgrade", None, "Connection: keep-alive, Upgrade", "Upgrade: WebSocket")

@@ -329,6 +329,9 @@ class Connection(asyncio.Protocol):
 
     def expire(self, now: float) -> None:
         """A deadline has passed."""
+        if self._upgraded is not None:
+            self._upgraded.expire(now)
+            return
         if self.write_deadline <= now:
             unsent = self.unsent_bytes
             if unsent > self._unsent_mark - PROGRESS_BYTES:
@@ -490,9 +493,9 @@ class Connection(asyncio.Protocol):
         self._stream = stream
         self.read_deadline = self.write_deadline = NEVER
         self._set_reading()
-        behind = list(self.queue)
-        self.queue.clear()
-        self._tell(behind)
+        behind, self.queue = self.queue, deque()
+        for exchange in behind:
+            exchange.abandon()
         stream.activate()
 
     def _finish(self) -> None:
@@ -511,35 +514,16 @@ class Connection(asyncio.Protocol):
         """The client has stopped sending: whoever watches for its leaving is told, and gives up if unanswered then."""
         assert self.current is not None
         for exchange in [self.current, *self.queue]:
-            on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
-            if on_disconnect is not None and not exchange.answered:
-                self._call(on_disconnect)
-                if not exchange.answered:
-                    exchange.answered = True
-                    exchange.closes = True
-                    self.deliver(exchange, b"")
-                    exchange.over()
+            if exchange.leave():
+                exchange.answered = True
+                exchange.closes = True
+                self.deliver(exchange, b"")
+                exchange.over()
 
     def _abandon(self) -> None:
         """No answer can be sent any more."""
         outstanding = [*([] if self.current is None else [self.current]), *self.queue]
         self.current = None
         self.queue.clear()
-        self._tell(outstanding)
-
-    def _tell(self, abandoned: list[Exchange]) -> None:
-        for exchange in abandoned:
-            if isinstance(exchange.answer, Stream):
-                exchange.answer.end()
-            on_disconnect, exchange.on_disconnect = exchange.on_disconnect, None
-            if on_disconnect is not None and not exchange.answered:
-                self._call(on_disconnect)
-            on_over, exchange.on_over = exchange.on_over, None
-            if on_over is not None:
-                self._call(on_over)
-
-    def _call(self, callback: Callable[[], None]) -> None:
-        try:
-            callback()
-        except Exception:
-            log.exception("a disconnect callback failed")
+        for exchange in outstanding:
+            exchange.abandon()

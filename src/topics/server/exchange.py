@@ -12,6 +12,8 @@ is still answered to a client that has closed its sending side.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Protocol
@@ -19,13 +21,13 @@ from typing import TYPE_CHECKING, Protocol
 from topics.errors import TopicsError
 from topics.server import reply
 from topics.server.head import Head
-from topics.server.reply import GZIP_FLOOR_BYTES, JSON
+from topics.server.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON
+from topics.server.stream import Stream
 
 if TYPE_CHECKING:
-    import asyncio
-
     from topics.server.connection import Connection
-    from topics.server.stream import Stream
+
+log = logging.getLogger("topics.server")
 
 
 class Upgraded(Protocol):
@@ -51,6 +53,9 @@ class Upgraded(Protocol):
 
     def shut_down(self) -> None:
         """The server stops: say goodbye and close the transport."""
+
+    def expire(self, now: float) -> None:
+        """A `read_deadline` or `write_deadline` that this protocol set on its connection has passed."""
 
 
 class Exchange:
@@ -105,11 +110,36 @@ class Exchange:
 
     def respond_raw(self, response: bytes) -> None:
         """Answer with a response that is already rendered as HTTP/1.1 keep-alive (see `reply.prefix`)."""
-        if not self.plain:
-            response = self._fit(response)
         if self.answered:
             raise RuntimeError("the exchange is already answered")
         self.answered = True
+        self._deliver(response)
+
+    def respond(self, status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"") -> None:
+        """Answer; `headers` are further complete lines. Compressed if the client takes gzip and it is worth it."""
+        if self.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
+            headers += b"Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
+            if len(body) > GZIP_INLINE_MAX_BYTES:
+                self._respond_packed(status, body, content_type, headers)
+                return
+            body = reply.gzip(body)
+        self.respond_raw(reply.render(status, body, content_type, headers))
+
+    def _respond_packed(self, status: int, body: bytes, content_type: bytes, headers: bytes) -> None:
+        """Compress in a thread, where zlib runs without the interpreter's lock, then answer."""
+        if self.answered:
+            raise RuntimeError("the exchange is already answered")
+        self.answered = True
+
+        def packed(future: asyncio.Future[bytes]) -> None:
+            if not future.cancelled():
+                self._deliver(reply.render(status, future.result(), content_type, headers))
+
+        asyncio.get_running_loop().run_in_executor(None, reply.gzip, body).add_done_callback(packed)
+
+    def _deliver(self, response: bytes) -> None:
+        if not self.plain:
+            response = self._fit(response)
         connection = self.connection
         if connection.current is self and not connection.queue and not self.closes:
             connection.current = None
@@ -120,13 +150,6 @@ class Exchange:
             connection.deliver(self, response)
         if self.on_over is not None:
             self.over()
-
-    def respond(self, status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"") -> None:
-        """Answer; `headers` are further complete lines. Compressed if the client takes gzip and it is worth it."""
-        if self.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
-            body = reply.gzip(body)
-            headers += b"Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
-        self.respond_raw(reply.render(status, body, content_type, headers))
 
     def fail(self, error: TopicsError) -> None:
         """Answer with the error's status and envelope."""
@@ -162,6 +185,27 @@ class Exchange:
         on_over, self.on_over = self.on_over, None
         if on_over is not None:
             on_over()
+
+    def leave(self) -> bool:
+        """Tell `on_disconnect`, once; True if it was told and still nothing is answered. Belongs to the connection."""
+        on_disconnect, self.on_disconnect = self.on_disconnect, None
+        if on_disconnect is None or self.answered:
+            return False
+        try:
+            on_disconnect()
+        except Exception:
+            log.exception("leaving %s %s failed", self.head.method, self.head.path)
+        return not self.answered
+
+    def abandon(self) -> None:
+        """No answer can be sent any more: tell everyone who waits for the end. Belongs to the connection."""
+        if isinstance(self.answer, Stream):
+            self.answer.end()
+        self.leave()
+        try:
+            self.over()
+        except Exception:
+            log.exception("ending %s %s failed", self.head.method, self.head.path)
 
     def _fit(self, response: bytes) -> bytes:
         """The response as this client must get it: HEAD, HTTP/1.0, or the last one of its connection."""

@@ -25,6 +25,8 @@ from topics.errors import TopicsError
 JSON: Final = b"application/json"
 GZIP_FLOOR_BYTES: Final = 1024
 """Bodies up to this size are sent as they are: gzip would cost more than it saves."""
+GZIP_INLINE_MAX_BYTES: Final = 64 * 1024
+"""Larger bodies would hold up the event loop for more than about a millisecond: they are compressed in a thread."""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE: Final = b"Connection: close\r\n"
 KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"
