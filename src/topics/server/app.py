@@ -26,6 +26,7 @@ from topics.names import check_topic_name
 from topics.server import limits as caps
 from topics.server import routes
 from topics.server.auth import Keys, Principal, bearer_token
+from topics.server.blocks import Blocks
 from topics.server.handlers import Handlers
 from topics.server.probes import Probes
 from topics.server.query import Query
@@ -84,6 +85,7 @@ class App:
         self.phase = STARTING
         self.handlers = Handlers(engine, loop)
         self.probes = Probes(self)
+        self.blocks = Blocks(engine)
 
     def resolve(self, head: Head) -> Route:
         """The route of a head, or the error that answers it."""
@@ -102,13 +104,20 @@ class App:
         if row.body:
             _check_content_type(head)
         route = Route(row, match.name, principal, Query(head.query))
-        route.handle = getattr(self.handlers, row.handler, None) or getattr(self.probes, row.handler)
+        route.handle = self._handler(row.handler)
         if principal.key_id is not None and row.scopes is not None:
             route.inflight = self.limits.inflight_per_key.of(principal)
         if row.handler == "write":
             route.return_seqs = route.query.flag("return_seqs", True)
             route.idempotency_key = _header_key(head)
         return route
+
+    def _handler(self, name: str) -> Callable[[Exchange], None]:
+        for owner in (self.handlers, self.blocks, self.probes):
+            found: Callable[[Exchange], None] | None = getattr(owner, name, None)
+            if found is not None:
+                return found
+        raise AssertionError(f"no handler is called {name}")
 
     def _authorise(self, head: Head, row: routes.Row) -> Principal:
         if row.scopes is None and not (self.settings.probe_auth and row.handler in ("health", "ready")):

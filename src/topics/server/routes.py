@@ -32,6 +32,8 @@ ROUTES: Final = (
     Row("POST", "/v0/topics/:topic", WRITE, "write", "topic", body=True),
     Row("POST", "/v0/topics/:topic/diff", READ, "diff", "topic", body=True),
     Row("POST", "/v0/topics/:topic/delete", DELETE, "delete", "topic", body=True),
+    Row("GET", "/v0/topics/:topic/blocks", READ, "blocks", "topic"),
+    Row("GET", "/v0/topics/:topic/plan", READ, "plan", "topic"),
     Row("GET", "/v0/metrics", READ, "metrics"),
     Row("GET", "/v0/health", None, "health"),
     Row("GET", "/healthz", None, "health"),
