@@ -5,13 +5,13 @@ Everything that must survive is one frame in one shard of the WAL. Little-endian
     offset  size  field
     0       4     magic "TFRM"
     4       1     kind
-    5       1     flags, 0
+    5       1     flags: 0 in the WAL; bit 0 marks the second copy of a snapshot's section
     6       2     reserved, 0
     8       4     payload length
-    12      4     count: the records of an APPEND, otherwise 0
+    12      4     count: the records of an APPEND (or of a snapshot's BLOCK), otherwise 0
     16      8     lsn: one counter over all shards, strictly increasing within a shard
     24      8     topic id, 0 where the frame is about no topic
-    32      8     first seq of an APPEND, otherwise 0
+    32      8     first seq of an APPEND (or BLOCK), otherwise 0
     40      4     reserved, 0
     44      4     header check: XXH32 (seed 0) of the 44 bytes above
     48      ..    payload
@@ -58,6 +58,8 @@ ROUTER_DROP: Final = 8
 CURSOR: Final = 9
 LEASE: Final = 10
 DEAD_LETTER: Final = 11
+# What recovery lays over a torn region that has whole frames behind it, so that no later start judges it again.
+VOID: Final = 255
 NAMES: Final = {
     CREATE: "create",
     CONFIG: "config",
@@ -70,7 +72,11 @@ NAMES: Final = {
     CURSOR: "cursor",
     LEASE: "lease",
     DEAD_LETTER: "dead_letter",
+    VOID: "void",
 }
+
+# Kinds that change what exists: replay keeps them in the order of their lsns over all shards.
+STRUCTURAL: Final = frozenset((CREATE, DROP, ROUTER_PUT, ROUTER_DROP))
 
 _HEADER = struct.Struct("<4sBBHIIQQQI")
 _CHECK = struct.Struct("<I")
@@ -136,13 +142,23 @@ def append(lsn: int, topic_id: int, first_seq: int, n: int, block_raw: bytes, ex
     return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
 
 
-def encode(kind: int, lsn: int, topic_id: int, payload: bytes) -> bytes:
+def encode(kind: int, lsn: int, topic_id: int, payload: bytes, *, n: int = 0, first_seq: int = 0) -> bytes:
     """The frame of any other kind, with its payload as bytes."""
     assert kind != APPEND, "an APPEND is built by append()"
+    return _seal(kind, 0, lsn, topic_id, payload, n, first_seq)
+
+
+def _seal(kind: int, flags: int, lsn: int, topic_id: int, payload: bytes, n: int, first_seq: int) -> bytes:
     length = len(payload)
-    head = _HEADER.pack(MAGIC, kind, 0, 0, length, 0, lsn, topic_id, 0, 0)
+    head = _HEADER.pack(MAGIC, kind, flags, 0, length, n, lsn, topic_id, first_seq, 0)
     body = b"".join((head, _CHECK.pack(xxh32_intdigest(head)), payload, _PADS[length & 7]))
     return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
+
+
+def with_flags(encoded: bytes, flags: int) -> bytes:
+    """The same frame with other flags."""
+    _, kind, _, _, length, n, lsn, topic_id, first_seq, _ = _HEADER.unpack_from(encoded)
+    return _seal(kind, flags, lsn, topic_id, encoded[HEADER_BYTES : HEADER_BYTES + length], n, first_seq)
 
 
 def control(kind: int, lsn: int, topic_id: int, payload: msgspec.Struct) -> bytes:
@@ -155,6 +171,13 @@ def decode_payload(kind: int, payload: bytes | memoryview) -> Any:
     """The struct of a kind that `PAYLOADS` lists; the bytes as they are of any other."""
     decoder = _decoders.get(kind)
     return bytes(payload) if decoder is None else decoder(payload)
+
+
+def void(region: bytes) -> bytes:
+    """A frame of the same length as a region that is none; as much of the region as fits is its payload."""
+    assert len(region) >= FRAME_BYTES_MIN
+    assert len(region) % ALIGN_BYTES == 0
+    return _seal(VOID, 0, 0, 0, region[HEADER_BYTES:-CHECKSUM_BYTES], 0, 0)
 
 
 def lsn_of(frame: bytes) -> int:

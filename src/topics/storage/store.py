@@ -7,7 +7,7 @@
     DIR/segments/         sealed segments (segment.py)
     DIR/quarantine/       copies of damaged bytes, one file per damaged region
 
-How an engine uses it, on one thread:
+How an engine uses it, on one thread (`Driver` is whoever executes jobs; `run_inline` of job.py is the simplest):
 
     store = Store(directory, disk=RealDisk(), clock=SystemClock())
     store.open()                          # takes the lock, checks the layout; Locked or UnknownFormat
@@ -19,6 +19,8 @@ How an engine uses it, on one thread:
     store.write()                         # once per turn: one write per shard; commits tickets that are not gated
     for job in store.jobs(): ...          # syncs and file preparations that may start now; the driver runs each
 
+    job = store.checkpoint(sections, ...) # state as of an lsn; trims the WAL once it is durable
+    store.settle()                        # at the end: write, sync and wait for all of it, here and now
     store.close()                         # after a last checkpoint with clean=True, where the stop is orderly
 
 `submit` raises before it takes anything, so build the frame first and change engine state once it has returned; an lsn
@@ -30,13 +32,17 @@ first, and the engine shows records only in seq order.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from topics.clock import Clock
+from topics.errors import StorageReadOnly
+from topics.storage import snapshot, walfile
 from topics.storage.disk import Disk
-from topics.storage.job import Job
+from topics.storage.job import Job, Task, run_inline
+from topics.storage.recovery import Event, Recovery
 from topics.storage.wal import FILE_BYTES, QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
-from topics.storage.walfile import UnknownFormat, parse_name
+from topics.storage.walfile import UnknownFormat, WalName
 
 LAYOUT_NAME: Final = "LAYOUT"
 LAYOUT_MAGIC: Final = "topics data directory, format "
@@ -84,6 +90,13 @@ class Store:
         self._lock: int | None = None
         self._lsn = 0
         self._queued: list[Job] = []
+        self.recovery = Recovery(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
+        self.checkpoints_total = 0
+        self.checkpoint_lsn = 0
+        self._recovered = False
+        self._old_files: dict[WalName, int] = {}
+        self._checkpointing = False
+        self._doomed: list[str] = []
 
     @property
     def wal_directory(self) -> str:
@@ -147,10 +160,21 @@ class Store:
         if text != f"{LAYOUT_MAGIC}{LAYOUT_VERSION}":
             raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUT_MAGIC}{LAYOUT_VERSION}")
 
+    def recover(self) -> Iterator[Event]:
+        """Everything that is in the directory, as events (recovery.py); take all of them before `start`.
+
+        `store.recovery.progress` tells meanwhile how far it is.
+        """
+        assert self._lock is not None, "open() comes first"
+        yield from self.recovery.events()
+        self._recovered = True
+        self._lsn = self.recovery.last_lsn
+        self._old_files = dict(self.recovery.files)
+
     def start(self) -> None:
         """Open this start's generation of WAL files. Everything that writes works from here on."""
-        names = [name for name in map(parse_name, self.disk.list(self.wal_directory)) if name is not None]
-        self.generation = 1 + max((name.generation for name in names), default=0)
+        assert self._recovered, "recover() comes first, and to its end"
+        self.generation = self.recovery.last_generation + 1
         self.shards = tuple(
             Shard(
                 self.disk,
@@ -164,6 +188,7 @@ class Store:
             )
             for index in range(self._shard_count)
         )
+        self._check_space(self.clock.elapsed_ns())
 
     def next_lsn(self) -> int:
         """The next lsn, handed out once; it goes into a frame that is submitted before the next call."""
@@ -210,6 +235,107 @@ class Store:
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which `jobs` will next have a background sync, or None where nothing is dirty."""
         return min((due for due in (shard.next_sync_ns() for shard in self.shards) if due is not None), default=None)
+
+    def checkpoint(
+        self,
+        sections: Sequence[bytes],
+        essential: Iterable[int],
+        *,
+        lsn: int,
+        next_topic_id: int,
+        clean: bool = False,
+        on_done: Callable[[BaseException | None], None] | None = None,
+    ) -> Job | None:
+        """The job that publishes a checkpoint, or None while one is under way.
+
+        `sections` are made with snapshot.py, and `essential` are the indices of those to be written twice (every
+        TOPIC). `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic whose
+        own state is newer says so in its section. Include only what has committed: a gated frame that still waits for
+        its sync must have an lsn above. Once the snapshot is durable, the one before it, the WAL files that it covers
+        and everything given to `unlink_after_checkpoint` before this call are removed.
+        """
+        for shard in self.shards:
+            if shard.read_only is not None:
+                raise StorageReadOnly(shard.read_only.message)
+        if self._checkpointing:
+            return None
+        self._checkpointing = True
+        number = self.recovery.snapshot_number + 1
+        boot = walfile.boot_digest(self.disk.boot_id())
+        header = snapshot.Header(number, lsn, boot, next_topic_id, clean)
+        covered = sorted(name for name, last_lsn in self._old_files.items() if last_lsn <= lsn)
+        for shard in self.shards:
+            shard.rotate_for_trim()
+            covered += shard.trimmable(lsn)
+        doomed, self._doomed = self._doomed, []
+        twice = list(essential)
+        durable: list[bool] = []
+
+        def work() -> None:
+            snapshot.write(self.disk, self.snapshot_directory, header, sections, twice)
+            durable.append(True)
+            self._remove_replaced(number, covered, doomed)
+
+        def finish(error: BaseException | None) -> None:
+            self._checkpointing = False
+            if durable:
+                self._checkpointed(header, covered)
+            if error is not None:
+                self._doomed = doomed + self._doomed
+            if on_done is not None:
+                on_done(error)
+
+        return Task("checkpoint", work, finish)
+
+    def _remove_replaced(self, number: int, covered: list[WalName], doomed: list[str]) -> None:
+        """Unlink what a durable snapshot has replaced. Oldest first, so that a crash leaves no hole in the WAL."""
+        disk = self.disk
+        for name in disk.list(self.snapshot_directory):
+            other = snapshot.parse_name(name)
+            if other is not None and other < number:
+                disk.unlink(f"{self.snapshot_directory}/{name}")
+        disk.sync_dir(self.snapshot_directory)
+        for file in covered:
+            path = f"{self.wal_directory}/{file}"
+            if disk.exists(path):
+                disk.unlink(path)
+        disk.sync_dir(self.wal_directory)
+        directories = set()
+        for path in doomed:
+            if disk.exists(path):
+                disk.unlink(path)
+                directories.add(path.rpartition("/")[0])
+        for directory in sorted(directories):
+            disk.sync_dir(directory)
+
+    def _checkpointed(self, header: snapshot.Header, covered: list[WalName]) -> None:
+        self.recovery.snapshot_number = header.number
+        self.checkpoint_lsn = header.lsn
+        self.checkpoints_total += 1
+        gone = set(covered)
+        for name in covered:
+            self._old_files.pop(name, None)
+        for shard in self.shards:
+            shard.trimmed(gone)
+
+    def unlink_after_checkpoint(self, paths: Iterable[str]) -> None:
+        """Remove these files once a checkpoint that begins after this call is durable, and no sooner."""
+        self._doomed.extend(paths)
+
+    @property
+    def wal_bytes(self) -> int:
+        """How many bytes of frames a restart would have to read now, roughly: by which to decide on a checkpoint."""
+        return sum(shard.live_bytes for shard in self.shards)
+
+    def settle(self) -> None:
+        """Write and sync everything that is queued, here and now, and commit its tickets."""
+        for shard in self.shards:
+            while shard.pending and shard.read_only is None:
+                shard.write()
+                run_inline(shard.jobs(self.clock.elapsed_ns()))
+            sync = shard.sync_job()
+            if sync is not None:
+                run_inline([sync])
 
     def _check_space(self, now_ns: int) -> None:
         self._space_due_ns = now_ns + SPACE_INTERVAL_NS

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from topics.clock import Clock
@@ -43,6 +43,8 @@ SYNC_INTERVAL_NS: Final = 50_000_000
 # dearer sync of unwritten extents is shared by large groups anyway.
 ZERO_FILL_LIFE_NS: Final = 5_000_000_000
 PREPARE_RETRY_NS: Final = 1_000_000_000
+# How full a file must be for a checkpoint to move on from it: below that, reading it again costs less than a new one.
+TRIM_USED_PERCENT: Final = 25
 LATENCY_BOUNDS_US: Final = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 500_000)
 _GROWING: Final = frozenset((APPEND, CREATE))
 
@@ -148,6 +150,11 @@ class Shard:
     def queue_bytes(self) -> int:
         """How many bytes those frames have."""
         return self._queue_bytes + self._waiting_bytes
+
+    @property
+    def live_bytes(self) -> int:
+        """How many bytes of this generation's files hold frames that are not trimmed yet."""
+        return sum(file.at for file in (*self._retired, *self._trimmable, self._file))
 
     @property
     def read_only(self) -> StorageReadOnly | None:
@@ -358,18 +365,27 @@ class Shard:
         return jobs
 
     def trimmable(self, upto_lsn: int) -> list[WalName]:
-        """Give up the full, synced files whose every frame is at or below `upto_lsn`; the caller unlinks them."""
-        given = [file for file in self._trimmable if file.last_lsn <= upto_lsn]
-        self._trimmable = [file for file in self._trimmable if file.last_lsn > upto_lsn]
-        for file in given:
-            self._disk.close(file.handle)
-        return [file.name for file in given]
+        """The full, synced files whose every frame is at or below `upto_lsn`, oldest first."""
+        return [file.name for file in self._trimmable if file.last_lsn <= upto_lsn]
+
+    def trimmed(self, names: Collection[WalName]) -> None:
+        """Let go of files that have been unlinked."""
+        for file in self._trimmable:
+            if file.name in names:
+                self._disk.close(file.handle)
+        self._trimmable = [file for file in self._trimmable if file.name not in names]
 
     def rotate_for_trim(self) -> bool:
-        """Move on to the next file where one is ready and this one holds frames, so that it can be trimmed."""
-        if self._poison is not None or self._next is None or self._file.last_lsn == 0:
+        """Move on to the next file where one is ready and this one is well used, so that it can be trimmed."""
+        used = self._file.at
+        if self._poison is not None or self._next is None or used < self._file.size * TRIM_USED_PERCENT // 100:
             return False
-        return self._rotate(0)
+        clean = self._dirty_since_ns is None and self._syncing is None
+        self._rotate(0)
+        if clean:
+            self._trimmable += self._retired
+            self._retired = []
+        return True
 
     def close(self) -> None:
         """Close the files. Whatever was not committed stays uncommitted."""

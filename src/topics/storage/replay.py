@@ -1,0 +1,274 @@
+"""Replay: the frames of one shard as events, small appends gathered into larger Blocks on the way.
+
+A million writes of one record are a million frames, and an object for each would cost more time and memory than all
+else in a restart. So consecutive one-record appends of a topic are gathered by column, and come out as one Block of up
+to RUN_RECORDS_MAX records. The inner loop is written for that case: one `unpack` per frame reads the checksum behind
+the frame before it, its header and the first fields of its Block.
+
+Order: the events of one topic come in the order of its frames. Frames that change what exists (`frame.STRUCTURAL`, and
+those about no topic) come in the order of their lsns over all shards, each behind everything before it in its own
+shard. Beyond that nothing is promised between topics: what one topic's frame says about another it must say with seqs,
+not by its place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from topics.storage import block, frame, scan
+from topics.storage.block import Block
+
+RUN_RECORDS_MAX: Final = 1000
+# A record larger than this is worth a Block of its own; it also bounds a run to 4 MiB.
+RUN_DATA_BYTES_MAX: Final = 4096
+BATCH_FRAMES: Final = 4000
+
+# Checksum of the frame before; frame header; columns, data bytes and ts of the Block.
+_STEP = struct.Struct("<QQIIQQQ8x5xB38xIq")
+# Magic, kind, flags and the reserved bytes of a frame, as the one number that `_STEP` reads them as.
+_MAGIC_WORD: Final = int.from_bytes(frame.MAGIC, "little")
+_APPEND_WORD: Final = _MAGIC_WORD | frame.APPEND << 32
+SLACK_BYTES: Final = _STEP.size
+_BLOCK = struct.Struct("<5xB26xIIII")
+_ONE_OVERHEAD_BYTES: Final = block.HEADER_BYTES + 8 + 4 + block.CHECKSUM_BYTES
+_DATA_AT: Final = frame.HEADER_BYTES + block.HEADER_BYTES + 8 + 4
+
+assert SLACK_BYTES >= scan.SLACK_BYTES
+
+
+class Extra(NamedTuple):
+    """The engine's bytes behind the Block of one append of `n` records from `first_seq`."""
+
+    first_seq: int
+    n: int
+    data: bytes
+
+
+class Appended(NamedTuple):
+    """Records, in one Block, of one append or several consecutive ones; `lsn` is the last one's."""
+
+    lsn: int
+    topic_id: int
+    block: Block
+    extras: list[Extra]
+
+
+class Control(NamedTuple):
+    """A frame of any other kind, its payload decoded where `frame.PAYLOADS` knows it, else bytes."""
+
+    lsn: int
+    kind: int
+    topic_id: int
+    payload: Any
+
+
+class Damaged(NamedTuple):
+    """Bytes that are neither frames nor the unused end of a file, in the WAL or in the snapshot.
+
+    `reason` "corrupt" is a loss to be told: each of `lost` becomes a lost range of its topic, whatever its class.
+    "torn" is what was being written when the power went, or the process died in a write: no sync had acknowledged any
+    of it. Where `complete` is False, more may be lost than is named; a hole before later records of a topic shows as a
+    jump of `first_seq` in any case. `quarantined` is where a copy of the bytes is, or "".
+    """
+
+    lsn: int
+    path: str
+    offset: int
+    length: int
+    reason: str
+    lost: tuple[scan.LostRecords, ...]
+    lost_frames: tuple[scan.LostFrame, ...]
+    complete: bool
+    quarantined: str
+
+
+Event = Appended | Control | Damaged
+
+
+class _Run:
+    """Consecutive one-record appends of one topic, by column."""
+
+    __slots__ = ("datas", "extras", "first_seq", "lsn", "metas", "nodes", "skip_lsn", "tags", "topic_id", "ts")
+
+    def __init__(self, topic_id: int, skip_lsn: int) -> None:
+        self.topic_id = topic_id
+        self.skip_lsn = skip_lsn
+        self.reset()
+
+    def reset(self) -> None:
+        self.first_seq = 0
+        self.lsn = 0
+        self.ts: list[int] = []
+        self.datas: list[bytes] = []
+        self.extras: list[Extra] = []
+        self.nodes: list[bytes | None] | None = None
+        self.tags: list[bytes | None] | None = None
+        self.metas: list[bytes | None] | None = None
+
+    def take(self) -> Appended:
+        """The run as one event; the run is empty afterwards."""
+        # A column that some later records of the run did not have is shorter; what is missing is absent.
+        columns: list[list[bytes | None] | None] = []
+        for column in (self.nodes, self.tags, self.metas):
+            if column is not None:
+                column.extend([None] * (len(self.ts) - len(column)))
+            columns.append(column)
+        made = block.encode(self.topic_id, self.first_seq, self.ts, self.datas, *columns)
+        event = Appended(self.lsn, self.topic_id, made, self.extras)
+        self.reset()
+        return event
+
+
+class Replay:
+    """Turns the bytes of one shard's files in one generation, in order, into events.
+
+    `skip` gives per topic the lsn up to which a checkpoint holds its state already; `skip_lsn` does for all others.
+    """
+
+    def __init__(self, skip: dict[int, int], skip_lsn: int) -> None:
+        self.last_lsn = 0
+        self.frames = 0
+        self._skip = skip
+        self._skip_lsn = skip_lsn
+        self._runs: dict[int, _Run] = {}
+        self._out: list[Event] = []
+
+    def frames_in(self, data: bytes, view: memoryview, at: int, size: int) -> Iterator[Event | int]:
+        """The events of the whole frames from `at` on, then the offset at which they end."""
+        while True:
+            before = self.frames
+            at = self._batch(data, view, at, size)
+            out, self._out = self._out, []
+            yield from out
+            if self.frames - before < BATCH_FRAMES:
+                yield at
+                return
+
+    def finish(self) -> Iterator[Event]:
+        """The events still being gathered."""
+        self._flush_all()
+        out, self._out = self._out, []
+        yield from out
+
+    def damaged(self, event: Damaged) -> Iterator[Event]:
+        """The damage, behind what came before it."""
+        self._flush_all()
+        out, self._out = self._out, []
+        yield from out
+        yield event
+
+    def _batch(self, data: bytes, view: memoryview, at: int, size: int) -> int:
+        unpack, digest, append_word, data_max = _STEP.unpack_from, xxh3_64_intdigest, _APPEND_WORD, RUN_DATA_BYTES_MAX
+        plain, overhead, data_offset, run_max = block.PLAIN, _ONE_OVERHEAD_BYTES, _DATA_AT, RUN_RECORDS_MAX
+        limit = size - 8
+        run_topic = -1
+        run = _Run(-1, 0)
+        expected = skip_lsn = lsn = 0
+        ts_column: list[int] = []
+        datas: list[bytes] = []
+        step = unpack(data, at - 8)
+        count = 0
+        while count < BATCH_FRAMES:
+            _, word, length, n, frame_lsn, topic_id, first_seq, bits, data_bytes, ts = step
+            end = at + 48 + (length + 7 & -8)
+            if end > limit or (word != append_word and word & 0xFFFFFFFF != _MAGIC_WORD):
+                break
+            step = unpack(data, end)
+            if step[0] != digest(view[at:end]):
+                break
+            lsn = frame_lsn or lsn
+            count += 1
+            if n == 1 and bits == plain and data_bytes <= data_max and word == append_word:
+                if topic_id != run_topic:
+                    run = self._run(topic_id)
+                    run_topic, skip_lsn, ts_column, datas = topic_id, run.skip_lsn, run.ts, run.datas
+                    expected = run.first_seq + len(ts_column)
+                if lsn > skip_lsn:
+                    if first_seq != expected or len(ts_column) >= run_max:
+                        self._flush(run)
+                        run.first_seq = expected = first_seq
+                        ts_column, datas = run.ts, run.datas
+                    ts_column.append(ts)
+                    data_at = at + data_offset
+                    datas.append(data[data_at : data_at + data_bytes])
+                    run.lsn = lsn
+                    expected += 1
+                    if length != data_bytes + overhead:
+                        extra = data[at + 48 + data_bytes + overhead : at + 48 + length]
+                        run.extras.append(Extra(first_seq, 1, extra))
+            else:
+                run_topic = -1
+                self._other(data, at + 48, (lsn, word >> 32 & 0xFF, topic_id, first_seq, n, length))
+            at = end + 8
+        self.frames += count
+        self.last_lsn = lsn or self.last_lsn
+        return at
+
+    def _run(self, topic_id: int) -> _Run:
+        run = self._runs.get(topic_id)
+        if run is None:
+            run = self._runs[topic_id] = _Run(topic_id, self._skip.get(topic_id, self._skip_lsn))
+        return run
+
+    def _flush(self, run: _Run) -> None:
+        if run.ts:
+            self._out.append(run.take())
+
+    def _flush_all(self) -> None:
+        for run in self._runs.values():
+            self._flush(run)
+
+    def _other(self, data: bytes, at: int, header: tuple[int, ...]) -> None:
+        """Any frame that is not a plain small append of one record. `at` is its payload's place."""
+        lsn, kind, topic_id, first_seq, n, length = header
+        run = self._run(topic_id)
+        if lsn <= run.skip_lsn or kind == frame.VOID:
+            return
+        if kind != frame.APPEND:
+            if topic_id == 0 or kind in frame.STRUCTURAL:
+                self._flush_all()
+            else:
+                self._flush(run)
+            self._out.append(Control(lsn, kind, topic_id, frame.decode_payload(kind, data[at : at + length])))
+            return
+        if n == 1:
+            data_bytes: int = _BLOCK.unpack_from(data, at)[4]
+            if data_bytes <= RUN_DATA_BYTES_MAX:
+                self._one(run, data, at, header)
+                return
+        self._flush(run)
+        found, end = block.decode(data, at, with_flags=False)
+        extra = data[end : at + length]
+        self._out.append(Appended(lsn, topic_id, found, [Extra(first_seq, n, extra)] if extra else []))
+
+    def _one(self, run: _Run, data: bytes, at: int, header: tuple[int, ...]) -> None:
+        """A one-record append with optional columns, gathered into its topic's run."""
+        lsn, _, _, first_seq, _, length = header
+        if not run.ts or first_seq != run.first_seq + len(run.ts) or len(run.ts) >= RUN_RECORDS_MAX:
+            self._flush(run)
+            run.first_seq = first_seq
+        found, end = block.decode(data, at, with_flags=False)
+        place = len(run.ts)
+        if found.bits & block.HAS_NODE:
+            run.nodes = _put(run.nodes, place, found.node(0))
+        if found.bits & block.HAS_TAG:
+            run.tags = _put(run.tags, place, found.tag(0))
+        if found.bits & block.HAS_META:
+            run.metas = _put(run.metas, place, found.meta(0))
+        run.ts.append(found.first_ts)
+        run.datas.append(found.data(0))
+        run.lsn = lsn
+        if end < at + length:
+            run.extras.append(Extra(first_seq, 1, data[end : at + length]))
+
+
+def _put(column: list[bytes | None] | None, place: int, text: bytes | None) -> list[bytes | None]:
+    if column is None:
+        column = []
+    column.extend([None] * (place - len(column)))
+    column.append(text)
+    return column
