@@ -338,3 +338,16 @@ def test_white_space_around_keys_is_no_part_of_them() -> None:
         api.with_key("one").list().ok(200)
         api.with_key("two").list().ok(200)
         api.close()
+
+
+def test_topic_names_never_become_file_names() -> None:
+    """API §12: "user-controlled topic/router names never reach the filesystem as path components"."""
+    with ServerProcess() as running:
+        api = Api(running.host, running.port)
+        for name in ("Zebra..Quagga", "Zebra:" + "Q" * 200, "0Zebra"):
+            api.put(name, durability="fsync").ok(201)
+            api.fill(name, 3)
+        api.close()
+        running.stop()
+        paths = [str(path.relative_to(running.data_dir)) for path in running.data_dir.rglob("*")]
+    assert not [path for path in paths if "ebra" in path or "Quagga" in path or ":" in path]

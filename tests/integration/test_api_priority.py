@@ -6,7 +6,7 @@ import pytest
 
 from tests.api import Api
 
-FRESH = range(480, 501)
+FRESH = range(400, 501)
 """The recency term right after a read: 500, less what has decayed since (half of it in 30 s)."""
 
 

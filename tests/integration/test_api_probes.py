@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api import Api, Reply, until
+from tests.integration.conftest import StartApi
 from topics import __version__
 from topics.testing import ServerProcess
 
@@ -48,15 +49,18 @@ def test_draining_server_is_shutting_down() -> None:
 
     "503 shutting_down while draining", with Retry-After (§0.6); what is in flight is answered; exit code 0.
     """
-    with ServerProcess() as running, socket.create_connection((running.host, running.port), timeout=10) as probe:
+    with (
+        ServerProcess(api_keys="k", max_inflight_per_key=1) as running,
+        socket.create_connection((running.host, running.port), timeout=10) as probe,
+    ):
         probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: x\r\n")
-        api = Api(running.host, running.port)
+        api = Api(running.host, running.port, "k")
         api.put("t").ok(201)
         answers: list[Reply] = []
         body = {"wait_ms": 3000}
         waiting = threading.Thread(target=lambda: answers.append(api.call("POST", "/v0/topics/t/diff", body)))
         waiting.start()
-        waiting.join(0.2)
+        until(lambda: api.list().status == 429, "the long-poll is in flight")
         os.kill(running.pid, signal.SIGTERM)
         until(lambda: "stopping" in running.log(), "the server drains")
         probe.sendall(b"\r\n")
@@ -144,24 +148,44 @@ def test_fsync_histogram_is_exposed(api: Api, topic_name: str) -> None:
     assert {"topics_wal_fsync_latency_us_sum", "topics_wal_fsync_latency_us_count"} <= names
 
 
-def test_topic_gauges_follow_the_topic(api: Api, topic_name: str) -> None:
+def test_topic_gauges_follow_the_topic(start_api: StartApi) -> None:
     """API §8.3: per-topic gauges "labelled {topic=...}" equal the topic's state."""
-    api.put(topic_name, cap_records=3).ok(201)
-    api.fill(topic_name, 5)
-    state = api.state(topic_name)
+    api = start_api()
+    api.put("jobs:1", cap_records=3).ok(201)
+    api.fill("jobs:1", 5)
+    api.put("other").ok(201)
+    state = api.state("jobs:1")
     found = families(api)
-    values = {
-        name: sample.value
-        for name in TOPIC_GAUGES
-        for sample in found[name].samples
-        if sample.labels == {"topic": topic_name}
-    }
+    values = {name: {s.labels["topic"]: s.value for s in found[name].samples} for name in TOPIC_GAUGES}
     assert values == {
-        "topics_topic_head_seq": 5,
-        "topics_topic_earliest_seq": 3,
-        "topics_topic_records_live": 3,
-        "topics_topic_bytes_live": state["bytes"],
+        "topics_topic_head_seq": {"jobs:1": 5, "other": 0},
+        "topics_topic_earliest_seq": {"jobs:1": 3, "other": 1},
+        "topics_topic_records_live": {"jobs:1": 3, "other": 0},
+        "topics_topic_bytes_live": {"jobs:1": state["bytes"], "other": 0},
     }
+
+
+def test_topic_gauges_are_bounded_and_say_so(start_api: StartApi) -> None:
+    """API §8.3: "the per-topic block is bounded and sets topics_topic_metrics_truncated if capped"."""
+    api = start_api()
+    for n in range(1500):
+        assert api.put(f"t{n}").status == 201
+    found = families(api)
+    assert found["topics_topics"].samples[0].value == 1500
+    assert 0 < len(found["topics_topic_head_seq"].samples) < 1500
+    assert found["topics_topic_metrics_truncated"].samples[0].value == 1
+
+
+def test_expired_records_leave_the_metrics(start_api: StartApi) -> None:
+    """API §8.3 with DESIGN §5.2: expired records are not live, whether or not anybody has read the topic since."""
+    api = start_api()
+    api.put("t", ttl_ms=40).ok(201)
+    api.fill("t", 3)
+    until(lambda: families(api)["topics_topic_records_live"].samples[0].value == 0, "the gauge follows the clock")
+    found = families(api)
+    assert found["topics_records_live"].samples[0].value == 0
+    assert found["topics_bytes_live"].samples[0].value == 0
+    assert found["topics_topic_earliest_seq"].samples[0].value == 4
 
 
 def test_aggregate_gauges_count_what_is_there() -> None:
@@ -190,22 +214,24 @@ def test_aggregate_gauges_count_what_is_there() -> None:
         api.close()
 
 
-def test_deleted_topic_leaves_the_metrics(api: Api, topic_name: str) -> None:
+def test_deleted_topic_leaves_the_metrics(start_api: StartApi) -> None:
     """API §8.3: gauges describe what is there now."""
-    api.fill(topic_name, 1)
-    assert f'topic="{topic_name}"' in api.get("/v0/metrics").text
-    api.remove(topic_name).ok(200)
-    assert f'topic="{topic_name}"' not in api.get("/v0/metrics").text
+    api = start_api()
+    api.fill("short-lived", 1)
+    assert 'topic="short-lived"' in api.get("/v0/metrics").text
+    api.remove("short-lived").ok(200)
+    assert 'topic="short-lived"' not in api.get("/v0/metrics").text
 
 
-def test_metrics_as_json(api: Api, topic_name: str) -> None:
+def test_metrics_as_json(start_api: StartApi) -> None:
     """API §8.3: "Accept: application/json for a JSON snapshot"."""
-    api.fill(topic_name, 3)
+    api = start_api()
+    api.fill("some-topic", 3)
     reply = api.get("/v0/metrics", headers={"Accept": "application/json"})
     assert reply.status == 200
     assert reply.headers["content-type"].startswith("application/json")
     said = json.dumps(reply.json)
-    for name in ("topics_topics", "topics_records_live", "topics_wal_fsyncs_total", topic_name):
+    for name in ("topics_topics", "topics_records_live", "topics_wal_fsyncs_total", "some-topic"):
         assert name in said
     assert api.get("/v0/metrics", headers={"Accept": "*/*"}).headers["content-type"].startswith("text/plain")
 

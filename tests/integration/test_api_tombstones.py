@@ -371,11 +371,11 @@ def test_expiry_of_deleted_records_is_silent(api: Api, topic_name: str) -> None:
 
     evict_floor moves "only by involuntary loss of live records"; a deleted record cannot expire again.
     """
-    api.put(topic_name, ttl_ms=60).ok(201)
     api.fill(topic_name, 3)
     api.erase(topic_name, before_seq=4).ok(200)
+    api.put(topic_name, ttl_ms=1).ok(200)
     marker = topic_name + ":clock"
-    api.put(marker, ttl_ms=60).ok(201)
+    api.put(marker, ttl_ms=1).ok(201)
     api.fill(marker, 1)
     expire(api, marker)
     assert gap(api.read(topic_name)) is None

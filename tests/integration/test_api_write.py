@@ -160,6 +160,18 @@ def test_tag_and_node_are_kept_byte_exact(api: Api, topic_name: str) -> None:
     assert (record["$tag"], record["$node"]) == (tag, node)
 
 
+def test_empty_tag_node_and_meta_are_not_absent_ones(api: Api, topic_name: str) -> None:
+    """DESIGN §1: omitted "when absent (absence, not null)"; an empty string or object is a value, and is returned."""
+    api.write(topic_name, {"data": 1, "tag": "", "node": "", "meta": {}}, {"data": 2})
+    empty, absent = api.read(topic_name, include_tags=True)["records"]
+    empty.pop("$ts")
+    assert empty == {"$seq": 1, "$tag": "", "$node": "", "meta": {}, "data": 1}
+    assert set(absent) == {"$seq", "$ts", "data"}
+    assert api.seqs(topic_name, node="") == [2]
+    assert api.erase(topic_name, match=["tag", "Eq", ""]).ok(200)["deleted"] == 1
+    assert api.seqs(topic_name) == [2]
+
+
 def test_ts_never_decreases_with_seq(api: Api, topic_name: str) -> None:
     """DESIGN §5.2: "$ts is non-decreasing in seq within a topic"."""
     for _ in range(20):
@@ -642,6 +654,18 @@ def test_producer_seq_dedupes_without_time(api: Api, topic_name: str) -> None:
     assert publish("p", 2**64 - 1)["deduped"] is False
     data = [r["data"] for r in api.read(topic_name)["records"]]
     assert data == [["p", 0], ["p", 1], ["p", 2], ["p", 5], ["q", 1], ["p", 2**64 - 1]]
+
+
+def test_producer_retry_returns_the_original_seqs(api: Api, topic_name: str) -> None:
+    """Decisions 39: a repeat of the producer's last write answers as a deduplicated write does (API §0.8)."""
+    first = api.write(topic_name, {"data": 1}, {"data": 2}, producer_id="p", producer_seq=4)
+    api.fill(topic_name, 2)
+    again = api.post(topic_name, {"records": [{"data": 1}], "producer_id": "p", "producer_seq": 4}).ok(200)
+    assert (again["deduped"], again["created"], again["seqs"], again["head_seq"]) == (True, False, first["seqs"], 4)
+    stale = api.post(topic_name, {"records": [{"data": 1}], "producer_id": "p", "producer_seq": 1}).ok(200)
+    assert (stale["deduped"], stale["head_seq"]) == (True, 4)
+    assert all(1 <= seq <= 4 for seq in stale["seqs"])
+    assert min(stale["first_seq"], stale["last_seq"]) >= 0
 
 
 def test_producer_fields_come_as_a_pair(api: Api, topic_name: str) -> None:
