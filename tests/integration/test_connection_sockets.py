@@ -22,6 +22,7 @@ import uvloop
 
 from tests.connection import PathApp, Reply, request, split_replies
 from topics.server.connections import ConnectionLimits, Connections
+from topics.server.http2 import Http2
 
 DEADLINE_S = 10.0
 
@@ -61,7 +62,7 @@ class Listening:
 def serving(**limits: int) -> Iterator[Listening]:
     app = PathApp()
     loop = uvloop.new_event_loop()
-    connections = Connections(app, ConnectionLimits(**limits))
+    connections = Connections(app, ConnectionLimits(**limits), http2_factory=Http2)
 
     async def start() -> asyncio.Server:
         connections.start(loop)
@@ -314,6 +315,8 @@ def test_large_answers_are_packed_beside_the_loop_and_stay_in_order(listening: L
     ("arguments", "output"),
     [
         (["--http1.0"], b"POST /a abc"),
+        (["--http2-prior-knowledge"], b"POST /a abc"),
+        (["--http2-prior-knowledge", "-H", "Expect: 100-continue", "--expect100-timeout", "60"], b"POST /a abc"),
         (["-H", "Expect: 100-continue", "--expect100-timeout", "60"], b"POST /a abc"),
         (["-H", "Transfer-Encoding: chunked"], b"POST /a abc"),
         (["-H", "Transfer-Encoding: chunked", "-H", "Expect: 100-continue"], b"POST /a abc"),
@@ -323,3 +326,18 @@ def test_curl(listening: Listening, arguments: list[str], output: bytes) -> None
     url = f"http://127.0.0.1:{listening.port}/a"
     command = ["curl", "-sS", "--max-time", "10", *arguments, "--data-binary", "abc", url]
     assert subprocess.run(command, capture_output=True, check=True, timeout=20).stdout == output
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_over_http2_uploads_and_downloads_much(listening: Listening, tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(os.urandom(3_000_000))
+    url = f"http://127.0.0.1:{listening.port}/a"
+    command = ["curl", "-sS", "--max-time", "10", "--http2-prior-knowledge", "-w", "%{http_version} %{http_code}"]
+    result = subprocess.run(
+        [*command, "--data-binary", f"@{tmp_path / 'body'}", url, "-o", tmp_path / "out"],
+        capture_output=True,
+        check=True,
+        timeout=20,
+    )
+    assert result.stdout == b"2 200"
+    assert (tmp_path / "out").read_bytes() == b"POST /a " + (tmp_path / "body").read_bytes()

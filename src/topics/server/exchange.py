@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from topics.errors import TopicsError
 from topics.server import reply
 from topics.server.head import Head
 from topics.server.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON
 from topics.server.stream import Stream
-
-if TYPE_CHECKING:
-    from topics.server.connection import Connection
 
 log = logging.getLogger("topics.server")
 
@@ -58,6 +56,42 @@ class Upgraded(Protocol):
         """A `read_deadline` or `write_deadline` that this protocol set on its connection has passed."""
 
 
+class Carrier(Protocol):
+    """What carries exchanges: an HTTP/1.1 connection, or one stream of an HTTP/2 connection."""
+
+    current: Exchange | None
+    queue: deque[Exchange]
+    waiting: bool
+    write: Callable[[bytes], None]
+
+    @property
+    def peer(self) -> str:
+        """The client's address, for logs."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes written that the client has not taken."""
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether the client is behind with reading."""
+
+    def carry_on(self) -> None:
+        """The current exchange is answered."""
+
+    def deliver(self, exchange: Exchange, answer: bytes) -> None:
+        """Send a rendered response in its turn."""
+
+    def open_stream(self, exchange: Exchange, head: bytes) -> Stream:
+        """Send the head of a response and leave its body open."""
+
+    def hand_over(self, exchange: Exchange, protocol: Upgraded) -> None:
+        """Give the transport away."""
+
+    def close(self) -> None:
+        """End once everything written is sent."""
+
+
 class Exchange:
     """One request and its answer, see the module."""
 
@@ -78,7 +112,7 @@ class Exchange:
     body: bytes
     started_ns: int
     """`perf_counter_ns` when the request's first byte was dispatched."""
-    connection: Connection
+    connection: Carrier
     on_disconnect: Callable[[], None] | None
     """Called once if the client goes away before the answer."""
     on_over: Callable[[], None] | None
@@ -91,7 +125,7 @@ class Exchange:
     plain: bool
     """Whether a rendered keep-alive response can go out as it is. Belongs to the connection."""
 
-    def __init__(self, connection: Connection, head: Head, body: bytes, started_ns: int) -> None:
+    def __init__(self, connection: Carrier, head: Head, body: bytes, started_ns: int) -> None:
         self.connection = connection
         self.head = head
         self.body = body

@@ -198,15 +198,24 @@ def scan(data: bytes, since: int, limit_bytes: int) -> int:
     return end + 4
 
 
+def add_field(headers: dict[bytes, bytes], name: bytes, value: bytes) -> None:
+    """Add a field by its lower-case name; raises InvalidRequest for a second one where only one can be meant."""
+    if name not in headers:
+        headers[name] = value
+    elif name in _SINGLE:
+        raise InvalidRequest(f"The {name.decode()} header may be sent only once.", header=name.decode())
+    else:
+        headers[name] = headers[name] + b", " + value
+
+
 class _Fields:
     """Collects what httptools reports of one head."""
 
-    __slots__ = ("count", "headers", "headers_max", "target")
+    __slots__ = ("count", "headers", "target")
 
-    def __init__(self, headers_max: int) -> None:
+    def __init__(self) -> None:
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
-        self.headers_max = headers_max
         self.count = 0
 
     def on_url(self, url: bytes) -> None:
@@ -214,20 +223,12 @@ class _Fields:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.count += 1
-        name = name.lower()
-        value = value.rstrip(b" \t")
-        headers = self.headers
-        if name not in headers:
-            headers[name] = value
-        elif name in _SINGLE:
-            raise InvalidRequest(f"The {name.decode()} header may be sent only once.", header=name.decode())
-        else:
-            headers[name] = headers[name] + b", " + value
+        add_field(self.headers, name.lower(), value.rstrip(b" \t"))
 
 
 def parse(raw: bytes, headers_max: int) -> Head:
     """The Head that the complete head `raw` says; raises InvalidRequest or HeadTooLarge."""
-    fields = _Fields(headers_max)
+    fields = _Fields()
     parser = httptools.HttpRequestParser(fields)
     try:
         parser.feed_data(raw)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topics.server.connection import Connection
+    from topics.server.exchange import Carrier
 
 
 class Stream:
@@ -28,7 +28,7 @@ class Stream:
     on_close: Callable[[], None] | None
     on_shutdown: Callable[[], None] | None
 
-    def __init__(self, connection: Connection, head: bytes) -> None:
+    def __init__(self, connection: Carrier, head: bytes) -> None:
         self.connection = connection
         self.closed = False
         self.on_drain = None
