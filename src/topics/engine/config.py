@@ -87,7 +87,10 @@ def apply(patch: ConfigPatch, to: TopicConfig | None, topic: str) -> TopicConfig
         )
     dead_letter = named.get("dead_letter")
     if dead_letter is not None:
-        check_topic_name(dead_letter)
+        try:
+            check_topic_name(dead_letter)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"dead_letter: {error.message}", field="dead_letter", **error.detail) from None
         if dead_letter == topic:
             raise InvalidRequest("dead_letter must name another topic than the queue itself", field="dead_letter")
     if named.get("priority") is not None:

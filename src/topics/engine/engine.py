@@ -9,7 +9,8 @@ then drives itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from topics.clock import Clock
 from topics.engine import batch as batches
 from topics.engine import config as configs
+from topics.engine import extra as extras
 from topics.engine import requests
 from topics.engine.config import ConfigPatch, TopicConfig
 from topics.engine.dedupe import Dedupe, Remembered
@@ -37,6 +39,7 @@ from topics.errors import (
     TopicFull,
     TopicNotEmpty,
     TopicNotFound,
+    TopicsError,
 )
 from topics.names import check_topic_name
 from topics.storage import block as blocks
@@ -49,17 +52,9 @@ DIFF_LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
 RETRY_AFTER_MS: Final = 1000
+CEILING_STEP_MAX: Final = 1 << 20
 
 OnReceipt = Callable[[Receipt], None]
-_encode_extra = msgspec.msgpack.Encoder().encode
-
-
-class AppendExtra(msgspec.Struct, array_like=True, frozen=True):
-    """What rides in an APPEND frame beside its Block, so that retries stay safe after a restart."""
-
-    idempotency_key: str | None = None
-    producer_id: str | None = None
-    producer_seq: int = 0
 
 
 class Engine:
@@ -74,7 +69,11 @@ class Engine:
         self.totals = Totals()
         self.wires = WireCache()
         self.on_pending: Callable[[], None] | None = None
-        self._next_topic_id = 1
+        self.next_topic_id = 1
+        self.corruption_total = 0
+        # How kinds of frames and sections that others define are taken over at a restart, and captured for one.
+        self.restorers: dict[int, Callable[[Topic | None, Any], None]] = {}
+        self.capturers: list[Callable[[int], Iterable[bytes]]] = []
 
     # Driving
 
@@ -121,8 +120,8 @@ class Engine:
             receipt.commit(0, 0)
             return self._settled(receipt)
         payload = frames.Config(msgspec.json.encode(config), self.clock.now_ms())
-        self._submit(topic, frames.control(frames.CONFIG, self.store.next_lsn(), topic.id, payload), True, receipt)
-        self._reconfigure(topic, config)
+        topic.config_lsn = self._submit_control(topic, frames.CONFIG, payload, receipt)
+        topic.reconfigure(config, payload.ts)
         return self._settled(receipt)
 
     def _settled(self, receipt: Receipt) -> Receipt:
@@ -131,14 +130,6 @@ class Engine:
             if receipt.error is not None:
                 raise receipt.error
         return receipt
-
-    def _reconfigure(self, topic: Topic, config: TopicConfig) -> None:
-        """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
-        now = self.clock.now_ms()
-        topic.expire(now)
-        topic.config = config
-        topic.expire(now)
-        topic.log.evict(config.cap_records, config.cap_bytes)
 
     def _create(self, name: str, config: TopicConfig, receipt: Receipt | None) -> Topic:
         limits = self.limits
@@ -149,14 +140,34 @@ class Engine:
                 limit="max_topics",
                 max=limits.max_topics,
             )
-        topic = Topic(name, self._next_topic_id, config, self.totals)
-        create = frames.Create(name, msgspec.json.encode(config), self.clock.now_ms())
-        frame = frames.control(frames.CREATE, self.store.next_lsn(), topic.id, create)
-        self._submit(topic, frame, True, receipt or Receipt(None, None, None))
-        self._next_topic_id += 1
-        self.topics[name] = topic
-        self.names.add(name)
+        topic = Topic(name, self.next_topic_id, config, self.totals)
+        topic.created_ts = self.clock.now_ms()
+        create = frames.Create(name, msgspec.json.encode(config), topic.created_ts)
+        topic.config_lsn = self._submit_control(topic, frames.CREATE, create, receipt or Receipt(None, None, None))
+        self.next_topic_id += 1
+        self.enter(topic)
         return topic
+
+    def _submit_control(self, topic: Topic, kind: int, payload: msgspec.Struct, receipt: Receipt) -> int:
+        """Log a change of what exists, twice: no single damaged place in the WAL may take a topic's name or config."""
+        shard = self.store.shard_of(topic.id)
+        shard.submit(frames.control(kind, self.store.next_lsn(), topic.id, payload), True, None)
+        lsn = self.store.next_lsn()
+        self._submit(topic, frames.control(kind, lsn, topic.id, payload), True, receipt)
+        return lsn
+
+    def enter(self, topic: Topic) -> None:
+        """Make a topic findable by its name."""
+        self.topics[topic.name] = topic
+        self.names.add(topic.name)
+
+    def leave(self, topic: Topic) -> None:
+        """Forget a topic and all it holds."""
+        if self.topics.get(topic.name) is topic:
+            del self.topics[topic.name]
+            self.names.remove(topic.name)
+        topic.deleted = True
+        topic.log.clear()
 
     def state(self, name: str, touch: bool = True) -> TopicState:
         """What there is in a topic right now (API §1.2)."""
@@ -227,11 +238,8 @@ class Engine:
             raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
         receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=[]), on_done, context)
         drop = frames.Drop(self.clock.now_ms())
-        self._submit(topic, frames.control(frames.DROP, self.store.next_lsn(), topic.id, drop), True, receipt)
-        del self.topics[name]
-        self.names.remove(name)
-        topic.deleted = True
-        topic.log.clear()
+        self._submit_control(topic, frames.DROP, drop, receipt)
+        self.leave(topic)
         for listener in tuple(topic.listeners):
             listener(topic)
         return self._settled(receipt)
@@ -297,20 +305,29 @@ class Engine:
         ephemeral = topic.config.durability == "ephemeral"
         if not ephemeral:
             # A write behind one that waits for its sync waits too: records become visible in the order of their seqs.
-            ticket.gated = gated = topic.config.durability == "fsync" or created or (last is not None and last.gated)
+            durability = topic.config.durability
+            ticket.gated = gated = (
+                durability == "fsync"
+                or created
+                or (last is not None and last.gated)
+                or (durability == "disk" and first_seq + n > topic.ceiling + 1)
+            )
             extra = b""
             if keyed:
-                extra = _encode_extra(AppendExtra(write.idempotency_key, write.producer_id, write.producer_seq or 0))
+                extra = extras.encode(
+                    extras.AppendExtra(write.idempotency_key, write.producer_id, write.producer_seq or 0)
+                )
             frame = frames.append(self.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)
             self.store.shard_of(topic.id).submit(frame, gated, ticket)
             topic.last_ticket = ticket
         topic.last_ts = ts
         topic.next_seq = first_seq + n
-        topic.pending += n
-        topic.pending_bytes += block.live_bytes
+        topic.await_commit(block)
         if keyed:
             self._remember(topic, write, ticket, ts)
         if not ephemeral:
+            if durability == "disk" and topic.next_seq + topic.ceiling_step // 2 > topic.ceiling_asked:
+                self._raise_ceiling(topic)
             if self.on_pending is not None:
                 self.on_pending()
         elif last is not None:
@@ -318,6 +335,21 @@ class Engine:
         else:
             ticket.commit(0, 0)
         return ticket
+
+    def _raise_ceiling(self, topic: Topic) -> None:
+        """Make room for seqs that need no sync; the busier the topic, the larger the steps (decision 37)."""
+        ceiling = topic.next_seq + topic.ceiling_step
+
+        def raised(receipt: Receipt) -> None:
+            if receipt.error is None:
+                topic.ceiling = max(topic.ceiling, ceiling)
+
+        frame = frames.control(frames.CEILING, self.store.next_lsn(), topic.id, frames.Ceiling(ceiling))
+        # A full queue is no reason to fail the write that asked: it is gated instead, and the next one asks again.
+        with contextlib.suppress(TopicsError):
+            self.store.shard_of(topic.id).submit(frame, True, Receipt(None, raised, None))
+            topic.ceiling_asked = ceiling
+            topic.ceiling_step = min(topic.ceiling_step * 2, CEILING_STEP_MAX)
 
     def _config_for_create(self, name: str, write: requests.Write) -> TopicConfig:
         check_topic_name(name)
@@ -358,6 +390,7 @@ class Engine:
 
     def _check_quota(self, size_bytes: int, now: int) -> None:
         max_total_bytes = self.limits.max_total_bytes
+        size_bytes += self.totals.pending_bytes
         if not max_total_bytes or self.totals.bytes + size_bytes <= max_total_bytes:
             return
         self.expire_all(now)

@@ -43,11 +43,13 @@ class LostRange(NamedTuple):
 class Totals:
     """Live records and bytes over all topics: what the quota and the metrics ask for."""
 
-    __slots__ = ("bytes", "count")
+    __slots__ = ("bytes", "count", "pending_bytes")
 
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
+        # Of writes that have their seqs and are not visible yet.
+        self.pending_bytes = 0
 
 
 class Log:
@@ -141,6 +143,23 @@ class Log:
         """The entries that still hold a live record or lie behind one, in order."""
         for k in range(self._base, len(self.entries)):
             yield self.entries[k]
+
+    def restore(self, entries: list[Extent], start: int, head: int) -> None:
+        """Take over the entries that a checkpoint holds, with its floors."""
+        assert not self.entries
+        self.entries = entries
+        self.firsts = [entry.first_seq for entry in entries]
+        self.head = head
+        self.start = start
+        for entry in entries:
+            live, size = entry.live_in(max(0, min(entry.n, start - entry.first_seq)), entry.n)
+            self._add(live, size)
+        self._settle()
+
+    def holds(self, seq: int) -> bool:
+        """Whether an entry covers `seq`, live or not."""
+        k = self.index_of(seq)
+        return k < len(self.entries) and self.entries[k].first_seq <= seq
 
     def index_of(self, seq: int) -> int:
         """The directory index of the entry that holds `seq`, or of the first one behind it."""

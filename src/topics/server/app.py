@@ -83,6 +83,7 @@ class App:
         self.engine = engine
         self.limits = caps.Limits(settings)
         self.phase = STARTING
+        self.replay_progress: Callable[[], float] = lambda: 0.0
         self.handlers = Handlers(engine, loop)
         self.probes = Probes(self)
         self.blocks = Blocks(engine)
@@ -144,11 +145,11 @@ class App:
         """Why the server does not serve right now."""
         if self.phase is DRAINING:
             return ShuttingDown(retry_after_ms=RETRY_AFTER_MS)
-        return NotReady(retry_after_ms=RETRY_AFTER_MS, replay_progress=self.replay_progress())
+        return NotReady(retry_after_ms=RETRY_AFTER_MS, replay_progress=self.progress())
 
-    def replay_progress(self) -> float:
+    def progress(self) -> float:
         """How much of the log is replayed, 0.0 to 1.0."""
-        return 1.0 if self.phase is not STARTING else 0.0
+        return 1.0 if self.phase is not STARTING else self.replay_progress()
 
 
 def _check_content_type(head: Head) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import typing
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -24,16 +25,33 @@ _PATH: Final = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)
 _FIELD: Final = re.compile(r"field `(.+?)`")
 
 
+U64_MAX: Final = 2**64 - 1
+_SHOWN_CHARS_MAX: Final = 300
+
+
+def _is_u64(annotation: Any) -> bool:
+    """Whether a field takes whole numbers from 0 on without a smaller upper bound."""
+    if annotation == requests.U64:
+        return True
+    return any(_is_u64(part) for part in typing.get_args(annotation)) if typing.get_args(annotation) else False
+
+
 class Body(Generic[T]):
     """Decodes the bodies of one endpoint."""
 
-    __slots__ = ("_decode", "_default", "_keys")
+    __slots__ = ("_decode", "_default", "_keys", "_numbers")
 
     def __init__(self, shape: type[T], default: T | None = None) -> None:
         self._decode = msgspec.json.Decoder(shape).decode
         self._default = default
         fields: tuple[str, ...] = shape.__struct_fields__  # type: ignore[attr-defined]
         self._keys = tuple(b'"%b"' % name.encode() for name in fields)
+        # The decoder has no bound above 2^63 - 1, so a u64 is bounded here.
+        self._numbers = tuple(
+            field.name
+            for field in msgspec.structs.fields(shape)  # type: ignore[arg-type]
+            if _is_u64(field.type)
+        )
 
     def __call__(self, body: bytes) -> T:
         """The decoded body; an empty one is the default where there is one."""
@@ -53,7 +71,16 @@ class Body(Generic[T]):
             raise InvalidRequest(f"the body is not valid JSON: {_lower(str(error))}") from None
         if self._may_repeat(body, decoded):
             _refuse_repeats(body)
+        self.check_range(decoded)
         return decoded
+
+    def check_range(self, decoded: T, within: str = "") -> None:
+        """Raise InvalidRequest where a number is no u64."""
+        for name in self._numbers:
+            value = getattr(decoded, name)
+            if value is not None and value is not msgspec.UNSET and value > U64_MAX:
+                field = within + name
+                raise InvalidRequest(f"{field}: {value} is out of range; the largest is {U64_MAX}", field=field)
 
     def _may_repeat(self, body: bytes, decoded: T) -> bool:
         """Whether a key of ours occurs more often than the objects that may hold it: then it is worth a closer look."""
@@ -64,6 +91,12 @@ class WriteBody(Body[requests.Write]):
     """Decodes writes, the hot path: only the keys that were set are counted."""
 
     __slots__ = ()
+
+    def check_range(self, decoded: requests.Write, within: str = "") -> None:
+        """Raise InvalidRequest where a number is no u64, also in the config."""
+        super().check_range(decoded, within)
+        if decoded.config is not None:
+            config.check_range(decoded.config, "config.")
 
     def _may_repeat(self, body: bytes, decoded: requests.Write) -> bool:
         records = decoded.records
@@ -131,6 +164,8 @@ def _described(text: str) -> InvalidRequest:
     matched = _PATH.match(text)
     assert matched is not None
     problem, path = matched[1], matched[2] or ""
+    if len(problem) > _SHOWN_CHARS_MAX:
+        problem = problem[:_SHOWN_CHARS_MAX] + "..."
     missing = _FIELD.search(problem)
     field = f"{path}.{missing[1]}".lstrip(".") if missing else path
     if not field:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from topics.engine import Engine
+    from topics.engine.upkeep import Upkeep
     from topics.storage.job import Job
 
 log = logging.getLogger("topics.driver")
 
 POOL_THREADS: Final = 3
+TICK_S: Final = 1.0
 
 
 class Worker:
@@ -48,9 +50,11 @@ class Worker:
 class Driver:
     """Gives the engine its turns and its threads."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, upkeep: Upkeep | None = None) -> None:
         self._engine = engine
         self._loop = loop
+        self._upkeep = upkeep
+        self._tick: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._running = 0
@@ -61,6 +65,11 @@ class Driver:
         self._idle: asyncio.Future[None] | None = None
         engine.on_pending = self.wake
 
+    def begin(self) -> None:
+        """Look after the data directory at least once per tick, also where nobody writes."""
+        self.wake()
+        self._tick = self._loop.call_later(TICK_S, self.begin)
+
     def wake(self) -> None:
         """Have a turn at the end of this turn of the loop."""
         if not self._scheduled:
@@ -70,6 +79,8 @@ class Driver:
     def _turn(self) -> None:
         self._scheduled = False
         self._engine.turn()
+        if self._upkeep is not None and self._upkeep.step():
+            self.wake()
         self._start_jobs()
 
     def _start_jobs(self) -> None:
@@ -116,8 +127,9 @@ class Driver:
     def stop(self) -> None:
         """End the threads once their queues are empty."""
         self._engine.on_pending = None
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._tick):
+            if timer is not None:
+                timer.cancel()
         self._syncs.put(None)
         for _ in range(POOL_THREADS):
             self._others.put(None)

@@ -122,7 +122,7 @@ class Handlers:
         body = _WRITTEN % (
             route.name_bytes,
             first_seq,
-            first_seq + count - 1,
+            first_seq + count - 1 if count else 0,
             seqs,
             ticket.head_seq,
             count,
@@ -130,7 +130,8 @@ class Handlers:
             _BOOL[ticket.deduped],
             (perf_counter_ns() - exchange.started_ns) / 1e6,
             ticket.write_ns / 1e6,
-            ticket.sync_ns / 1e6,
+            # A `disk` write may share a sync with what precedes it; only `fsync` asks for one (API §0.9).
+            ticket.sync_ns / 1e6 if ticket.topic.config.durable else 0.0,
         )
         status = 201 if ticket.created else 200
         if exchange.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:

@@ -96,7 +96,7 @@ def collect(app: App) -> Iterator[Metric]:
         ("topics_sse_connections", "Open streams, SSE and WebSocket.", app.limits.sse_connections.used),
         ("topics_watch_sessions", "Watch sessions.", app.limits.watch_sessions.used),
         ("topics_ready", "1 while the server serves.", int(app.ready)),
-        ("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", app.replay_progress()),
+        ("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", app.progress()),
         ("topics_uptime_ms", "Milliseconds since the start.", app.probes.uptime_ms),
     ):
         yield GaugeMetricFamily(name, help, value)

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +23,22 @@ import uvloop
 from topics import __version__
 from topics.clock import SystemClock
 from topics.engine import Engine
+from topics.engine.recovery import Recovery
+from topics.engine.upkeep import Upkeep, UpkeepSettings
 from topics.server.app import DRAINING, READY, App, engine_limits
 from topics.server.auth import Keys
 from topics.server.connections import ConnectionLimits, Connections
 from topics.server.driver import Driver
 from topics.settings import Settings
+from topics.storage.disk import Locked, RealDisk
+from topics.storage.store import Store
+from topics.storage.walfile import UnknownFormat
 
 log = logging.getLogger("topics")
 
 EXIT_CANNOT_LISTEN: Final = 1
+EXIT_CANNOT_STORE: Final = 3
+RECOVERY_SLICE_S: Final = 0.02
 BACKLOG: Final = 4096
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
@@ -57,9 +65,18 @@ class Server:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        engine = Engine(SystemClock(), limits=engine_limits(self._settings))
+        clock = SystemClock()
+        store = self._store(clock)
+        try:
+            store.open()
+        except (Locked, UnknownFormat, OSError) as error:
+            log.error("cannot use the data directory %s: %s", self._settings.data_dir, error)
+            return EXIT_CANNOT_STORE
+        engine = Engine(clock, store, engine_limits(self._settings))
         app = App(self._settings, self._keys, engine, loop)
-        driver = Driver(engine, loop)
+        app.replay_progress = lambda: store.recovery.progress
+        upkeep = Upkeep(engine, store, self._upkeep_settings())
+        driver = Driver(engine, loop, upkeep)
         connections = Connections(app, self._connection_limits())
         try:
             listener = await loop.create_server(
@@ -68,11 +85,14 @@ class Server:
         except OSError as error:
             log.error("cannot listen on %s:%s: %s", self._settings.host, self._settings.port, error.strerror)
             driver.stop()
+            store.close()
             return EXIT_CANNOT_LISTEN
         connections.start(loop)
         self._announce(listener)
-        app.phase = READY
-        await stop.wait()
+        if await self._recover(engine, store, stop):
+            app.phase = READY
+            driver.begin()
+            await stop.wait()
         log.info("stopping: finishing what is in flight")
         app.phase = DRAINING
         listener.close()
@@ -81,8 +101,43 @@ class Server:
         connections.stop()
         await driver.settle()
         driver.stop()
+        if app.phase is DRAINING and store.shards:
+            upkeep.close()
+        store.close()
         log.info("stopped")
         return 0
+
+    def _store(self, clock: SystemClock) -> Store:
+        settings = self._settings
+        return Store(
+            str(settings.data_dir),
+            disk=RealDisk(),
+            clock=clock,
+            shards=settings.wal_shards,
+            min_free_bytes=settings.min_free_bytes,
+        )
+
+    def _upkeep_settings(self) -> UpkeepSettings:
+        names = UpkeepSettings.__struct_fields__
+        return UpkeepSettings(**{name: getattr(self._settings, name) for name in names})
+
+    @staticmethod
+    async def _recover(engine: Engine, store: Store, stop: asyncio.Event) -> bool:
+        """Replay the data directory in slices, so that the probes are answered meanwhile; False if told to stop."""
+        started = time.monotonic()
+        pause = started + RECOVERY_SLICE_S
+        for _ in Recovery(engine, lambda topic_id, refs: ([], [], [])).run(store.recover()):
+            if time.monotonic() >= pause:
+                await asyncio.sleep(0)
+                if stop.is_set():
+                    return False
+                pause = time.monotonic() + RECOVERY_SLICE_S
+        store.start()
+        log.info(
+            "recovered %d topics, %d live records, %d frames in %.2f s",
+            len(engine.topics), engine.totals.count, store.recovery.frames, time.monotonic() - started,
+        )  # fmt: skip
+        return True
 
     def _connection_limits(self) -> ConnectionLimits:
         names = ConnectionLimits.__struct_fields__

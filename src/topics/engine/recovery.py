@@ -1,0 +1,262 @@
+"""Recovery: from what a data directory holds to an engine that goes on where the last one stopped (DESIGN §4, §9).
+
+The storage yields events in order (storage/recovery.py); this applies them. Rules:
+
+1. An append is applied once: seqs that the checkpoint already holds are skipped.
+2. A jump in a topic's seqs is a loss, and so is everything that damage names: both become lost ranges, never silence.
+Whatever
+   stands behind the damage is kept.
+3. Config changes act at the time they were made, so retention decides as it did then.
+4. After a loss of power, a `disk` topic goes on above its durable ceiling: seqs that may have been acked are never
+handed
+   out again, and the range between is a lost range. After the death of the process alone nothing is missing (decision
+   37).
+5. An `ephemeral` topic keeps its config and its head; its records are gone, and said to be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from topics.engine.checkpoint import decode_extra
+from topics.engine.config import TopicConfig
+from topics.engine.dedupe import Dedupe, Remembered
+from topics.engine.extra import decode as decode_append_extra
+from topics.engine.log import LostRange
+from topics.engine.topic import Topic
+from topics.storage import block as blocks
+from topics.storage import frame as frames
+from topics.storage.block import Block, Extent
+from topics.storage.recovery import Event, SectionLoaded, Started, TopicLoaded
+from topics.storage.replay import Appended, Control, Damaged
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+
+log = logging.getLogger("topics.recovery")
+
+CORRUPTION: Final = "corruption"
+CRASH: Final = "crash"
+RESTART: Final = "restart"
+
+_decode_config = msgspec.json.Decoder(TopicConfig).decode
+
+
+OpenSegments = Callable[[int, list[Any]], tuple[list[Any], list[Extent], list[tuple[int, int]]]]
+
+
+class Recovery:
+    """Applies the events of one data directory to an empty engine."""
+
+    def __init__(self, engine: Engine, open_segments: OpenSegments) -> None:
+        self._engine = engine
+        self._open_segments = open_segments
+        self._by_id: dict[int, Topic] = {}
+        self._same_boot = True
+        self._clean = False
+        self._lsn = 0
+
+    def run(self, events: Iterator[Event]) -> Iterator[None]:
+        """Apply everything; yields after each event, so that a caller may do other things in between."""
+        for event in events:
+            self.apply(event)
+            yield
+        self._finish()
+
+    def apply(self, event: Event) -> None:
+        """Apply one event."""
+        if isinstance(event, Appended):
+            self._clean = False
+            self._append(event)
+        elif isinstance(event, Control):
+            self._clean = False
+            self._control(event)
+        elif isinstance(event, TopicLoaded):
+            self._load(event)
+        elif isinstance(event, Damaged):
+            self._damage(event)
+        elif isinstance(event, Started):
+            self._same_boot = event.same_boot
+            if event.header is not None:
+                self._clean = event.header.clean
+                self._engine.next_topic_id = max(self._engine.next_topic_id, event.header.next_topic_id)
+        else:
+            assert isinstance(event, SectionLoaded)
+            self._restore(event.kind, self._by_id.get(event.topic_id), event.payload)
+
+    def _load(self, event: TopicLoaded) -> None:
+        state = event.state
+        extra = decode_extra(state.extra)
+        topic = self._new(state.id, state.name, _decode_config(state.config), state.created_ts)
+        topic.last_ts = state.last_ts
+        topic.last_write_ts = extra.last_write_ts
+        topic.ceiling = topic.ceiling_asked = state.ceiling
+        topic.config_lsn = extra.config_lsn
+        if state.producers or state.dedupe:
+            topic.dedupe = dedupe = Dedupe()
+            dedupe.producers = {who: (seq, Remembered(0, 0, 0)) for who, seq in state.producers.items()}
+            for key, first_seq, count, ts in state.dedupe:
+                dedupe.keys[key] = Remembered(first_seq, count, ts)
+        sealed: list[Extent] = []
+        missing: list[tuple[int, int]] = []
+        if state.segments:
+            topic.segments, sealed, missing = self._open_segments(topic.id, state.segments)
+        log_ = topic.log
+        log_.cap_evicted = extra.cap_evicted
+        log_.ttl_expired = extra.ttl_expired
+        log_.evicted_ts = extra.evicted_ts
+        log_.lost = [LostRange(*lost) for lost in state.lost]
+        if topic.config.durability == "ephemeral":
+            log_.head = state.head_seq
+            log_.start = state.head_seq + 1
+            if extra.count:
+                log_.lose(state.earliest_seq, state.head_seq, RESTART)
+            return
+        log_.restore([*sealed, *event.blocks], state.earliest_seq, state.head_seq)
+        for block in event.blocks:
+            topic.index_tags(block)
+        for first, last in missing:
+            self._lose(topic, first, last)
+        self._lose_holes(topic, state.segments, event.blocks)
+
+    def _lose_holes(self, topic: Topic, segments: list[Any], tail: list[Block]) -> None:
+        """Lose what lies between the segments and the head and is in no Block of the tail."""
+        expected = max([topic.log.start, *(s.first_seq + s.n for s in segments)])
+        for block in tail:
+            if block.first_seq > expected and not topic.log.lost_at(expected):
+                self._lose(topic, expected, block.first_seq - 1)
+            expected = max(expected, block.last_seq + 1)
+        if expected <= topic.log.head and not topic.log.lost_at(topic.log.head):
+            self._lose(topic, expected, topic.log.head)
+
+    def _new(self, id: int, name: str, config: TopicConfig, created_ts: int) -> Topic:
+        engine = self._engine
+        topic = Topic(name, id, config, engine.totals)
+        topic.created_ts = created_ts
+        self._by_id[id] = topic
+        engine.enter(topic)
+        engine.next_topic_id = max(engine.next_topic_id, id + 1)
+        return topic
+
+    def _append(self, event: Appended) -> None:
+        topic = self._by_id.get(event.topic_id)
+        if topic is None:
+            return
+        block = event.block
+        head = topic.log.head
+        if block.last_seq <= head:
+            return
+        if block.first_seq <= head:
+            block = _behind(event.topic_id, block, head)
+        elif block.first_seq > head + 1:
+            self._lose(topic, head + 1, block.first_seq - 1)
+        topic.adopt(block)
+        for first_seq, n, data in event.extras:
+            if first_seq > head:
+                self._remember(topic, first_seq, n, data, block.ts_at(first_seq - block.first_seq))
+
+    @staticmethod
+    def _remember(topic: Topic, first_seq: int, n: int, data: bytes, ts: int) -> None:
+        extra = decode_append_extra(data)
+        if topic.dedupe is None:
+            topic.dedupe = Dedupe()
+        write = Remembered(first_seq, n, ts)
+        if extra.idempotency_key is not None:
+            topic.dedupe.remember_key(extra.idempotency_key, write)
+        if extra.producer_id is not None:
+            topic.dedupe.remember_producer(extra.producer_id, extra.producer_seq, write)
+
+    def _control(self, event: Control) -> None:
+        kind, payload = event.kind, event.payload
+        topic = self._by_id.get(event.topic_id)
+        if kind == frames.CREATE:
+            if topic is None:
+                topic = self._new(event.topic_id, payload.name, _decode_config(payload.config), payload.ts)
+                topic.config_lsn = event.lsn
+            return
+        if topic is None and event.topic_id != 0:
+            return
+        if kind == frames.CONFIG:
+            assert topic is not None
+            if event.lsn > topic.config_lsn:
+                topic.reconfigure(_decode_config(payload.config), payload.ts)
+                topic.config_lsn = event.lsn
+        elif kind == frames.DROP:
+            assert topic is not None
+            del self._by_id[topic.id]
+            self._engine.leave(topic)
+        elif kind == frames.DELETE:
+            assert topic is not None
+            if payload.before_seq:
+                topic.log.delete_below(payload.before_seq)
+            for first, last in payload.ranges:
+                topic.log.delete_seqs(range(first, last + 1))
+        elif kind == frames.CEILING:
+            assert topic is not None
+            topic.ceiling = topic.ceiling_asked = max(topic.ceiling, payload.seq)
+        else:
+            self._restore(kind, topic, payload)
+
+    def _restore(self, kind: int, topic: Topic | None, payload: Any) -> None:
+        restorer = self._engine.restorers.get(kind)
+        if restorer is None:
+            log.error("a frame or section of kind %d is unknown to this program and was ignored", kind)
+        else:
+            restorer(topic, payload)
+
+    def _damage(self, event: Damaged) -> None:
+        if event.reason == "torn":
+            log.warning(
+                "%s: the last write was cut off at offset %d; its %d bytes are set aside in %s",
+                event.path, event.offset, event.length, event.quarantined or "nothing",
+            )  # fmt: skip
+            return
+        self._engine.corruption_total += 1
+        log.error(
+            "%s: corruption at offset %d, %d bytes, kept in %s; lost: %s",
+            event.path, event.offset, event.length, event.quarantined or "nothing",
+            [tuple(lost) for lost in event.lost] or [tuple(frame) for frame in event.lost_frames] or "unknown",
+        )  # fmt: skip
+        for topic_id, first_seq, n in event.lost:
+            topic = self._by_id.get(topic_id)
+            if topic is not None and first_seq + n - 1 > topic.log.head:
+                if first_seq > topic.log.head + 1:
+                    self._lose(topic, topic.log.head + 1, first_seq - 1)
+                self._lose(topic, max(first_seq, topic.log.head + 1), first_seq + n - 1)
+            elif topic is not None and not topic.log.holds(first_seq):
+                self._lose(topic, first_seq, first_seq + n - 1)
+
+    @staticmethod
+    def _lose(topic: Topic, first: int, last: int, reason: str = CORRUPTION) -> None:
+        first = max(first, topic.log.evict_floor)
+        if first <= last:
+            log.error("topic %s: records %d to %d are lost (%s)", topic.name, first, last, reason)
+            topic.log.lose(first, last, reason)
+
+    def _finish(self) -> None:
+        now = self._engine.clock.now_ms()
+        for topic in self._by_id.values():
+            head = topic.log.head
+            lost_power = not self._same_boot and not self._clean
+            if lost_power and topic.config.durability == "disk" and topic.ceiling > head:
+                self._lose(topic, head + 1, topic.ceiling, CRASH)
+            topic.next_seq = topic.log.head + 1
+            topic.expire(now)
+
+
+def _behind(topic_id: int, block: Block, head: int) -> Block:
+    """The part of a Block that lies behind `head`."""
+    i = head + 1 - block.first_seq
+    return blocks.encode(
+        topic_id,
+        head + 1,
+        list(block.columns.ts)[i:],
+        block.datas()[i:],
+        block.nodes()[i:] if block.bits & blocks.HAS_NODE else None,
+        block.tags()[i:] if block.bits & blocks.HAS_TAG else None,
+        block.metas()[i:] if block.bits & blocks.HAS_META else None,
+    )
