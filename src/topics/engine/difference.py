@@ -122,12 +122,17 @@ def gap_at(log: Log, from_seq: int) -> tuple[Tombstone | None, int]:
     return None, from_seq
 
 
-def read(log: Log, wires: WireCache, from_seq: int, window: Window) -> Difference:
-    """The records behind `from_seq`, as far as the window goes. May raise Miss where a sealed Block has to be read."""
+def read(log: Log, wires: WireCache, from_seq: int, window: Window, upto: int | None = None) -> Difference:
+    """The records behind `from_seq`, as far as the window goes, and not behind `upto` where that is given.
+
+    May raise Miss where a sealed Block has to be read.
+    """
     tombstone, cursor = gap_at(log, from_seq)
     difference = Difference(log, cursor, tombstone)
     # A read ends before the next lost range, so that its tombstone comes to a cursor that stands right before it.
     stop = log.lost_after(cursor) - 1 if log.lost else log.head
+    if upto is not None and upto < stop:
+        stop = upto
     seq = max(cursor + 1, log.start)
     room = window.limit
     bytes_left = window.bytes_max
