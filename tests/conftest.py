@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import hypothesis
 import pytest
 
 from topics.testing import ServerProcess
+
+# A run is the same every time, whatever the machine is busy with: a failure is a defect and not the weather. Long
+# searches for new examples set HYPOTHESIS_PROFILE=search.
+hypothesis.settings.register_profile(
+    "steady",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=2000, database=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 StartServer = Callable[..., ServerProcess]
 

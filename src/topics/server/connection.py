@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
             if self.current is not exchange:
                 self.read_deadline = self.connections.idle_deadline
             else:
-                self.waiting = True
+                # Nothing is left to parse, so the answer has nothing to carry on with: `waiting` stays false.
                 self.read_deadline = NEVER
         elif self._intake.phase != DEAF:
             self._intake.feed(data)
@@ -212,8 +212,7 @@ class Connection(asyncio.Protocol):
         self.write_paused = True
         self._ready = False
         if self._stream is None:
-            self._unsent_mark = self.unsent_bytes
-            self.write_deadline = self.connections.after(self._limits.write_timeout_ms)
+            self._watch_writing()
             self._set_reading()
 
     def resume_writing(self) -> None:
@@ -222,7 +221,7 @@ class Connection(asyncio.Protocol):
         if self._stream is not None:
             if self._stream.on_drain is not None:
                 self._stream.on_drain()
-        elif not self._lost and not self.transport.is_closing():
+        elif not self._lost and self._linger_left < 0 and not self.transport.is_closing():
             self.write_deadline = NEVER
             self.carry_on()
 
@@ -302,8 +301,7 @@ class Connection(asyncio.Protocol):
         """Close once everything written is sent, or cannot be sent in time."""
         if not self._lost:
             self._silence()
-            self._unsent_mark = self.unsent_bytes
-            self.write_deadline = self.connections.after(self._limits.write_timeout_ms)
+            self._watch_writing()
             self.transport.close()
 
     def abort(self) -> None:
@@ -333,12 +331,10 @@ class Connection(asyncio.Protocol):
             self._upgraded.expire(now)
             return
         if self.write_deadline <= now:
-            unsent = self.unsent_bytes
-            if unsent > self._unsent_mark - PROGRESS_BYTES:
+            if self.unsent_bytes > self._unsent_mark - PROGRESS_BYTES:
                 self.transport.abort()
                 return
-            self._unsent_mark = unsent
-            self.write_deadline = self.connections.after(self._limits.write_timeout_ms)
+            self._watch_writing()
         if self.read_deadline > now:
             return
         phase = self._intake.phase
@@ -350,10 +346,12 @@ class Connection(asyncio.Protocol):
             limit = self._limits.header_timeout_ms
             error = RequestTimeout("The head took too long to arrive.", limit="header_timeout_ms", max=limit)
             self._turn_away(error)
-        elif self._linger_left >= 0:
-            self.transport.abort()
-        else:
+        elif self._linger_left < 0:
             self.close()
+        elif self.unsent_bytes:
+            self.read_deadline = self.connections.after(LINGER_MS)
+        else:
+            self.transport.abort()
 
     def _take(self) -> None:
         """Parse and dispatch until the bytes end or something has to be waited for."""
@@ -405,7 +403,7 @@ class Connection(asyncio.Protocol):
             self._message_deadline = self.connections.after(timeout_ms)
         if intake.phase == IDLE:
             self._head_bytes, self._head = intake.repeated
-            self._message_bytes = self._head.raw_bytes + (self._head.content_length or 0)
+            self._message_bytes = self._head.raw_bytes + (self._head.content_length or 0) if self._head_bytes else -1
             self._ready = intake.clean and not (outstanding or self.connections.draining or self._blocked())
             self.read_deadline = NEVER if outstanding else self.connections.idle_deadline
         elif intake.phase != DEAF:
@@ -424,13 +422,18 @@ class Connection(asyncio.Protocol):
             else:
                 self.transport.resume_reading()
 
+    def _watch_writing(self) -> None:
+        """From now on the client has to take what is unsent at a certain pace."""
+        self._unsent_mark = self.unsent_bytes
+        self.write_deadline = self.connections.after(self._limits.write_timeout_ms)
+
     def _admit(self, head: Head) -> None:
         try:
             head.route = self._app.resolve(head)
         except TopicsError:
             raise
         except Exception:
-            log.exception("resolving %s %s failed", head.method, head.path)
+            log.exception("resolving %s %r failed", head.method, head.path)
             raise Internal() from None
 
     def _dispatch(self, message: Message) -> Exchange:
@@ -461,7 +464,7 @@ class Connection(asyncio.Protocol):
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         """The handler raised: that is the answer, unless one was given before."""
         if not isinstance(error, TopicsError):
-            log.error("handling %s %s failed", exchange.head.method, exchange.head.path, exc_info=error)
+            log.error("handling %s %r failed", exchange.head.method, exchange.head.path, exc_info=error)
             error = Internal()
         if not exchange.answered:
             exchange.fail(error)
@@ -506,6 +509,7 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self._linger_left = LINGER_MAX_BYTES
+        self._watch_writing()
         self.read_deadline = self.connections.after(LINGER_MS)
         self._set_reading()
         self.transport.write_eof()

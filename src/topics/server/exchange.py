@@ -180,6 +180,8 @@ class Exchange:
             connection.write(response)
             if connection.waiting:
                 connection.carry_on()
+            else:
+                connection.read_deadline = connection.connections.idle_deadline
         else:
             connection.deliver(self, response)
         if self.on_over is not None:
@@ -228,7 +230,7 @@ class Exchange:
         try:
             on_disconnect()
         except Exception:
-            log.exception("leaving %s %s failed", self.head.method, self.head.path)
+            log.exception("leaving %s %r failed", self.head.method, self.head.path)
         return not self.answered
 
     def abandon(self) -> None:
@@ -239,7 +241,7 @@ class Exchange:
         try:
             self.over()
         except Exception:
-            log.exception("ending %s %s failed", self.head.method, self.head.path)
+            log.exception("ending %s %r failed", self.head.method, self.head.path)
 
     def _fit(self, response: bytes) -> bytes:
         """The response as this client must get it: HEAD, HTTP/1.0, or the last one of its connection."""
