@@ -155,7 +155,7 @@ def test_malformed_request_is_answered_and_closed(listening: Listening) -> None:
 def test_half_closed_client_is_answered(listening: Listening) -> None:
     with listening.client() as sock:
         sock.sendall(request("GET", "/wait"))
-        exchange = listening.until(lambda: listening.app.waiting and listening.app.waiting[0])
+        exchange = listening.until(lambda: next(iter(listening.app.waiting), None))
         sock.shutdown(socket.SHUT_WR)
         listening.until(lambda: exchange.closes)
         listening.call(lambda: exchange.respond(200, b"answer"))
@@ -264,7 +264,7 @@ def test_stream_reaches_the_client_and_its_leaving_is_noticed(listening: Listeni
     closed = threading.Event()
     with listening.client() as sock:
         sock.sendall(request("GET", "/stream"))
-        stream = listening.until(lambda: listening.app.streams and listening.app.streams[0])
+        stream = listening.until(lambda: next(iter(listening.app.streams), None))
         stream.on_close = closed.set
         listening.call(lambda: stream.write(b"data: 1\n\n"))
         data = b""
@@ -276,7 +276,7 @@ def test_stream_reaches_the_client_and_its_leaving_is_noticed(listening: Listeni
 def test_drain_ends_everything(listening: Listening) -> None:
     with listening.client() as idle, listening.client() as busy:
         busy.sendall(request("GET", "/wait"))
-        exchange = listening.until(lambda: listening.app.waiting and listening.app.waiting[0])
+        exchange = listening.until(lambda: next(iter(listening.app.waiting), None))
         listening.until(lambda: len(listening.connections) == 2)
         draining = asyncio.run_coroutine_threadsafe(listening.connections.drain(DEADLINE_S), listening.loop)
         assert read_all(idle) == b""

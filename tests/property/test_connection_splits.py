@@ -100,6 +100,28 @@ def test_outcome_is_the_same_byte_by_byte(data: bytes) -> None:
     assert outcome(data, list(range(len(data)))) == outcome(data, [])
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.integers(1, 90), st.lists(st.integers(0, 10_000), max_size=8))
+def test_answers_keep_the_order_of_the_requests_in_whatever_order_they_are_given(
+    data: st.DataObject, count: int, cuts: list[int]
+) -> None:
+    requests = b"".join(
+        request("POST", f"/wait{number % 3}", b"%d" % number) if number % 4 else request("GET", f"/now{number}")
+        for number in range(count)
+    )
+    edges = [0, *sorted(cut % (len(requests) + 1) for cut in cuts), len(requests)]
+    reads = [requests[start:stop] for start, stop in itertools.pairwise(edges)]
+    client = Client()
+    while reads or client.app.waiting:
+        if reads and client.transport.reading and (not client.app.waiting or data.draw(st.booleans())):
+            client.send(reads.pop(0))
+        elif client.app.waiting:
+            exchange = client.app.waiting.pop(data.draw(st.integers(0, len(client.app.waiting) - 1)))
+            exchange.respond(200, exchange.body)
+    expected = [b"%d" % number if number % 4 else b"GET /now%d " % number for number in range(count)]
+    assert [reply.body for reply in client.replies()] == expected
+
+
 @settings(max_examples=400, deadline=None)
 @given(
     st.lists(st.one_of(BODIES, st.text("0123456789abcdefF;= \t\r\n-+x", max_size=6).map(str.encode)), max_size=6),

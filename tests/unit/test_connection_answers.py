@@ -106,6 +106,22 @@ def test_closing_a_client_that_never_reads_does_not_take_for_ever() -> None:
     assert client.transport.aborted
 
 
+def test_last_answer_may_take_longer_than_lingering_while_the_client_reads_it() -> None:
+    client = Client(write_timeout_ms=10_000)
+    client.transport.unsent = 100_000
+    client.send(request("GET", "/a", None, "Connection: close"))
+    assert client.ended
+    for now in (4.0, 8.0, 10.5):
+        client.connections.sweep(now)
+        assert not client.transport.closing
+    client.transport.unsent = 50_000
+    client.connections.sweep(12.0)
+    assert not client.transport.closing
+    client.transport.unsent = 0
+    client.connections.sweep(16.0)
+    assert client.transport.aborted
+
+
 def test_disconnect_while_a_request_waits_is_told_at_once_and_once() -> None:
     client = Client()
     client.send(request("GET", "/wait-watching") + request("GET", "/wait2"))

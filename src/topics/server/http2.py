@@ -288,7 +288,7 @@ class Http2:
         except TopicsError as error:
             lane.fail(error)
         except Exception:
-            log.exception("resolving %s %s failed", lane.head.method, lane.head.path)
+            log.exception("resolving %s %r failed", lane.head.method, lane.head.path)
             lane.fail(Internal())
 
     def _admit(self, lane: Lane) -> None:
@@ -342,7 +342,7 @@ class Http2:
         except TopicsError as error:
             lane.fail(error)
         except Exception:
-            log.exception("handling %s %s failed", lane.head.method, lane.head.path)
+            log.exception("handling %s %r failed", lane.head.method, lane.head.path)
             lane.fail(Internal())
 
     def _finish(self, lane: Lane) -> None:

@@ -61,6 +61,7 @@ class Intake:
     __slots__ = (
         "_admit",
         "_blank_skipped",
+        "_body",
         "_body_max",
         "_chunks",
         "_data",
@@ -70,7 +71,6 @@ class Intake:
         "_heads",
         "_needed",
         "_open",
-        "_parts",
         "_position",
         "_progress",
         "_repeated",
@@ -115,7 +115,8 @@ class Intake:
         self._repeated: Head = UNREADABLE
         self._repeated_bytes = b""
         self._open: Head = UNREADABLE
-        self._parts: list[bytes] = []
+        # One growing array: a body that arrives byte by byte must not cost an object per read.
+        self._body = bytearray()
         self._needed = 0
         self._chunks: ChunkedBody | None = None
         self._progress = 0
@@ -146,7 +147,7 @@ class Intake:
         self._data = b""
         self._position = 0
         self._heads.clear()
-        self._parts.clear()
+        self._body = bytearray()
         self._chunks = None
         self.owes_continue = False
 
@@ -290,11 +291,11 @@ class Intake:
         else:
             part = self._data[before : before + self._needed]
             self._position += len(part)
-            self._parts.append(part)
+            self._body += part
             self._needed -= len(part)
-            body = None if self._needed else b"".join(self._parts)
+            body = None if self._needed else bytes(self._body)
         if body is not None:
-            self._parts.clear()
+            self._body = bytearray()
             self._chunks = None
             self.owes_continue = False
             return self._finish(self._open, body)
