@@ -196,7 +196,7 @@ class Api:
         assert reply.status in (200, 404), reply
         return reply.status == 200
 
-    def list(self, **query: Any) -> Reply:
+    def topics(self, **query: Any) -> Reply:
         """GET the list of topics."""
         pairs = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in query.items())
         return self.get("/v0/topics" + ("?" + pairs if pairs else ""))
@@ -206,7 +206,7 @@ class Api:
         names: list[str] = []
         query = {"prefix": prefix}
         while True:
-            page = self.list(**query).ok(200)
+            page = self.topics(**query).ok(200)
             names += [item["topic"] for item in page["topics"]]
             if "next_cursor" not in page:
                 return names

@@ -206,7 +206,7 @@ def test_list_is_filtered_to_the_allowlist(full: Api) -> None:
         seen: list[str] = []
         query: dict[str, Any] = {"page_size": 1}
         while True:
-            page = tenant.list(**query).ok(200)
+            page = tenant.topics(**query).ok(200)
             assert len(page["topics"]) <= 1
             seen += [item["topic"] for item in page["topics"]]
             if "next_cursor" not in page:
@@ -268,7 +268,7 @@ def test_without_keys_the_header_is_ignored_and_said_so_at_boot(server: ServerPr
     "If the server starts with no keys configured, auth is disabled ... and the header is ignored — logged loudly at
     boot".
     """
-    api.with_key("anything").list().ok(200)
+    api.with_key("anything").topics().ok(200)
     assert api.get("/v0/metrics").status == 200
     assert "auth" in server.log().lower()
 
@@ -277,10 +277,10 @@ def test_tokens_appear_in_no_log_line() -> None:
     """API §0.2: "tokens are never logged"; decisions 35: at any level, boot included."""
     with ServerProcess(api_keys="sesame-open-7781:read,second-pass-9902", log_level="debug") as running:
         api = Api(running.host, running.port)
-        api.with_key("sesame-open-7781").list().ok(200)
+        api.with_key("sesame-open-7781").topics().ok(200)
         api.with_key("sesame-open-7781").put("x").refused(403, "forbidden")
         api.with_key("second-pass-9902").put("x").ok(201)
-        api.with_key("presented-wrong-5503").list().refused(401, "unauthorized")
+        api.with_key("presented-wrong-5503").topics().refused(401, "unauthorized")
         api.with_key("second-pass-9902").get("/v0/topics?token=in-the-query-4404").ok(200)
         api.close()
         running.stop()
@@ -324,7 +324,7 @@ def test_public_bind_without_keys_refuses_to_start(tmp_path: Path, host: str) ->
 @pytest.mark.parametrize("settings", [{"allow_insecure_no_auth": "1"}, {"api_keys": "k"}])
 def test_public_bind_starts_with_keys_or_when_insisted_upon(settings: dict[str, str]) -> None:
     """API §0.2: "unless you explicitly set TOPICS_ALLOW_INSECURE_NO_AUTH=1", or with keys."""
-    with ServerProcess(host="0.0.0.0", **settings) as running:  # type: ignore[arg-type]
+    with ServerProcess(host="0.0.0.0", **settings) as running:
         key = settings.get("api_keys")
         api = Api("127.0.0.1", running.port, key)
         api.put("t").ok(201)
@@ -335,8 +335,8 @@ def test_white_space_around_keys_is_no_part_of_them() -> None:
     """API §0.2: TOPICS_API_KEYS is "comma-separated"."""
     with ServerProcess(api_keys=" one , two:read ") as running:
         api = Api(running.host, running.port)
-        api.with_key("one").list().ok(200)
-        api.with_key("two").list().ok(200)
+        api.with_key("one").topics().ok(200)
+        api.with_key("two").topics().ok(200)
         api.close()
 
 

@@ -16,7 +16,7 @@ from tests.api import Api, Reply
 ENDPOINTS: dict[str, Callable[[Api, str], Reply]] = {
     "put": lambda api, topic: api.put(topic),
     "state": lambda api, topic: api.get(f"/v0/topics/{topic}"),
-    "list": lambda api, topic: api.list(prefix=topic),
+    "list": lambda api, topic: api.topics(prefix=topic),
     "write": lambda api, topic: api.post(topic, {"records": [{"data": 1}]}),
     "diff": lambda api, topic: api.diff(topic),
     "delete records": lambda api, topic: api.erase(topic, before_seq=1),

@@ -138,7 +138,7 @@ def test_delete_is_effective_immediately_everywhere(api: Api, topic_name: str) -
     tagged(api, topic_name)
     answer = api.erase(topic_name, match=["tag", "Glob", "a*"]).ok(200)
     state = api.state(topic_name)
-    (item,) = api.list(prefix=topic_name).ok(200)["topics"]
+    (item,) = api.topics(prefix=topic_name).ok(200)["topics"]
     for seen in (state, item):
         assert (seen["count"], seen["bytes"], seen["earliest_seq"]) == (4, answer["bytes"], 3)
     assert api.seqs(topic_name) == [3, 4, 8, 9]

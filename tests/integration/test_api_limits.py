@@ -130,14 +130,14 @@ def test_inflight_cap_is_per_key_and_frees_itself(start_api: StartApi) -> None:
     two.put("t").ok(201)
     answers: list[Reply] = []
     waiting = [_wait_in_thread(one, "t", answers) for _ in range(2)]
-    refused = until(lambda: (r := one.list()).status == 429 and r, "both slots are taken")
+    refused = until(lambda: (r := one.topics()).status == 429 and r, "both slots are taken")
     capped(refused, "max_inflight_per_key", 2)
-    two.list().ok(200)
+    two.topics().ok(200)
     two.write("t", {"data": 1})
     for thread in waiting:
         thread.join(20)
     assert [reply.status for reply in answers] == [200, 200]
-    one.list().ok(200)
+    one.topics().ok(200)
 
 
 def test_inflight_slot_is_freed_when_the_client_goes_away(start_api: StartApi) -> None:
@@ -151,8 +151,8 @@ def test_inflight_slot_is_freed_when_the_client_goes_away(start_api: StartApi) -
     )
     with socket.create_connection((api.host, api.port), timeout=10) as connection:
         connection.sendall(request)
-        capped(until(lambda: (r := api.list()).status == 429 and r, "the slot is taken"), "max_inflight_per_key", 1)
-    until(lambda: api.list().status == 200, "the slot is free again")
+        capped(until(lambda: (r := api.topics()).status == 429 and r, "the slot is taken"), "max_inflight_per_key", 1)
+    until(lambda: api.topics().status == 200, "the slot is free again")
 
 
 def test_inflight_cap_does_not_apply_without_keys(start_api: StartApi) -> None:
@@ -162,7 +162,7 @@ def test_inflight_cap_does_not_apply_without_keys(start_api: StartApi) -> None:
     answers: list[Reply] = []
     waiting = [_wait_in_thread(api, "t", answers) for _ in range(3)]
     for _ in range(5):
-        api.list().ok(200)
+        api.topics().ok(200)
     api.write("t", {"data": 1})
     for thread in waiting:
         thread.join(20)

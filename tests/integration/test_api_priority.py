@@ -59,7 +59,7 @@ def test_manual_priority_overrides_recency(api: Api, topic_name: str, priority: 
     assert api.state(topic_name)["effective_priority"] == priority
     api.read(topic_name)
     assert api.state(topic_name)["effective_priority"] == priority
-    (item,) = api.list(prefix=topic_name).ok(200)["topics"]
+    (item,) = api.topics(prefix=topic_name).ok(200)["topics"]
     assert item["effective_priority"] == priority
 
 

@@ -60,7 +60,7 @@ def test_draining_server_is_shutting_down() -> None:
         body = {"wait_ms": 3000}
         waiting = threading.Thread(target=lambda: answers.append(api.call("POST", "/v0/topics/t/diff", body)))
         waiting.start()
-        until(lambda: api.list().status == 429, "the long-poll is in flight")
+        until(lambda: api.topics().status == 429, "the long-poll is in flight")
         os.kill(running.pid, signal.SIGTERM)
         until(lambda: "stopping" in running.log(), "the server drains")
         probe.sendall(b"\r\n")

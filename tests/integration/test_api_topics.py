@@ -478,7 +478,7 @@ def test_list_item_shape(api: Api, topic_name: str) -> None:
     """API §1.3: each item has topic, head_seq, earliest_seq, count, bytes, durable, effective_priority."""
     api.put(topic_name, durable=True, priority=7).ok(201)
     api.fill(topic_name, 3)
-    body = api.list(prefix=topic_name).ok(200)
+    body = api.topics(prefix=topic_name).ok(200)
     assert set(body) == {"topics", "performance"}
     (item,) = body["topics"]
     assert item["bytes"] == api.state(topic_name)["bytes"]
@@ -515,7 +515,7 @@ def test_list_pages_cover_every_topic_once(api: Api, topic_name: str) -> None:
     query: dict[str, Any] = {"prefix": topic_name, "page_size": 3}
     sizes = []
     while True:
-        page = api.list(**query).ok(200)
+        page = api.topics(**query).ok(200)
         sizes.append(len(page["topics"]))
         seen += [item["topic"] for item in page["topics"]]
         if "next_cursor" not in page:
@@ -532,8 +532,8 @@ def test_list_full_last_page_has_no_cursor(api: Api, topic_name: str) -> None:
     """API §1.3: "next_cursor is omitted on the final page", also where that page is exactly full."""
     for n in range(4):
         api.put(f"{topic_name}{n}").ok(201)
-    first = api.list(prefix=topic_name, page_size=2).ok(200)
-    second = api.list(prefix=topic_name, page_size=2, cursor=first["next_cursor"]).ok(200)
+    first = api.topics(prefix=topic_name, page_size=2).ok(200)
+    second = api.topics(prefix=topic_name, page_size=2, cursor=first["next_cursor"]).ok(200)
     assert len(second["topics"]) == 2
     assert "next_cursor" not in second
 
@@ -542,11 +542,11 @@ def test_list_survives_deletion_of_the_topic_under_the_cursor(api: Api, topic_na
     """API §0.7: a cursor is a position, so removing topics between two pages neither fails nor skips others."""
     for n in range(6):
         api.put(f"{topic_name}{n}").ok(201)
-    first = api.list(prefix=topic_name, page_size=3).ok(200)
+    first = api.topics(prefix=topic_name, page_size=3).ok(200)
     got = [item["topic"] for item in first["topics"]]
     for name in got:
         api.remove(name).ok(200)
-    rest = api.list(prefix=topic_name, page_size=10, cursor=first["next_cursor"]).ok(200)
+    rest = api.topics(prefix=topic_name, page_size=10, cursor=first["next_cursor"]).ok(200)
     assert set(got) | {item["topic"] for item in rest["topics"]} == {f"{topic_name}{n}" for n in range(6)}
     assert len(rest["topics"]) == 3
 
@@ -556,14 +556,14 @@ def test_list_page_size_default_and_clamp(api: Api, topic_name: str) -> None:
     for n in range(1001):
         assert api.put(f"{topic_name}{n:04}").status == 201
     try:
-        default = api.list(prefix=topic_name).ok(200)
+        default = api.topics(prefix=topic_name).ok(200)
         assert len(default["topics"]) == 100
         assert "next_cursor" in default
         for size in (1000, 1001, 2**40):
-            page = api.list(prefix=topic_name, page_size=size).ok(200)
+            page = api.topics(prefix=topic_name, page_size=size).ok(200)
             assert len(page["topics"]) == 1000
             assert "next_cursor" in page
-        assert len(api.list(prefix=topic_name, page_size=1).ok(200)["topics"]) == 1
+        assert len(api.topics(prefix=topic_name, page_size=1).ok(200)["topics"]) == 1
     finally:
         for n in range(1001):
             api.remove(f"{topic_name}{n:04}")
@@ -597,10 +597,10 @@ def test_list_refuses_a_corrupt_cursor(api: Api, cursor: str) -> None:
 def test_list_does_not_touch_by_default(api: Api, topic_name: str) -> None:
     """API §1.3: "touch (bool, default false — listing does not bump auto-priority)"."""
     api.put(topic_name).ok(201)
-    assert api.list(prefix=topic_name).ok(200)["topics"][0]["effective_priority"] == 0
-    assert api.list(prefix=topic_name, touch="false").ok(200)["topics"][0]["effective_priority"] == 0
+    assert api.topics(prefix=topic_name).ok(200)["topics"][0]["effective_priority"] == 0
+    assert api.topics(prefix=topic_name, touch="false").ok(200)["topics"][0]["effective_priority"] == 0
     assert api.state(topic_name)["last_read_ts"] is None
-    api.list(prefix=topic_name, touch="true").ok(200)
+    api.topics(prefix=topic_name, touch="true").ok(200)
     assert api.state(topic_name)["last_read_ts"] is not None
     assert api.state(topic_name)["effective_priority"] > 400
 
