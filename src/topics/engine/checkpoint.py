@@ -60,7 +60,7 @@ def capture(topic: Topic, lsn: int) -> list[bytes]:
         lost=[(first, last, reason) for first, last, reason in log.lost],
         producers=producers,
         dedupe=dedupe,
-        segments=[] if ephemeral else [snapshot.SegmentRef(s.first_seq, s.n) for s in topic.segments],
+        segments=[] if ephemeral else [segment.ref for segment in topic.segments],
         extra=_encode_extra(
             TopicExtra(
                 log.cap_evicted, log.ttl_expired, log.evicted_ts, topic.config_lsn, topic.last_write_ts, log.count

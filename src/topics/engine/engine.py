@@ -27,8 +27,9 @@ from topics.engine.limits import Limits
 from topics.engine.log import Totals
 from topics.engine.names_index import SortedNames
 from topics.engine.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
+from topics.engine.shelf import Shelf
 from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
-from topics.engine.tags import TagMatch, parse_match
+from topics.engine.tags import parse_match
 from topics.engine.ticket import OnDone, Receipt, Ticket
 from topics.engine.topic import Topic
 from topics.errors import (
@@ -46,6 +47,7 @@ from topics.storage import block as blocks
 from topics.storage import frame as frames
 from topics.storage.job import run_inline
 from topics.storage.memory import MemoryStore
+from topics.storage.sealed import Corrupt
 from topics.storage.store import Store
 
 DIFF_LIMIT_DEFAULT: Final = 256
@@ -67,10 +69,10 @@ class Engine:
         self.topics: dict[str, Topic] = {}
         self.names = SortedNames()
         self.totals = Totals()
+        self.shelf: Shelf | None = None
         self.wires = WireCache()
         self.on_pending: Callable[[], None] | None = None
         self.next_topic_id = 1
-        self.corruption_total = 0
         # How kinds of frames and sections that others define are taken over at a restart, and captured for one.
         self.restorers: dict[int, Callable[[Topic | None, Any], None]] = {}
         self.capturers: list[Callable[[int], Iterable[bytes]]] = []
@@ -140,7 +142,7 @@ class Engine:
                 limit="max_topics",
                 max=limits.max_topics,
             )
-        topic = Topic(name, self.next_topic_id, config, self.totals)
+        topic = Topic(name, self.next_topic_id, config, self.totals, self.shelf)
         topic.created_ts = self.clock.now_ms()
         create = frames.Create(name, msgspec.json.encode(config), topic.created_ts)
         topic.config_lsn = self._submit_control(topic, frames.CREATE, create, receipt or Receipt(None, None, None))
@@ -168,6 +170,10 @@ class Engine:
             self.names.remove(topic.name)
         topic.deleted = True
         topic.log.clear()
+        for segment in topic.segments:
+            assert self.shelf is not None
+            self.shelf.segments.drop(segment)
+        topic.segments = []
 
     def state(self, name: str, touch: bool = True) -> TopicState:
         """What there is in a topic right now (API §1.2)."""
@@ -450,9 +456,17 @@ class Engine:
         """The records behind a cursor (API §3)."""
         topic = self.topic(name)
         now = self.clock.now_ms()
-        topic.expire(now)
         topic.touch(now)
-        return read(topic.log, self.wires, self.cursor(topic, diff), self.window(topic, diff))
+        return self.read(topic, self.cursor(topic, diff), self.window(topic, diff))
+
+    def read(self, topic: Topic, from_seq: int, window: Window) -> Difference:
+        """What lies behind a cursor now. Raises Miss where a sealed Block has to be read from disk first."""
+        while True:
+            try:
+                topic.expire(self.clock.now_ms())
+                return read(topic.log, self.wires, from_seq, window)
+            except Corrupt as corrupt:
+                topic.lose(corrupt)
 
     def window(self, topic: Topic, diff: requests.Diff) -> Window:
         """What a diff asks for, clamped to the limits."""
@@ -485,7 +499,9 @@ class Engine:
         topic.expire(now)
         log = topic.log
         before_seq = log.head + 1 if delete.before_seq is None else min(delete.before_seq, log.head + 1)
-        seqs = [] if match is None else sorted(self._tagged(topic, match, before_seq))
+        seqs = [] if match is None else topic.tagged(match, before_seq)
+        # Whatever has to be read from disk is read before anything is changed: a Miss is tried again from the start.
+        topic.fetch([before_seq] if match is None else seqs)
         receipt = Receipt(None, on_done, context)
         idle = before_seq <= log.start if match is None else not seqs
         if not idle and topic.config.durability != "ephemeral":
@@ -495,6 +511,8 @@ class Engine:
         else:
             idle = True
         deleted = log.delete_below(before_seq) if match is None else len(log.delete_seqs(seqs))
+        if topic.segments:
+            topic.drop_dead_segments()
         receipt.result = Deleted(
             topic=name,
             deleted=deleted,
@@ -506,12 +524,6 @@ class Engine:
         if idle:
             receipt.commit(0, 0)
         return self._settled(receipt)
-
-    @staticmethod
-    def _tagged(topic: Topic, match: TagMatch, before_seq: int) -> list[int]:
-        if topic.tags is None:
-            return []
-        return topic.tags.find(match, topic.log.start, before_seq)
 
 
 def _check_fits(config: TopicConfig, n: int, size_bytes: int) -> None:

@@ -43,13 +43,14 @@ class LostRange(NamedTuple):
 class Totals:
     """Live records and bytes over all topics: what the quota and the metrics ask for."""
 
-    __slots__ = ("bytes", "count", "pending_bytes")
+    __slots__ = ("bytes", "corruption_total", "count", "pending_bytes")
 
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
         # Of writes that have their seqs and are not visible yet.
         self.pending_bytes = 0
+        self.corruption_total = 0
 
 
 class Log:
@@ -62,13 +63,14 @@ class Log:
         "bytes",
         "cap_evicted",
         "count",
-        "dropped",
         "entries",
         "evicted_ts",
         "firsts",
         "head",
         "lost",
         "start",
+        "tail_bytes",
+        "tail_records",
         "totals",
         "ttl_expired",
     )
@@ -89,8 +91,9 @@ class Log:
         # The ts of the newest record that cap or TTL took: a read from an earlier time has lost something.
         self.evicted_ts = 0
         self.lost: list[LostRange] = []
-        # Entries that left the front, for the storage to reclaim; None where nothing is stored.
-        self.dropped: list[Extent] | None = None
+        # What was published and not sealed, evicted records included: when it is enough, it becomes a segment.
+        self.tail_records = 0
+        self.tail_bytes = 0
 
     @property
     def evict_floor(self) -> int:
@@ -106,6 +109,8 @@ class Log:
         n = block.n
         size = block.live_bytes
         self.head = block.first_seq + n - 1
+        self.tail_records += n
+        self.tail_bytes += size
         self._add(n, size)
         if n > SMALL_BLOCK_RECORDS or size > MERGE_RUN_BYTES:
             self._run_blocks = self._run_bytes = 0
@@ -124,17 +129,18 @@ class Log:
 
     def _merge_run(self) -> None:
         run = min(self._run_blocks, len(self.entries) - self._base)
-        self._run_blocks = self._run_bytes = 0
         if run > 1:
             blocks = [entry for entry in self.entries[-run:] if isinstance(entry, Block)]
             # A gap (a lost range) or a sealed stub inside the run ends it; the rest merges with a later one.
             if len(blocks) == run and blocks[-1].last_seq - blocks[0].first_seq + 1 == sum(b.n for b in blocks):
                 self.replace(blocks[0].first_seq, blocks[-1].last_seq, [merge(blocks)])
+        self._run_blocks = self._run_bytes = 0
 
     def replace(self, first_seq: int, last_seq: int, entries: Iterable[Extent]) -> None:
         """Put `entries` in the place of those that hold [first_seq, last_seq]: a merge or a seal, content unchanged."""
         i = max(self._base, bisect_left(self.firsts, first_seq))
-        j = bisect_right(self.firsts, last_seq)
+        j = max(i, bisect_right(self.firsts, last_seq))
+        self._run_blocks = self._run_bytes = 0
         kept = [entry for entry in entries if entry.last_seq >= self.start]
         self.entries[i:j] = kept
         self.firsts[i:j] = [entry.first_seq for entry in kept]
@@ -160,6 +166,65 @@ class Log:
         """Whether an entry covers `seq`, live or not."""
         k = self.index_of(seq)
         return k < len(self.entries) and self.entries[k].first_seq <= seq
+
+    def fetch(self, seqs: Iterable[int]) -> None:
+        """Have the sealed Blocks that hold these seqs at hand, so that a delete needs no read. May raise Miss."""
+        k = -1
+        for seq in seqs:
+            if k >= 0 and self.entries[k].last_seq >= seq:
+                continue
+            k = self.index_of(seq)
+            if k == len(self.entries):
+                return
+            self.entries[k].block()
+
+    def end_run(self) -> None:
+        """Merge nothing published up to now with what comes: it is about to be sealed as it is."""
+        self._run_blocks = self._run_bytes = 0
+
+    def tail_first(self) -> Block | None:
+        """The oldest Block that is not sealed, or None."""
+        if not self.tail_records or self._base == len(self.entries):
+            return None
+        tail = self.tail()
+        return tail[0] if tail else None
+
+    def tail(self) -> list[Block]:
+        """The Blocks that are not sealed, in order: they stand behind all sealed ones."""
+        blocks: list[Block] = []
+        for k in range(len(self.entries) - 1, self._base - 1, -1):
+            entry = self.entries[k]
+            if not isinstance(entry, Block):
+                break
+            blocks.append(entry)
+        blocks.reverse()
+        return blocks
+
+    def sealed(self, first_seq: int, last_seq: int, entries: Iterable[Extent]) -> None:
+        """The records [first_seq, last_seq] are in a segment now: `entries` stand in their place."""
+        self.replace(first_seq, last_seq, entries)
+        tail = self.tail()
+        self.tail_records = sum(block.n for block in tail)
+        self.tail_bytes = sum(block.live_bytes for block in tail)
+
+    def drop_extent(self, seq: int, reason: str) -> tuple[int, int] | None:
+        """The entry that holds `seq` cannot be read: its records are lost, from the first live seq on. The range."""
+        k = self.index_of(seq)
+        if k == len(self.entries) or self.entries[k].first_seq > seq:
+            return None
+        entry = self.entries[k]
+        live, size = entry.live, entry.live_bytes
+        if k == self._base and self.start > entry.first_seq:
+            # Part of it was taken before, and how many bytes that was stands only in the bytes that cannot be read.
+            others = list(self.retained())[1:]
+            live = self.count - sum(other.live for other in others)
+            size = self.bytes - sum(other.live_bytes for other in others)
+        first = max(entry.first_seq, self.start)
+        del self.entries[k], self.firsts[k]
+        self._add(-live, -size)
+        self._settle()
+        self.lose(first, entry.last_seq, reason)
+        return first, entry.last_seq
 
     def index_of(self, seq: int) -> int:
         """The directory index of the entry that holds `seq`, or of the first one behind it."""
@@ -279,8 +344,6 @@ class Log:
             if i < entry.n:
                 self.start = entry.first_seq + i
                 break
-            if self.dropped is not None:
-                self.dropped.append(entry)
             base += 1
         else:
             self.start = self.head + 1

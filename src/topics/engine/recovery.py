@@ -33,6 +33,9 @@ from topics.storage import frame as frames
 from topics.storage.block import Block, Extent
 from topics.storage.recovery import Event, SectionLoaded, Started, TopicLoaded
 from topics.storage.replay import Appended, Control, Damaged
+from topics.storage.sealed import Corrupt
+from topics.storage.segments import Loaded
+from topics.storage.snapshot import SegmentRef
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
@@ -46,7 +49,7 @@ RESTART: Final = "restart"
 _decode_config = msgspec.json.Decoder(TopicConfig).decode
 
 
-OpenSegments = Callable[[int, list[Any]], tuple[list[Any], list[Extent], list[tuple[int, int]]]]
+OpenSegments = Callable[[int, list[SegmentRef]], Loaded]
 
 
 class Recovery:
@@ -102,9 +105,10 @@ class Recovery:
             for key, first_seq, count, ts in state.dedupe:
                 dedupe.keys[key] = Remembered(first_seq, count, ts)
         sealed: list[Extent] = []
-        missing: list[tuple[int, int]] = []
+        damage: list[Corrupt] = []
         if state.segments:
-            topic.segments, sealed, missing = self._open_segments(topic.id, state.segments)
+            topic.segments, damage = self._open_segments(topic.id, state.segments)
+            sealed = [block for segment in topic.segments for block in segment.blocks]
         log_ = topic.log
         log_.cap_evicted = extra.cap_evicted
         log_.ttl_expired = extra.ttl_expired
@@ -119,11 +123,15 @@ class Recovery:
         log_.restore([*sealed, *event.blocks], state.earliest_seq, state.head_seq)
         for block in event.blocks:
             topic.index_tags(block)
-        for first, last in missing:
-            self._lose(topic, first, last)
+        for corrupt in damage:
+            self._engine.totals.corruption_total += 1
+            log.error("%s: corruption at offset %d, %d bytes", corrupt.path, corrupt.offset, corrupt.length)
+            if corrupt.lost.n:
+                first = max(corrupt.lost.first_seq, log_.start)
+                self._lose(topic, first, corrupt.lost.first_seq + corrupt.lost.n - 1)
         self._lose_holes(topic, state.segments, event.blocks)
 
-    def _lose_holes(self, topic: Topic, segments: list[Any], tail: list[Block]) -> None:
+    def _lose_holes(self, topic: Topic, segments: list[SegmentRef], tail: list[Block]) -> None:
         """Lose what lies between the segments and the head and is in no Block of the tail."""
         expected = max([topic.log.start, *(s.first_seq + s.n for s in segments)])
         for block in tail:
@@ -135,7 +143,7 @@ class Recovery:
 
     def _new(self, id: int, name: str, config: TopicConfig, created_ts: int) -> Topic:
         engine = self._engine
-        topic = Topic(name, id, config, engine.totals)
+        topic = Topic(name, id, config, engine.totals, engine.shelf)
         topic.created_ts = created_ts
         self._by_id[id] = topic
         engine.enter(topic)
@@ -215,7 +223,7 @@ class Recovery:
                 event.path, event.offset, event.length, event.quarantined or "nothing",
             )  # fmt: skip
             return
-        self._engine.corruption_total += 1
+        self._engine.totals.corruption_total += 1
         log.error(
             "%s: corruption at offset %d, %d bytes, kept in %s; lost: %s",
             event.path, event.offset, event.length, event.quarantined or "nothing",

@@ -7,16 +7,23 @@ it is the epoch of DESIGN §5.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from topics.engine.config import TopicConfig
 from topics.engine.dedupe import Dedupe
 from topics.engine.log import Log, Totals
 from topics.engine.priority import effective_priority
-from topics.engine.tags import TagIndex
+from topics.engine.shelf import Shelf
+from topics.engine.tags import TagIndex, TagMatch
 from topics.engine.ticket import Ticket
+from topics.errors import TopicsError
 from topics.storage.block import HAS_TAG, Block
+from topics.storage.sealed import Corrupt, Miss
+from topics.storage.segments import Segment
+
+logger = logging.getLogger("topics.topic")
 
 CEILING_STEP_MIN: Final = 16_384
 
@@ -46,11 +53,13 @@ class Topic:
         "next_seq",
         "pending",
         "pending_bytes",
+        "sealing",
         "segments",
+        "shelf",
         "tags",
     )
 
-    def __init__(self, name: str, id: int, config: TopicConfig, totals: Totals) -> None:
+    def __init__(self, name: str, id: int, config: TopicConfig, totals: Totals, shelf: Shelf | None = None) -> None:
         self.name = name
         self.id = id
         self.config = config
@@ -72,7 +81,9 @@ class Topic:
         self.ceiling = 0
         self.ceiling_asked = 0
         self.ceiling_step = CEILING_STEP_MIN
-        self.segments: list[Any] = []
+        self.shelf = shelf
+        self.segments: list[Segment] = []
+        self.sealing = False
 
     def publish(self, ticket: Ticket) -> None:
         """Make a committed write visible, then hold the caps."""
@@ -89,7 +100,10 @@ class Topic:
             if self.tags is None:
                 self.tags = TagIndex()
             self.tags.add(block.first_seq, ticket.tags)
-        self._hold_caps()
+        if self.config.cap_records or self.config.cap_bytes:
+            self.hold_caps()
+        if self.shelf is not None and log.tail_records >= self.shelf.max_events:
+            self.shelf.sealer.ask(self)
         if self.listeners:
             for listener in tuple(self.listeners):
                 listener(self)
@@ -111,7 +125,7 @@ class Topic:
         self.last_ts = max(self.last_ts, block.last_ts)
         self.last_write_ts = block.last_ts
         self.index_tags(block)
-        self._hold_caps()
+        self.hold_caps()
 
     def index_tags(self, block: Block) -> None:
         """Enter the tags of records that are not sealed."""
@@ -120,22 +134,105 @@ class Topic:
                 self.tags = TagIndex()
             self.tags.add(block.first_seq, block.tags())
 
-    def _hold_caps(self) -> None:
+    def hold_caps(self) -> None:
+        """Evict what is beyond the caps; where a sealed Block has to be read for that first, with the next write."""
         config = self.config
-        if config.cap_records or config.cap_bytes:
+        if not (config.cap_records or config.cap_bytes):
+            return
+        try:
             # What has expired is gone already and takes no place under the cap.
             if config.ttl_ms:
                 self.log.expire(self.last_ts - config.ttl_ms)
             self.log.evict(config.cap_records, config.cap_bytes)
-            if self.tags is not None:
-                self.tags.sweep(self.log.start, self.log.count)
+        except Miss as miss:
+            assert self.shelf is not None
+            self.shelf.enqueue(miss.job)
+        except Corrupt as corrupt:
+            self.lose(corrupt)
+            self.hold_caps()
+        except TopicsError:
+            logger.warning("topic %s: evicting waits for a cold store that cannot be read", self.name)
+        self._trim()
+
+    def _trim(self) -> None:
+        """Let go of what lies below the first live record: tags, and segments that hold nothing any more."""
+        start = self.log.start
+        if self.tags is not None:
+            self.tags.sweep(start, self.log.count)
+        while self.segments and self.segments[0].last_seq < start:
+            assert self.shelf is not None
+            self.shelf.segments.drop(self.segments.pop(0))
+
+    def drop_dead_segments(self) -> None:
+        """Drop every segment whose records are all deleted, wherever it stands (DESIGN §7.4)."""
+        for segment in [segment for segment in self.segments if not segment.live]:
+            assert self.shelf is not None
+            self.log.replace(segment.first_seq, segment.last_seq, [])
+            self.segments.remove(segment)
+            self.shelf.segments.drop(segment)
+        self._trim()
+
+    def take_segment(self, segment: Segment) -> None:
+        """The records of a segment are on disk: its Blocks stand in the log from now on."""
+        self.log.sealed(segment.first_seq, segment.last_seq, segment.blocks)
+        if self.tags is not None:
+            self.tags.sweep(segment.last_seq + 1, 0, force=True)
+        self.segments.append(segment)
+        self._trim()
+
+    def check_full(self) -> None:
+        """Have the tail sealed if it is large enough."""
+        shelf = self.shelf
+        if shelf is None or self.deleted:
+            return
+        if self.log.tail_records >= shelf.max_events or self.log.tail_bytes >= shelf.max_bytes:
+            shelf.sealer.ask(self)
+
+    def fetch(self, seqs: Sequence[int]) -> None:
+        """Have the sealed Blocks that hold these seqs at hand. Raises Miss where one has to be read from disk first."""
+        while True:
+            try:
+                self.log.fetch(seqs)
+                return
+            except Corrupt as corrupt:
+                self.lose(corrupt)
+
+    def tagged(self, match: TagMatch, before_seq: int) -> list[int]:
+        """The ascending seqs below `before_seq` whose tag matches: from each segment's index, and the tail's."""
+        start = self.log.start
+        found: list[int] = []
+        for segment in self.segments:
+            if segment.first_seq < before_seq:
+                found += self._tagged_in(segment, match)
+        if self.tags is not None:
+            found += self.tags.find(match, start, before_seq)
+        return sorted(seq for seq in found if start <= seq < before_seq)
+
+    def _tagged_in(self, segment: Segment, match: TagMatch) -> list[int]:
+        try:
+            tags = segment.tags()
+        except Corrupt as corrupt:
+            # The index is derived, so nothing is lost with it: the records themselves say what they are tagged.
+            self.lose(corrupt)
+            blocks = [sealed.block() for sealed in segment.blocks]
+            return [block.first_seq + i for block in blocks for i, tag in enumerate(block.tags()) if match(tag)]
+        return tags.starting(match.text) if match.prefix else tags.equal(match.text)
+
+    def lose(self, corrupt: Corrupt) -> None:
+        """A sealed Block turned out to be damaged: its records become a lost range."""
+        self.log.totals.corruption_total += 1
+        lost = self.log.drop_extent(corrupt.lost.first_seq, "corruption") if corrupt.lost.n else None
+        logger.error(
+            "%s: corruption at offset %d, %d bytes, kept in %s; topic %s loses %s",
+            corrupt.path, corrupt.offset, corrupt.length, corrupt.quarantined or "-", self.name, lost or "nothing",
+        )  # fmt: skip
 
     def reconfigure(self, config: TopicConfig, now_ms: int) -> None:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
         self.expire(now_ms)
         self.config = config
         self.expire(now_ms)
-        self._hold_caps()
+        self.hold_caps()
 
     def withdraw(self, ticket: Ticket) -> None:
         """Forget a write that the WAL refused; its seqs were never shown."""
@@ -150,9 +247,13 @@ class Topic:
         """Apply the TTL as of `now_ms`."""
         ttl_ms = self.config.ttl_ms
         if ttl_ms and self.log.count:
-            self.log.expire(now_ms - ttl_ms)
-            if self.tags is not None:
-                self.tags.sweep(self.log.start, self.log.count)
+            while True:
+                try:
+                    self.log.expire(now_ms - ttl_ms)
+                    break
+                except Corrupt as corrupt:
+                    self.lose(corrupt)
+            self._trim()
 
     def touch(self, now_ms: int) -> None:
         """Count as consumed now: what the recency term of the priority looks at."""

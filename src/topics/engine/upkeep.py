@@ -9,19 +9,30 @@ WAL and the time of a restart are bounded by a setting and not by history.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from topics.engine.checkpoint import Capture
+from topics.engine.recovery import Recovery
+from topics.engine.shelf import Shelf
 from topics.storage.job import run_inline
+from topics.storage.segments import Loaded
+from topics.storage.snapshot import SegmentRef
 from topics.storage.store import Store
 from topics.storage.wal import Shard
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
+    from topics.engine.topic import Topic
+
+log = logging.getLogger("topics.upkeep")
 
 CAPTURE_TOPICS: Final = 100
+ROUND_TOPICS: Final = 500
+ROUND_NS: Final = 5_000_000_000
 
 
 class UpkeepSettings(Struct, frozen=True):
@@ -42,13 +53,74 @@ class Upkeep:
         self._engine = engine
         self._store = store
         self._settings = settings or UpkeepSettings()
+        self._shelf = Shelf(store, store.segments, self._settings.segment_max_events, self._settings.segment_max_bytes)
+        self._round: Iterator[Topic] | None = None
+        self._round_due_ns = 0
+        self._relocating = False
         self._waiting: list[tuple[Shard, int]] | None = None
         self._waiting_lsn = 0
         self._capture: Capture | None = None
         self._checkpointing = False
 
+    def recover(self) -> Iterator[None]:
+        """Take over what the data directory holds, then open it for writing; yields between events."""
+        engine, store = self._engine, self._store
+        engine.shelf = self._shelf
+        yield from Recovery(engine, self._load_segments).run(store.recover())
+        for name in store.segments.sweep():
+            log.info("removed %s, which no checkpoint lists: its records are in the log", name)
+        store.start()
+        for topic in engine.topics.values():
+            topic.check_full()
+
+    def _load_segments(self, topic_id: int, refs: list[SegmentRef]) -> Loaded:
+        return self._store.segments.load(topic_id, refs)
+
     def step(self) -> bool:
         """Do a slice of what is due; whether there is more to do at once."""
+        more = self._shelf.sealer.step()
+        now_ns = self._engine.clock.elapsed_ns()
+        if now_ns >= self._round_due_ns:
+            self._round_due_ns = now_ns + ROUND_NS
+            self._round = iter(list(self._engine.topics.values()))
+        if self._round is not None:
+            more = self._look_round() or more
+        return self._step_checkpoint() or more
+
+    def _look_round(self) -> bool:
+        """Seal what is old and move what is beyond the hot tier, some topics per slice; whether there are more."""
+        assert self._round is not None
+        oldest_ts = self._engine.clock.now_ms() - self._settings.segment_max_age_ms
+        for _ in range(ROUND_TOPICS):
+            topic = next(self._round, None)
+            if topic is None:
+                self._round = None
+                return False
+            tail = topic.log.tail_first()
+            if tail is not None and tail.first_ts < oldest_ts:
+                self._shelf.sealer.ask(topic)
+            if topic.segments and not self._relocating:
+                self._relocate(topic)
+        return True
+
+    def _relocate(self, topic: Topic) -> None:
+        segments = self._store.segments
+        settings = self._settings
+        found = segments.to_relocate(topic.segments, settings.hot_retain_segments, settings.hot_retain_bytes)
+        job = segments.relocate_job(found[0], self._relocated) if found else None
+        if job is not None:
+            self._relocating = True
+            # The next look comes as soon as this one has moved, so that a backlog does not take a round per segment.
+            self._store.enqueue(job)
+
+    def _relocated(self, error: BaseException | None) -> None:
+        self._relocating = False
+        if error is None:
+            self._round_due_ns = 0
+        else:
+            log.error("a segment could not be moved to the cold store: %s", error)
+
+    def _step_checkpoint(self) -> bool:
         if self._capture is not None:
             if not self._capture.step(CAPTURE_TOPICS):
                 return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from topics.storage.job import Job
 
 log = logging.getLogger("topics.driver")
+
+RunThen = Callable[["Job", Callable[[], None]], None]
 
 POOL_THREADS: Final = 3
 TICK_S: Final = 1.0
@@ -47,6 +50,24 @@ class Worker:
         self._thread.join()
 
 
+class _Followed:
+    """A job and what comes after it."""
+
+    __slots__ = ("_job", "_then", "name")
+
+    def __init__(self, job: Job, then: Callable[[], None]) -> None:
+        self.name = job.name
+        self._job = job
+        self._then = then
+
+    def run(self) -> None:
+        self._job.run()
+
+    def done(self, error: BaseException | None) -> None:
+        self._job.done(error)
+        self._then()
+
+
 class Driver:
     """Gives the engine its turns and its threads."""
 
@@ -56,6 +77,7 @@ class Driver:
         self._upkeep = upkeep
         self._tick: asyncio.TimerHandle | None = None
         self._scheduled = False
+        self._window_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._running = 0
         self._syncs: SimpleQueue[Job | None] = SimpleQueue()
@@ -74,7 +96,14 @@ class Driver:
         """Have a turn at the end of this turn of the loop."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._turn)
+            if self._window_s:
+                self._loop.call_later(self._window_s, self._turn)
+            else:
+                self._loop.call_soon(self._turn)
+
+    def widen(self, window_s: float) -> None:
+        """Gather frames for this long before they are committed: fewer and larger commits under pressure."""
+        self._window_s = window_s
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -99,6 +128,10 @@ class Driver:
         """Execute a job on a thread; its `done` runs on the loop."""
         self._running += 1
         (self._syncs if job.name == "sync" else self._others).put(job)
+
+    def run_then(self, job: Job, then: Callable[[], None]) -> None:
+        """Execute a job on a thread, then call `then` on the loop, whatever came of the job: it left that behind."""
+        self.start(_Followed(job, then))
 
     def finished(self, job: Job, error: BaseException | None) -> None:
         """Called by a worker: bring the outcome back to the loop."""

@@ -14,6 +14,7 @@ import msgspec
 
 from topics.errors import TopicNotFound, TopicsError
 from topics.server import handlers as answers
+from topics.storage.sealed import Miss
 
 if TYPE_CHECKING:
     from topics.engine.difference import Difference
@@ -58,6 +59,9 @@ class LongPoll:
         diff = msgspec.structs.replace(self._diff, from_seq=self._difference.next_from_seq)
         try:
             self._difference = self._handlers.engine.diff(self._topic.name, diff)
+        except Miss as miss:
+            self._handlers.run_then(miss.job, lambda: None if self._exchange.answered else self._look_again())
+            return
         except TopicsError as error:
             self._stop()
             self._exchange.fail(error)

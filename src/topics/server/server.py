@@ -23,7 +23,6 @@ import uvloop
 from topics import __version__
 from topics.clock import SystemClock
 from topics.engine import Engine
-from topics.engine.recovery import Recovery
 from topics.engine.upkeep import Upkeep, UpkeepSettings
 from topics.server.app import DRAINING, READY, App, engine_limits
 from topics.server.auth import Keys
@@ -77,6 +76,7 @@ class Server:
         app.replay_progress = lambda: store.recovery.progress
         upkeep = Upkeep(engine, store, self._upkeep_settings())
         driver = Driver(engine, loop, upkeep)
+        app.run_then = driver.run_then
         connections = Connections(app, self._connection_limits())
         try:
             listener = await loop.create_server(
@@ -89,9 +89,11 @@ class Server:
             return EXIT_CANNOT_LISTEN
         connections.start(loop)
         self._announce(listener)
-        if await self._recover(engine, store, stop):
+        if await self._recover(engine, store, upkeep, stop):
             app.phase = READY
             driver.begin()
+            app.governor.widen = driver.widen
+            app.governor.start()
             await stop.wait()
         log.info("stopping: finishing what is in flight")
         app.phase = DRAINING
@@ -99,6 +101,7 @@ class Server:
         if not await connections.drain(self._settings.drain_timeout_ms / 1000):
             log.warning("some requests did not finish within %s ms", self._settings.drain_timeout_ms)
         connections.stop()
+        app.governor.stop()
         await driver.settle()
         driver.stop()
         if app.phase is DRAINING and store.shards:
@@ -115,6 +118,7 @@ class Server:
             clock=clock,
             shards=settings.wal_shards,
             min_free_bytes=settings.min_free_bytes,
+            cold_directory=None if settings.cold_dir is None else str(settings.cold_dir),
         )
 
     def _upkeep_settings(self) -> UpkeepSettings:
@@ -122,17 +126,16 @@ class Server:
         return UpkeepSettings(**{name: getattr(self._settings, name) for name in names})
 
     @staticmethod
-    async def _recover(engine: Engine, store: Store, stop: asyncio.Event) -> bool:
+    async def _recover(engine: Engine, store: Store, upkeep: Upkeep, stop: asyncio.Event) -> bool:
         """Replay the data directory in slices, so that the probes are answered meanwhile; False if told to stop."""
         started = time.monotonic()
         pause = started + RECOVERY_SLICE_S
-        for _ in Recovery(engine, lambda topic_id, refs: ([], [], [])).run(store.recover()):
+        for _ in upkeep.recover():
             if time.monotonic() >= pause:
                 await asyncio.sleep(0)
                 if stop.is_set():
                     return False
                 pause = time.monotonic() + RECOVERY_SLICE_S
-        store.start()
         log.info(
             "recovered %d topics, %d live records, %d frames in %.2f s",
             len(engine.topics), engine.totals.count, store.recovery.frames, time.monotonic() - started,
