@@ -134,6 +134,12 @@ class Settings:
     max_total_bytes: int = _cap(0, "Most retained record bytes over all topics.")
     max_connections: int = _cap(20_000, "Most open TCP connections.")
 
+    session_ttl_ms: int = _whole(300_000, "Milliseconds that a watch session lives without an open stream.")
+    buffer_grace_ms: int = _whole(
+        5_000, "Milliseconds that a stream may be full before what a cap took meanwhile is `from_seq_too_old`."
+    )
+    slow_consumer_timeout_ms: int = _whole(30_000, "Milliseconds after which a stream that nobody reads is closed.")
+
     max_header_bytes: int = _whole(32 << 10, "Most bytes in a request head, request line included.", least=256)
     max_headers: int = _whole(100, "Most header lines in a request.")
     max_pipelined: int = _whole(64, "Most requests that one connection may have waiting for their response.")

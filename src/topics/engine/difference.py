@@ -16,6 +16,7 @@ import msgspec
 from topics.engine.log import SMALL_BLOCK_RECORDS, Log
 from topics.engine.render import WireCache, foreign_runs, matching_runs, render
 from topics.engine.tags import TagMatch
+from topics.storage.block import Block
 
 SEQ_BASE = 1
 
@@ -54,7 +55,7 @@ class Tombstone(msgspec.Struct, frozen=True):
 class Difference:
     """What lies behind a cursor: rendered records, the cursor to go on from, and at most one tombstone."""
 
-    __slots__ = ("count", "earliest_seq", "head_seq", "next_from_seq", "pieces", "scanned", "tombstone")
+    __slots__ = ("count", "earliest_seq", "head_seq", "next_from_seq", "pieces", "runs", "scanned", "tombstone")
 
     def __init__(self, log: Log, next_from_seq: int, tombstone: Tombstone | None) -> None:
         self.pieces: list[bytes] = []
@@ -64,6 +65,8 @@ class Difference:
         self.head_seq = log.head
         self.earliest_seq = log.start
         self.tombstone = tombstone
+        # Which records of which Block were delivered, for who wants to filter the same stretch in many ways.
+        self.runs: list[tuple[Block, int, int]] | None = None
 
     @property
     def caught_up(self) -> bool:
@@ -122,13 +125,17 @@ def gap_at(log: Log, from_seq: int) -> tuple[Tombstone | None, int]:
     return None, from_seq
 
 
-def read(log: Log, wires: WireCache, from_seq: int, window: Window, upto: int | None = None) -> Difference:
+def read(
+    log: Log, wires: WireCache, from_seq: int, window: Window, upto: int | None = None, keep_runs: bool = False
+) -> Difference:
     """The records behind `from_seq`, as far as the window goes, and not behind `upto` where that is given.
 
     May raise Miss where a sealed Block has to be read.
     """
     tombstone, cursor = gap_at(log, from_seq)
     difference = Difference(log, cursor, tombstone)
+    if keep_runs:
+        difference.runs = []
     # A read ends before the next lost range, so that its tombstone comes to a cursor that stands right before it.
     stop = log.lost_after(cursor) - 1 if log.lost else log.head
     if upto is not None and upto < stop:
@@ -155,6 +162,20 @@ def read(log: Log, wires: WireCache, from_seq: int, window: Window, upto: int | 
     return difference
 
 
+def labelled(difference: Difference, wires: WireCache, fields: int) -> list[tuple[bytes | None, bytes]]:
+    """Each record of a read that kept its runs: its node, and its text."""
+    found: list[tuple[bytes | None, bytes]] = []
+    for block, a, b in difference.runs or ():
+        if block.n <= SMALL_BLOCK_RECORDS:
+            texts = render(block, fields)[a:b]
+        else:
+            wire = wires.get(block, fields)
+            texts = [wire.slice(i, i + 1) for i in range(a, b)]
+        found += zip([block.node(i) for i in range(a, b)], texts, strict=True)
+    # A read that ran out of bytes may have delivered less than its last run.
+    return found[: difference.count]
+
+
 def _take(
     difference: Difference, wires: WireCache, entry: Any, a: int, b: int, window: Window, bytes_left: int
 ) -> tuple[int, int]:
@@ -163,6 +184,8 @@ def _take(
     runs = [(a, b)] if not window.nodes else foreign_runs(block, a, b, window.nodes)
     if window.match is not None:
         runs = [run for c, d in runs for run in matching_runs(block, c, d, window.match)]
+    if difference.runs is not None:
+        difference.runs += [(block, c, d) for c, d in runs]
     if block.n <= SMALL_BLOCK_RECORDS:
         parts = render(block, window.fields)
         for c, d in runs:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from topics.engine import Engine, Limits
 from topics.errors import (
+    Internal,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
     NotReady,
     ShuttingDown,
+    TopicsError,
     UnsupportedMediaType,
 )
 from topics.names import check_topic_name
@@ -27,10 +29,16 @@ from topics.server import limits as caps
 from topics.server import routes
 from topics.server.auth import Keys, Principal, bearer_token
 from topics.server.blocks import Blocks
+from topics.server.delivery import Delivery
+from topics.server.governor import Governor
 from topics.server.handlers import Handlers
 from topics.server.probes import Probes
 from topics.server.query import Query
+from topics.server.watch import Watch
+from topics.server.websocket import WebSockets
 from topics.settings import Settings
+from topics.storage.job import Job
+from topics.storage.sealed import Miss
 
 if TYPE_CHECKING:
     from topics.server.exchange import Exchange
@@ -42,6 +50,7 @@ STARTING: Final = "starting"
 READY: Final = "ready"
 DRAINING: Final = "draining"
 RETRY_AFTER_MS: Final = 1000
+_ALWAYS_OPEN: Final = frozenset(("health", "ready", "metrics", "page"))
 
 _JSON: Final = re.compile(rb"application/json[ \t]*(?:;[ \t]*charset=\"?utf-?8\"?[ \t]*)?;?", re.IGNORECASE)
 
@@ -69,7 +78,7 @@ class Route:
         self.handle: Callable[[Exchange], None]
         self.inflight: caps.Cap | None = None
         # Open while the server recovers or drains: the probes and what a person looks at.
-        self.open = row.name is None and row.handler != "list_topics"
+        self.open = row.handler in _ALWAYS_OPEN
         self.return_seqs = True
         self.idempotency_key: str | None = None
 
@@ -83,8 +92,15 @@ class App:
         self.engine = engine
         self.limits = caps.Limits(settings)
         self.phase = STARTING
+        self.run_then: Callable[[Job, Callable[[], None]], None]
         self.replay_progress: Callable[[], float] = lambda: 0.0
-        self.handlers = Handlers(engine, loop)
+        self.delivery = Delivery(engine, loop, settings.buffer_grace_ms, settings.slow_consumer_timeout_ms)
+        self.delivery.run_then = lambda job, then: self.run_then(job, then)
+        self.governor = Governor(engine, self.delivery, loop)
+        self.handlers = Handlers(engine, loop, self.governor.admission)
+        self.handlers.run_then = lambda job, then: self.run_then(job, then)
+        self.watch = Watch(engine, self.delivery, self.limits, settings)
+        self.websockets = WebSockets(engine, self.delivery, self.governor.admission, settings, loop, self.limits)
         self.probes = Probes(self)
         self.blocks = Blocks(engine)
 
@@ -114,7 +130,7 @@ class App:
         return route
 
     def _handler(self, name: str) -> Callable[[Exchange], None]:
-        for owner in (self.handlers, self.blocks, self.probes):
+        for owner in (self.handlers, self.blocks, self.watch, self.websockets, self.probes):
             found: Callable[[Exchange], None] | None = getattr(owner, name, None)
             if found is not None:
                 return found
@@ -123,7 +139,10 @@ class App:
     def _authorise(self, head: Head, row: routes.Row) -> Principal:
         if row.scopes is None and not (self.settings.probe_auth and row.handler in ("health", "ready")):
             return self.keys.anyone
-        principal = self.keys.authenticate(bearer_token(head.headers.get(b"authorization")))
+        token: bytes | str | None = bearer_token(head.headers.get(b"authorization"))
+        if row.token and b"authorization" not in head.headers:
+            token = Query(head.query).text("token") or None
+        principal = self.keys.authenticate(token)
         principal.require_scopes(row.scopes or 0)
         return principal
 
@@ -134,7 +153,22 @@ class App:
             raise self.unready()
         if route.inflight is not None:
             exchange.on_over = route.inflight.take().free
-        route.handle(exchange)
+        try:
+            route.handle(exchange)
+        except Miss as miss:
+            self.run_then(miss.job, lambda: self._again(exchange))
+
+    def _again(self, exchange: Exchange) -> None:
+        """What a request needed was read from the disk: handle it from the start, as nothing was changed by it."""
+        try:
+            exchange.head.route.handle(exchange)
+        except Miss as miss:
+            self.run_then(miss.job, lambda: self._again(exchange))
+        except TopicsError as error:
+            exchange.fail(error)
+        except Exception:
+            log.exception("handling %s %s failed", exchange.head.method, exchange.head.path)
+            exchange.fail(Internal())
 
     @property
     def ready(self) -> bool:

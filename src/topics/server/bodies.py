@@ -66,7 +66,7 @@ class Body(Generic[T]):
         except RecursionError:
             raise InvalidRequest("the body is nested too deeply") from None
         except msgspec.ValidationError as error:
-            raise _described(str(error)) from None
+            raise described(str(error)) from None
         except msgspec.DecodeError as error:
             raise InvalidRequest(f"the body is not valid JSON: {_lower(str(error))}") from None
         if self._may_repeat(body, decoded):
@@ -159,7 +159,7 @@ def _walk(node: Any, path: str) -> None:
             _walk(node.fields.get(key), f"{path}.{key}".lstrip("."))
 
 
-def _described(text: str) -> InvalidRequest:
+def described(text: str) -> InvalidRequest:
     """The decoder's complaint as an error that names the field."""
     matched = _PATH.match(text)
     assert matched is not None

@@ -106,6 +106,7 @@ class Exchange:
         "on_over",
         "plain",
         "started_ns",
+        "throttled_ns",
     )
 
     head: Head
@@ -124,6 +125,8 @@ class Exchange:
     """Whether the connection ends with this answer. Belongs to the connection."""
     plain: bool
     """Whether a rendered keep-alive response can go out as it is. Belongs to the connection."""
+    throttled_ns: int
+    """How long the request was held back under pressure."""
 
     def __init__(self, connection: Carrier, head: Head, body: bytes, started_ns: int) -> None:
         self.connection = connection
@@ -136,6 +139,7 @@ class Exchange:
         self.answer = None
         self.closes = not head.keep_alive
         self.plain = head.plain
+        self.throttled_ns = 0
 
     @property
     def elapsed_ms(self) -> float:

@@ -24,7 +24,9 @@ from topics.server.reply import GZIP_FLOOR_BYTES, prefix
 
 if TYPE_CHECKING:
     from topics.engine import Engine
+    from topics.server.admission import Admission
     from topics.server.app import Route
+    from topics.server.driver import RunThen
     from topics.server.exchange import Exchange
 
 WAIT_MS_MAX: Final = 30_000
@@ -33,7 +35,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _BOOL: Final = (b"false", b"true")
 _WRITTEN: Final = (
     b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
-    b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f,"throttle_wait_ms":0.0}}'
+    b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f,"throttle_wait_ms":%.3f}}'
 )
 _DIFF_TAIL: Final = (
     b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"tombstone":%b,"lag":%d,'
@@ -44,9 +46,11 @@ _DIFF_TAIL: Final = (
 class Handlers:
     """Answers the routes of topics and records."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, admission: Admission) -> None:
         self.engine = engine
         self.loop = loop
+        self.run_then: RunThen
+        self.admission = admission
 
     # Topics
 
@@ -104,7 +108,7 @@ class Handlers:
         write = bodies.write(exchange.body)
         if write.idempotency_key is None:
             write.idempotency_key = route.idempotency_key
-        self.engine.write(route.name, write, self._written, exchange)
+        self.admission.write(route.name, write, self._written, exchange)
 
     def _written(self, ticket: Ticket) -> None:
         exchange: Exchange = ticket.context
@@ -132,6 +136,7 @@ class Handlers:
             ticket.write_ns / 1e6,
             # A `disk` write may share a sync with what precedes it; only `fsync` asks for one (API §0.9).
             ticket.sync_ns / 1e6 if ticket.topic.config.durable else 0.0,
+            exchange.throttled_ns / 1e6,
         )
         status = 201 if ticket.created else 200
         if exchange.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:

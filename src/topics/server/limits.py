@@ -97,3 +97,12 @@ class Limits:
         self.watch_sessions = Cap("max_watch_sessions", settings.max_watch_sessions)
         self.sse_connections = Cap("max_sse_connections", settings.max_sse_connections)
         self.sse_connections_per_key = CapPerKey("max_sse_connections_per_key", settings.max_sse_connections_per_key)
+
+    def take_stream(self, principal: Principal) -> list[Slot]:
+        """The slots of one more open stream of `principal`, or `Throttled`; free them when it ends."""
+        slot = self.sse_connections.take()
+        try:
+            return [slot, self.sse_connections_per_key.of(principal).take()]
+        except Throttled:
+            slot.free()
+            raise

@@ -22,6 +22,8 @@ class Row(NamedTuple):
     handler: str
     name: str | None = None
     body: bool = False
+    token: bool = False
+    """Whether the key may also come as `?token=`: the SSE streams, and nothing else (API §7.1)."""
 
 
 ROUTES: Final = (
@@ -34,6 +36,9 @@ ROUTES: Final = (
     Row("POST", "/v0/topics/:topic/delete", DELETE, "delete", "topic", body=True),
     Row("GET", "/v0/topics/:topic/blocks", READ, "blocks", "topic"),
     Row("GET", "/v0/topics/:topic/plan", READ, "plan", "topic"),
+    Row("POST", "/v0/watch", READ, "create_watch", body=True),
+    Row("GET", "/v0/watch/:wid", 0, "open_watch", token=True),
+    Row("GET", "/v0/ws", 0, "open_websocket"),
     Row("GET", "/v0/metrics", READ, "metrics"),
     Row("GET", "/v0/health", None, "health"),
     Row("GET", "/healthz", None, "health"),

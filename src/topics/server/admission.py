@@ -1,0 +1,118 @@
+"""Admission: where a write waits when the server is under pressure, and is refused when waiting does not help.
+
+In calm times a write goes straight to the engine. At the last rung of the ladder, or where the storage's queue is
+full, it is parked: it goes on as soon as there is room again, and says so in `throttle_wait_ms`; after `WAIT_MS_MAX` it
+is answered 429 with `retry_after_ms`. A write with `disable_backpressure` is not held back by pressure at all, and
+where the storage itself is full it waits as long as `OPTED_OUT_WAIT_MS_MAX`, trading latency for not failing. At most
+`PARKED_MAX` writes wait; one more is refused at once. Parked writes keep their order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from topics.errors import Throttled, TopicsError
+from topics.storage.wal import QueueFull
+
+if TYPE_CHECKING:
+    from topics.engine import Engine
+    from topics.engine.pressure import Pressure
+    from topics.engine.requests import Write
+    from topics.engine.ticket import OnDone
+
+WAIT_MS_MAX: Final = 500
+OPTED_OUT_WAIT_MS_MAX: Final = 10_000
+PARKED_MAX: Final = 4_096
+
+
+class Writer(Protocol):
+    """Who asked for a write, and is told what came of it."""
+
+    throttled_ns: int
+    """How long the write was parked."""
+
+    def fail(self, error: TopicsError) -> None:
+        """Answer with an error."""
+
+
+class _Parked:
+    """A write that waits."""
+
+    __slots__ = ("deadline_ns", "name", "on_done", "since_ns", "write", "writer")
+
+    def __init__(self, name: str, write: Write, on_done: OnDone, writer: Writer, since_ns: int, wait_ms: int) -> None:
+        self.name = name
+        self.write = write
+        self.on_done = on_done
+        self.writer = writer
+        self.since_ns = since_ns
+        self.deadline_ns = since_ns + wait_ms * 1_000_000
+
+
+class Admission:
+    """The way of a write to the engine."""
+
+    def __init__(self, engine: Engine, pressure: Pressure, on_parked: Callable[[], None]) -> None:
+        """`on_parked` is called when a write begins to wait: `pump` has to be called until none does."""
+        self._engine = engine
+        self._pressure = pressure
+        self._on_parked = on_parked
+        self._parked: deque[_Parked] = deque()
+        self.shut = False
+        """Whether writes are held back; the governor says so."""
+
+    @property
+    def parked(self) -> int:
+        """How many writes wait."""
+        return len(self._parked)
+
+    def write(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:
+        """Append, now or when there is room; `on_done` gets the ticket, whose context is `writer`.
+
+        Raises where the write is refused at once; `writer.fail` is called where it is refused later.
+        """
+        held = (self.shut and not write.disable_backpressure) or self._parked
+        if not held:
+            try:
+                self._engine.write(name, write, on_done, writer)
+            except QueueFull:
+                pass
+            else:
+                return
+        if len(self._parked) >= PARKED_MAX:
+            raise self._refusal()
+        wait_ms = OPTED_OUT_WAIT_MS_MAX if write.disable_backpressure else WAIT_MS_MAX
+        now_ns = self._engine.clock.elapsed_ns()
+        self._parked.append(_Parked(name, write, on_done, writer, now_ns, wait_ms))
+        self._on_parked()
+
+    def pump(self) -> None:
+        """Let parked writes go on as far as there is room, and refuse those that have waited long enough."""
+        now_ns = self._engine.clock.elapsed_ns()
+        full = False
+        kept: deque[_Parked] = deque()
+        parked, self._parked = self._parked, kept
+        for each in parked:
+            writer = each.writer
+            if not full and not (self.shut and not each.write.disable_backpressure):
+                writer.throttled_ns = now_ns - each.since_ns
+                try:
+                    self._engine.write(each.name, each.write, each.on_done, writer)
+                    continue
+                except QueueFull:
+                    full = True
+                except TopicsError as error:
+                    writer.fail(error)
+                    continue
+            if now_ns >= each.deadline_ns:
+                writer.fail(self._refusal())
+            else:
+                kept.append(each)
+
+    def _refusal(self) -> Throttled:
+        return Throttled(
+            "the server is under pressure; retry later, or set disable_backpressure to wait instead",
+            retry_after_ms=self._pressure.retry_after_ms,
+        )
