@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from topics.clock import Clock
 from topics.errors import TopicsError
 from topics.storage import block, frame, snapshot
+from topics.storage.block import Extent
 from topics.storage.disk import Disk
 from topics.storage.job import run_inline
 from topics.storage.recovery import SectionLoaded, Started, TopicLoaded
 from topics.storage.replay import Appended, Control, Damaged
+from topics.storage.sealed import Corrupt, Miss
+from topics.storage.segment import Builder
+from topics.storage.segments import Segment
 from topics.storage.store import Store
 from topics.testing.clock import ManualClock
 from topics.testing.disk import FakeDisk
@@ -161,3 +165,169 @@ class Writer:
             if ticket.committed is not None and of_gate == gated
             for i in range(n)
         }
+
+
+class Mini:
+    """A small engine over a store: topics of records, deletes, seals, checkpoints, moves and drops; no retention.
+
+    It does with storage what the engine does, in the same order, and keeps beside it what it has promised.
+    """
+
+    def __init__(self, disk: Disk, **options: Any) -> None:
+        self.disk = disk
+        self.extents: dict[int, list[Extent]] = {}
+        self.segments: dict[int, list[Segment]] = {}
+        self.heads: dict[int, int] = {}
+        self.lost: set[tuple[int, int]] = set()
+        self.damage: list[Any] = []
+        options = {"wal_file_bytes": 4096, "cold_directory": "/cold", **options}
+        self.store = Store(DIRECTORY, disk=disk, clock=ManualClock(), **options)
+        self.store.open()
+        for event in self.store.recover():
+            self._recover(event)
+        self.store.segments.sweep()
+        self.store.start()
+        if isinstance(disk, FakeDisk):
+            disk.monitor.attach(self.store)
+
+    def _recover(self, event: Any) -> None:
+        if isinstance(event, TopicLoaded):
+            topic_id = event.state.id
+            loaded = self.store.segments.load(topic_id, event.state.segments)
+            self.segments[topic_id] = loaded.segments
+            self.extents[topic_id] = [sealed for found in loaded.segments for sealed in found.blocks]
+            self.extents[topic_id] += event.blocks
+            self.heads[topic_id] = event.state.head_seq
+            self.damage += loaded.damage
+            for damage in loaded.damage:
+                self._lose(damage.lost)
+        elif isinstance(event, Appended):
+            self.extents.setdefault(event.topic_id, []).append(event.block)
+            self.heads[event.topic_id] = event.block.last_seq
+        elif isinstance(event, Control):
+            if event.kind == frame.DELETE:
+                for first, last in event.payload.ranges:
+                    self._delete(event.topic_id, first, last)
+        elif isinstance(event, Damaged):
+            self.damage.append(event)
+            for lost in event.lost:
+                self._lose(lost)
+
+    def _lose(self, lost: Any) -> None:
+        self.lost |= {(lost.topic_id, lost.first_seq + i) for i in range(lost.n)}
+
+    def append(self, topic_id: int, datas: list[bytes], tags: list[bytes | None] | None = None) -> Ticket:
+        """One gated append."""
+        first_seq = self.heads.get(topic_id, 0) + 1
+        made = block.encode(topic_id, first_seq, first_seq, datas, tags=tags)
+        ticket = Ticket()
+        encoded = frame.append(self.store.next_lsn(), topic_id, first_seq, len(datas), made.raw)
+        self.store.shard_of(topic_id).submit(encoded, True, ticket)
+        self.extents.setdefault(topic_id, []).append(made)
+        self.heads[topic_id] = made.last_seq
+        return ticket
+
+    def delete(self, topic_id: int, first: int, last: int) -> Ticket:
+        """One gated delete of the seqs first to last."""
+        ticket = Ticket()
+        payload = frame.Delete(0, [(first, last)], 1)
+        encoded = frame.control(frame.DELETE, self.store.next_lsn(), topic_id, payload)
+        self.store.shard_of(topic_id).submit(encoded, True, ticket)
+        self._delete(topic_id, first, last)
+        return ticket
+
+    def _delete(self, topic_id: int, first: int, last: int) -> None:
+        for extent in self.extents.get(topic_id, []):
+            i = max(first, extent.first_seq) - extent.first_seq
+            j = min(last, extent.last_seq) - extent.first_seq + 1
+            if i < j:
+                resolve(lambda extent=extent, i=i, j=j: extent.delete(i, j))
+
+    def turn(self) -> None:
+        """One turn of the loop."""
+        self.store.write()
+        run_inline(self.store.jobs())
+
+    def seal(self, topic_id: int, *, during: Callable[[], None] | None = None) -> None:
+        """Turn the Blocks in memory of a topic into a segment; `during` runs while the job does."""
+        tail = [extent for extent in self.extents[topic_id] if isinstance(extent, block.Block)]
+        builder = Builder(topic_id)
+        for found in tail:
+            builder.add(found)
+
+        def on_sealed(made: Segment | None, error: BaseException | None) -> None:
+            assert error is None
+            assert made is not None
+            self.segments.setdefault(topic_id, []).append(made)
+            rest = [extent for extent in self.extents[topic_id] if extent not in tail]
+            self.extents[topic_id] = sorted([*rest, *made.blocks], key=lambda extent: extent.first_seq)
+
+        job = self.store.segments.seal_job(builder, on_sealed)
+        job.run()
+        if during is not None:
+            during()
+        job.done(None)
+
+    def relocate(self, topic_id: int, *, during: Callable[[], None] | None = None) -> None:
+        """Move the oldest hot segment to the cold tier."""
+        found = next(found for found in self.segments[topic_id] if not found.is_cold)
+        job = self.store.segments.relocate_job(found)
+        assert job is not None
+        job.run()
+        if during is not None:
+            during()
+        job.done(None)
+
+    def drop(self, topic_id: int) -> list[int]:
+        """Give up the oldest segment, as eviction does; its seqs."""
+        found = self.segments[topic_id].pop(0)
+        self.store.segments.drop(found)
+        self.extents[topic_id] = [
+            extent for extent in self.extents[topic_id] if getattr(extent, "segment", None) is not found
+        ]
+        return list(range(found.first_seq, found.last_seq + 1))
+
+    def checkpoint(self) -> None:
+        """Everything that has committed, as a checkpoint."""
+        self.store.settle()
+        lsn = self.store.last_lsn
+        sections: list[bytes] = []
+        essential: list[int] = []
+        for topic_id, head in sorted(self.heads.items()):
+            refs = [found.ref for found in self.segments.get(topic_id, [])]
+            essential.append(len(sections))
+            state = snapshot.TopicState(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head, segments=refs)
+            sections.append(snapshot.topic_section(state))
+            for extent in self.extents.get(topic_id, []):
+                if isinstance(extent, block.Block):
+                    encoded = extent.encoded()
+                    sections.append(snapshot.block_section(lsn, topic_id, extent.first_seq, extent.n, encoded))
+        job = self.store.checkpoint(sections, essential, lsn=lsn, next_topic_id=99)
+        assert job is not None
+        run_inline([job])
+
+    def records(self) -> dict[tuple[int, int], bytes]:
+        """Every live record; a damaged Block counts as lost."""
+        there: dict[tuple[int, int], bytes] = {}
+        for topic_id, extents in self.extents.items():
+            for extent in extents:
+                try:
+                    found = resolve(extent.block)
+                except Corrupt as corrupt:
+                    self.damage.append(corrupt)
+                    self._lose(corrupt.lost)
+                    continue
+                for i, j in extent.live_runs(0, extent.n):
+                    for k in range(i, j):
+                        there[topic_id, extent.first_seq + k] = found.data(k)
+        return there
+
+
+def resolve(command: Callable[[], Any]) -> Any:
+    """Execute a command as a driver does: run the job of a Miss, then try again."""
+    for _ in range(100):
+        try:
+            return command()
+        except Miss as miss:
+            run_inline([miss.job])
+    raise AssertionError("the command never had what it needs")

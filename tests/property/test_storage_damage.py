@@ -12,8 +12,8 @@ import random
 import pytest
 
 from tests.property.test_storage_crash import checkpoint, recover
-from tests.storage import DIRECTORY, Writer, open_store
-from topics.storage import frame, recovery, scan
+from tests.storage import DIRECTORY, Mini, Writer, open_store, resolve
+from topics.storage import block, frame, recovery, scan, segment
 from topics.testing.disk import FakeDisk
 
 
@@ -133,3 +133,73 @@ def test_read_used_keeps_what_stands_behind_zeros() -> None:
     assert size == (9 << 20) + 3
     assert data[9 << 20 :].startswith(b"end")
     assert data[: 9 << 20] == bytes(9 << 20)
+
+
+def sealed() -> tuple[FakeDisk, dict[tuple[int, int], bytes]]:
+    disk = FakeDisk()
+    mini = Mini(disk)
+    for k in range(3):
+        tags: list[bytes | None] = [b"a", None, b"b/%d" % k]
+        mini.append(5, [b'"%d-%d"' % (k, i) for i in range(3)], tags)
+        mini.turn()
+    mini.seal(5)
+    mini.delete(5, 5, 5)
+    mini.turn()
+    mini.checkpoint()
+    everything = mini.records()
+    disk.crash("kill", random.Random(1))
+    return disk, everything
+
+
+@pytest.mark.parametrize("suffix", [".data", ".idx"])
+def test_a_wrong_byte_anywhere_in_a_segment_loses_only_what_is_named(suffix: str) -> None:
+    """Issue 3 §6: exact, explicit, never a valid Block dropped; a damaged index costs nothing at all."""
+    disk, everything = sealed()
+    (path,) = (path for path in disk.files() if path.endswith(suffix))
+    flags: set[int] = set()
+    for place in segment.scan_blocks(disk.files()[path]) if suffix == ".data" else []:
+        flags |= set(range(place.offset + place.length, place.offset + place.length + place.n))
+    for offset in range(len(disk.files()[path])):
+        damaged = flip(disk, path, offset, 0xFF)
+        mini = Mini(damaged)
+        there = mini.records()
+        if offset in flags:
+            # No checksum covers a flag: a wrong one brings back the deleted record, and never takes a live one.
+            assert set(there) - set(everything) <= {(5, 5)}
+            assert set(everything) <= set(there)
+            continue
+        assert there.keys() | mini.lost >= everything.keys(), f"silent loss at {offset}"
+        assert there.keys().isdisjoint(mini.lost)
+        assert all(everything[key] == data for key, data in there.items())
+        assert len(mini.lost) in ({0, 3} if suffix == ".data" else {0})
+        resolve(mini.segments[5][0].tags)
+        assert mini.damage or mini.store.segments.corrupt_total, f"the damage at {offset} went unnoticed"
+        again = Mini(_killed(damaged))
+        assert again.records() == there, f"a second start reads {offset} otherwise"
+
+
+def _killed(disk: FakeDisk) -> FakeDisk:
+    disk.crash("kill", random.Random(1))
+    return disk
+
+
+def test_damage_sweep_catches_a_block_read_without_its_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: the Block's checksum is not looked at."""
+    monkeypatch.setattr(block, "xxh3_64_intdigest", _Anything)
+    with pytest.raises(AssertionError):
+        test_a_wrong_byte_anywhere_in_a_segment_loses_only_what_is_named(".data")
+
+
+class _Anything(int):
+    """A checksum that equals every other."""
+
+    def __new__(cls, data: object) -> _Anything:
+        return super().__new__(cls, 0)
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__

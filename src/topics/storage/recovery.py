@@ -10,8 +10,9 @@
    came before the checkpoint reached it): ignore it.
 
 What it does to the directory, and why a second run changes nothing: damaged bytes are copied to quarantine under a name
-made of their place; a torn end is cut off; a torn hole is overlaid with a VOID frame; and the files of the last
-generation are synced, so that what this process has read cannot be lost later by a failing power supply. All of it
+made of their place; a torn end is cut off; a torn hole is overlaid with a VOID frame; and the directories and the files
+of the last generation are synced, so that what this process has read, and acts upon, cannot be lost later by a failing
+power supply (a process may die between a rename and the sync of its directory; the next one sees the name). All of it
 happens before the next generation begins, so torn regions exist only in the last one: in every older file a bad region
 is corruption, today and at every later start.
 """
@@ -71,6 +72,7 @@ class Recovery:
         self.last_generation = 0
         self.snapshot_number = 0
         self.files: dict[WalName, int] = {}
+        self.used_bytes: dict[WalName, int] = {}
         self.frames = 0
         self.corrupt_regions = 0
         self.torn_regions = 0
@@ -105,11 +107,12 @@ class Recovery:
             yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=attrgetter("lsn"))
 
     def _clear_temporary(self) -> None:
-        """Remove what a crash left half made."""
+        """Remove what a crash left half made, and make the names that are there durable."""
         for directory in (self._wal, self._snapshots, self._quarantine):
             for name in self._disk.list(directory):
                 if name.endswith(walfile.TEMPORARY_SUFFIX):
                     self._disk.unlink(f"{directory}/{name}")
+            self._disk.sync_dir(directory)
 
     def _wal_names(self) -> list[WalName]:
         names = sorted(name for name in map(walfile.parse_name, self._disk.list(self._wal)) if name is not None)
@@ -201,6 +204,7 @@ class Recovery:
                 if behind is None:
                     break
                 at = behind
+            self.used_bytes[name] = at
             if name.generation == self.last_generation:
                 if cut is not None:
                     self._disk.truncate(handle, cut)

@@ -41,6 +41,9 @@ from topics.storage import snapshot, walfile
 from topics.storage.disk import Disk
 from topics.storage.job import Job, Task, run_inline
 from topics.storage.recovery import Event, Recovery
+from topics.storage.sealed import CACHE_BYTES
+from topics.storage.segments import Segments
+from topics.storage.tier import DirectoryTier
 from topics.storage.wal import FILE_BYTES, QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
 from topics.storage.walfile import UnknownFormat, WalName
 
@@ -59,6 +62,15 @@ def shard_index(topic_id: int, shards: int) -> int:
     return ((topic_id * _GOLDEN & _MASK) >> 32) % shards
 
 
+def _done(removal: Callable[[], None]) -> bool:
+    """Do a removal; False where it failed and is to be tried again, with the next checkpoint."""
+    try:
+        removal()
+    except OSError:
+        return False
+    return True
+
+
 class Store:
     """A data directory and everything in it."""
 
@@ -73,6 +85,8 @@ class Store:
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         sync_interval_ns: int = SYNC_INTERVAL_NS,
         min_free_bytes: int = MIN_FREE_BYTES,
+        cold_directory: str | None = None,
+        block_cache_bytes: int = CACHE_BYTES,
     ) -> None:
         assert shards >= 1
         self.directory = directory
@@ -96,7 +110,19 @@ class Store:
         self._recovered = False
         self._old_files: dict[WalName, int] = {}
         self._checkpointing = False
-        self._doomed: list[str] = []
+        self._bytes_checkpointed = 0
+        self._removals: list[Callable[[], None]] = []
+        cold = None
+        if cold_directory is not None:
+            cold = DirectoryTier("cold", disk, cold_directory, cached_reads=False)
+        self.segments = Segments(
+            disk,
+            self.segment_directory,
+            self.quarantine_directory,
+            cold=cold,
+            cache_bytes=block_cache_bytes,
+            after_checkpoint=self.after_checkpoint,
+        )
 
     @property
     def wal_directory(self) -> str:
@@ -166,6 +192,7 @@ class Store:
         `store.recovery.progress` tells meanwhile how far it is.
         """
         assert self._lock is not None, "open() comes first"
+        self.segments.open()
         yield from self.recovery.events()
         self._recovered = True
         self._lsn = self.recovery.last_lsn
@@ -230,6 +257,10 @@ class Store:
         jobs, self._queued = self._queued, []
         for shard in self.shards:
             jobs += shard.jobs(now_ns)
+        if self.segments.flips:
+            flip = self.segments.flip_job()
+            if flip is not None:
+                jobs.append(flip)
         return jobs
 
     def next_due_ns(self) -> int | None:
@@ -251,8 +282,9 @@ class Store:
         `sections` are made with snapshot.py, and `essential` are the indices of those to be written twice (every
         TOPIC). `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic whose
         own state is newer says so in its section. Include only what has committed: a gated frame that still waits for
-        its sync must have an lsn above. Once the snapshot is durable, the one before it, the WAL files that it covers
-        and everything given to `unlink_after_checkpoint` before this call are removed.
+        its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
+        snapshot is durable, the one before it and the WAL files that it covers are removed, and everything given to
+        `after_checkpoint` before this call is done. `on_done` gets the error, or None, at the end.
         """
         for shard in self.shards:
             if shard.read_only is not None:
@@ -260,6 +292,7 @@ class Store:
         if self._checkpointing:
             return None
         self._checkpointing = True
+        bytes_written = sum(shard.bytes_written_total for shard in self.shards)
         number = self.recovery.snapshot_number + 1
         boot = walfile.boot_digest(self.disk.boot_id())
         header = snapshot.Header(number, lsn, boot, next_topic_id, clean)
@@ -267,27 +300,32 @@ class Store:
         for shard in self.shards:
             shard.rotate_for_trim()
             covered += shard.trimmable(lsn)
-        doomed, self._doomed = self._doomed, []
+        removals, self._removals = self._removals, []
         twice = list(essential)
+        write_flips, flips_written = self.segments.checkpoint_flips()
         durable: list[bool] = []
 
         def work() -> None:
+            write_flips()
             snapshot.write(self.disk, self.snapshot_directory, header, sections, twice)
             durable.append(True)
-            self._remove_replaced(number, covered, doomed)
+            self._remove_replaced(number, covered)
+            removals[:] = [removal for removal in removals if not _done(removal)]
 
         def finish(error: BaseException | None) -> None:
             self._checkpointing = False
             if durable:
                 self._checkpointed(header, covered)
-            if error is not None:
-                self._doomed = doomed + self._doomed
+                self._bytes_checkpointed = bytes_written
+            else:
+                flips_written(error)
+            self._removals = removals + self._removals
             if on_done is not None:
                 on_done(error)
 
         return Task("checkpoint", work, finish)
 
-    def _remove_replaced(self, number: int, covered: list[WalName], doomed: list[str]) -> None:
+    def _remove_replaced(self, number: int, covered: list[WalName]) -> None:
         """Unlink what a durable snapshot has replaced. Oldest first, so that a crash leaves no hole in the WAL."""
         disk = self.disk
         for name in disk.list(self.snapshot_directory):
@@ -300,13 +338,6 @@ class Store:
             if disk.exists(path):
                 disk.unlink(path)
         disk.sync_dir(self.wal_directory)
-        directories = set()
-        for path in doomed:
-            if disk.exists(path):
-                disk.unlink(path)
-                directories.add(path.rpartition("/")[0])
-        for directory in sorted(directories):
-            disk.sync_dir(directory)
 
     def _checkpointed(self, header: snapshot.Header, covered: list[WalName]) -> None:
         self.recovery.snapshot_number = header.number
@@ -318,14 +349,18 @@ class Store:
         for shard in self.shards:
             shard.trimmed(gone)
 
-    def unlink_after_checkpoint(self, paths: Iterable[str]) -> None:
-        """Remove these files once a checkpoint that begins after this call is durable, and no sooner."""
-        self._doomed.extend(paths)
+    def after_checkpoint(self, removal: Callable[[], None]) -> None:
+        """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.
+
+        It may be done again where it failed, so it must not mind that.
+        """
+        self._removals.append(removal)
 
     @property
     def wal_bytes(self) -> int:
-        """How many bytes of frames a restart would have to read now, roughly: by which to decide on a checkpoint."""
-        return sum(shard.live_bytes for shard in self.shards)
+        """How many bytes of frames a restart would have to apply now: by which to decide on a checkpoint."""
+        old = sum(self.recovery.used_bytes[name] for name in self._old_files)
+        return old + sum(shard.bytes_written_total for shard in self.shards) - self._bytes_checkpointed
 
     def settle(self) -> None:
         """Write and sync everything that is queued, here and now, and commit its tickets."""
@@ -349,6 +384,7 @@ class Store:
         for shard in self.shards:
             shard.close()
         self.shards = ()
+        self.segments.close()
         if self._lock is not None:
             self.disk.unlock(self._lock)
             self._lock = None

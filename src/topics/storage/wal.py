@@ -152,11 +152,6 @@ class Shard:
         return self._queue_bytes + self._waiting_bytes
 
     @property
-    def live_bytes(self) -> int:
-        """How many bytes of this generation's files hold frames that are not trimmed yet."""
-        return sum(file.at for file in (*self._retired, *self._trimmable, self._file))
-
-    @property
     def read_only(self) -> StorageReadOnly | None:
         """Why the shard takes no writes, or None while it does."""
         return self._poison

@@ -1,0 +1,222 @@
+"""SealedBlock: a Block on disk as the log of a topic sees it, and the cache that its content is read through.
+
+In memory a sealed Block is a directory entry: seqs, times, totals, and its delete flags once there are any. Its content
+is read when `block()` is called, with a read that never waits: what the kernel has in memory is there at once. What it
+has not raises `Miss`, which carries the job that reads it; the driver runs the job and executes the command again. So a
+cold page stops one request and never the loop.
+
+A Block whose bytes do not match their checksum raises `Corrupt`, which names the records; the bytes are kept in
+quarantine, and the engine turns it into a lost range. A cold store that cannot be reached fails that one read with
+ColdUnavailable and is asked again by the next.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from topics.errors import ColdUnavailable, Internal, TopicsError
+from topics.storage import block
+from topics.storage.block import DELETED, Block, Extent
+from topics.storage.job import Job
+from topics.storage.scan import LostRecords
+from topics.storage.segment import Place, Tags
+
+if TYPE_CHECKING:
+    from topics.storage.segments import Segment
+
+CACHE_BYTES: Final = 64 << 20
+
+
+class Miss(Exception):
+    """The bytes are not in memory: run `job`, then execute the command again."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        super().__init__("the bytes have to be read first")
+
+
+class Corrupt(Exception):
+    """The stored bytes are damaged: the records of `lost` cannot be read any more."""
+
+    def __init__(self, path: str, offset: int, length: int, lost: LostRecords, quarantined: str = "") -> None:
+        self.path = path
+        self.offset = offset
+        self.length = length
+        self.lost = lost
+        self.quarantined = quarantined
+        super().__init__(f"{path}: damaged at {offset}, {length} bytes")
+
+
+class BlockCache:
+    """Blocks and tags read from segments, the least recently used given up first beyond `bytes_max`."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.hits_total = 0
+        self.misses_total = 0
+        self._entries: OrderedDict[object, tuple[Block | Tags | TopicsError | Corrupt, int]] = OrderedDict()
+
+    def get(self, key: object) -> Block | Tags | None:
+        """What is kept under this key. A failure that was kept is raised, once."""
+        entry = self._entries.get(key)
+        if entry is None:
+            self.misses_total += 1
+            return None
+        found = entry[0]
+        if isinstance(found, Exception):
+            self.drop(key)
+            raise found
+        self._entries.move_to_end(key)
+        self.hits_total += 1
+        return found
+
+    def put(self, key: object, value: Block | Tags | TopicsError | Corrupt) -> None:
+        """Keep a value. The newest one always stays, whatever its size, so that a command can go on with it."""
+        self.drop(key)
+        # Decoded columns take about as much again as the bytes.
+        size = 2 * len(value.raw) if isinstance(value, Block) else 2 * getattr(value, "size_bytes", 100)
+        self._entries[key] = (value, size)
+        self.bytes += size
+        while self.bytes > self.bytes_max and len(self._entries) > 1:
+            _, (_, freed) = self._entries.popitem(last=False)
+            self.bytes -= freed
+
+    def drop(self, key: object) -> None:
+        """Forget what is kept under this key."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self.bytes -= entry[1]
+
+
+class SealedBlock(Extent):
+    """One Block of a sealed segment."""
+
+    __slots__ = ("flags_at", "length", "offset", "segment")
+
+    def __init__(self, segment: Segment, place: Place, flags_at: int) -> None:
+        super().__init__(place.first_seq, place.n, place.first_ts, place.last_ts, place.size_bytes)
+        self.segment = segment
+        self.flags_at = flags_at
+        self.offset = place.offset
+        self.length = place.length
+
+    def block(self) -> Block:
+        """The content, with the flags as they are now. Raises Miss, Corrupt or ColdUnavailable."""
+        segment = self.segment
+        key = (segment.name, self.offset)
+        found = segment.cache.get(key)
+        if found is None:
+            found = self._load(key)
+        assert isinstance(found, Block)
+        found.flags = self.flags
+        found.live = self.live
+        found.live_bytes = self.live_bytes
+        return found
+
+    def _load(self, key: object) -> Block:
+        segment = self.segment
+        try:
+            data = segment.tier.read_now(segment.name.data_file, self.offset, self.length)
+        except OSError as error:
+            raise unreadable(segment, error) from error
+        if data is None:
+            raise Miss(_Read(self, key))
+        found = self.decode(data)
+        segment.cache.put(key, found)
+        return found
+
+    def decode(self, data: bytes) -> Block:
+        """The Block in these bytes, checked. Raises Corrupt."""
+        try:
+            found, _ = block.decode(data, with_flags=False)
+            if (found.first_seq, found.n) == (self.first_seq, self.n):
+                return found
+        except block.BlockError:
+            pass
+        raise self.corrupt(data)
+
+    def corrupt(self, data: bytes) -> Corrupt:
+        """What to say about a damaged Block; its bytes go to quarantine."""
+        segment = self.segment
+        kept = segment.quarantine(segment.name.data_file, self.offset, data)
+        lost = LostRecords(segment.name.topic_id, self.first_seq, self.n)
+        return Corrupt(segment.name.data_file, self.offset, self.length, lost, kept)
+
+    def size_bytes(self, i: int, j: int) -> int:
+        """What the records [i, j) count towards `bytes`, deleted or not. May raise as `block` does."""
+        return self.block().size_bytes(i, j)
+
+    def ts_index(self, cutoff: int) -> int:
+        """The index of the first record whose ts is at least `cutoff`, or n. May raise as `block` does."""
+        if cutoff <= self.first_ts:
+            return 0
+        return self.n if cutoff > self.last_ts else self.block().ts_index(cutoff)
+
+    def ts_at(self, i: int) -> int:
+        """The ts of record i. May raise as `block` does."""
+        if i == 0:
+            return self.first_ts
+        return self.last_ts if i == self.n - 1 else self.block().ts_at(i)
+
+    def delete(self, i: int, j: int) -> tuple[int, int]:
+        """Flag the records [i, j) deleted, here and, by a later job, on disk. May raise as `block` does, before."""
+        count, size = super().delete(i, j)
+        if count:
+            self.segment.flip(self, i, j)
+        return count, size
+
+    def take_flags(self, flags: bytes) -> None:
+        """Take the flags that stand on disk."""
+        assert len(flags) == self.n
+        at = flags.find(DELETED)
+        while at >= 0:
+            end = at
+            while end < self.n and flags[end] == DELETED:
+                end += 1
+            super().delete(at, end)
+            at = flags.find(DELETED, end)
+
+    def take_flags_unread(self, flags: bytes) -> None:
+        """Take flags over where the content is out of reach: the bytes that are left are estimated until it is read."""
+        deleted = flags.count(DELETED)
+        if deleted:
+            self.flags = bytearray(flags)
+            self.live = self.n - deleted
+            self.live_bytes = self.live_bytes * self.live // self.n
+
+
+class _Read:
+    """The job that brings one Block into the cache."""
+
+    __slots__ = ("_found", "_key", "_sealed", "name")
+
+    def __init__(self, sealed: SealedBlock, key: object) -> None:
+        self.name = "read"
+        self._sealed = sealed
+        self._key = key
+        self._found: Block | None = None
+
+    def run(self) -> None:
+        """Read and check the Block."""
+        sealed = self._sealed
+        segment = sealed.segment
+        self._found = sealed.decode(segment.tier.read(segment.name.data_file, sealed.offset, sealed.length))
+
+    def done(self, error: BaseException | None) -> None:
+        """Keep the Block, or what went wrong, for the command that waits."""
+        segment = self._sealed.segment
+        if isinstance(error, Corrupt):
+            segment.cache.put(self._key, error)
+        elif error is not None:
+            segment.cache.put(self._key, unreadable(segment, error))
+        elif self._found is not None:
+            segment.cache.put(self._key, self._found)
+
+
+def unreadable(segment: Segment, error: BaseException) -> TopicsError:
+    """What to answer where a segment's file cannot be read."""
+    if segment.is_cold:
+        return ColdUnavailable(f"The cold store that holds these records cannot be read right now: {error}")
+    return Internal(f"{segment.name.data_file} cannot be read: {error}")

@@ -1,0 +1,494 @@
+"""Segments: all sealed segments of a data directory, in the hot tier and the cold one.
+
+What the engine does with it, on its own thread:
+
+    builder = Builder(topic_id); builder.add(block) ...       # in slices; small Blocks merged first
+    job = segments.seal_job(builder, on_sealed)               # on_sealed(segment | None, error) when durable
+    segment.blocks                                            # SealedBlocks to put in the place of the Blocks
+    sealed.delete(i, j)                                       # the flips are written by a job that `store.jobs` gives,
+                                                              # at the latest before the next checkpoint
+    segment.tags()                                            # the tag index, as Blocks are read: may raise Miss
+    job = segments.relocate_job(segment, on_moved)            # to the cold tier
+    segments.drop(segment)                                    # its files go after the next checkpoint
+    segments.load(topic_id, refs) -> Loaded                   # at a start, for what the checkpoint lists
+    segments.sweep()                                          # at a start, once everything was loaded
+
+Rules that this file keeps:
+
+1. A segment is listed by a checkpoint only after its files are durable, and its files go only after a checkpoint that
+   does not list it is durable. Until then the WAL holds its records as well. So a crash at any point leaves either the
+   segment or the records, and at a start every file that no checkpoint lists is removed (`sweep`).
+2. A delete flag on disk only ever goes from live to deleted, and is there before a checkpoint trims the DELETE frame
+   that said so.
+3. Relocation copies the records, makes the copy durable, writes the flags beside the index, and only then changes over.
+   The hot records go with the checkpoint after that. As long as they are there, a start takes the segment for hot, with
+   every flag that either place has: so a crash at any point of a move just undoes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from topics.errors import TopicsError
+from topics.storage import block, quarantine, segment
+from topics.storage.block import DELETED, Block
+from topics.storage.disk import Disk
+from topics.storage.job import Job, Task
+from topics.storage.scan import LostRecords
+from topics.storage.sealed import CACHE_BYTES, BlockCache, Corrupt, Miss, SealedBlock, unreadable
+from topics.storage.segment import DATA_MAGIC, FLAGS_MAGIC, HEADER_BYTES, INDEX_MAGIC, Builder, Place, SegmentName, Tags
+from topics.storage.snapshot import SegmentRef
+from topics.storage.tier import DirectoryTier, Tier
+
+_Flips = dict["Segment", list[tuple[SealedBlock, int, int]]]
+
+
+class Segment:
+    """One sealed segment: where it is and what Blocks it has."""
+
+    def __init__(
+        self, owner: Segments, name: SegmentName, tier: Tier, places: Sequence[Place], data_bytes: int
+    ) -> None:
+        self.name = name
+        self.tier = tier
+        self.cache = owner.cache
+        self.data_bytes = data_bytes
+        self.records = sum(place.n for place in places)
+        self.blocks: list[SealedBlock] = []
+        self.moving = False
+        self.dropped = False
+        self.index_blocks = len(places)
+        self._owner = owner
+        flags_at = 0
+        for place in places:
+            self.blocks.append(SealedBlock(self, place, flags_at))
+            flags_at += place.n
+
+    @property
+    def ref(self) -> SegmentRef:
+        """How a checkpoint lists it."""
+        return SegmentRef(self.name.first_seq, self.records)
+
+    @property
+    def first_seq(self) -> int:
+        """The seq of the first record."""
+        return self.name.first_seq
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the last record."""
+        return self.blocks[-1].last_seq
+
+    @property
+    def last_ts(self) -> int:
+        """The ts of the last record."""
+        return self.blocks[-1].last_ts
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether its records are in the cold tier."""
+        return self.tier is not self._owner.hot
+
+    @property
+    def live(self) -> int:
+        """How many records are not deleted."""
+        return sum(sealed.live for sealed in self.blocks)
+
+    def tags(self) -> Tags:
+        """The tag index; raises Miss where it has to be read, or, being damaged, made again first."""
+        key = (self.name, "tags")
+        found = self.cache.get(key)
+        if found is None:
+            try:
+                data = self._owner.hot.read_now(
+                    self.name.index_file, segment.directory_bytes(self.index_blocks), 1 << 30
+                )
+                found = None if data is None else Tags(data, self.name.first_seq)
+            except (OSError, block.BlockError):
+                found = None
+            if found is None:
+                raise Miss(self._owner.tags_job(self, key))
+            self.cache.put(key, found)
+        assert isinstance(found, Tags)
+        return found
+
+    def flip(self, sealed: SealedBlock, i: int, j: int) -> None:
+        """Note that the flags [i, j) of a Block are to be written."""
+        self._owner.flips.setdefault(self, []).append((sealed, i, j))
+
+    def quarantine(self, file: str, offset: int, data: bytes) -> str:
+        """Keep a copy of damaged bytes."""
+        return self._owner.quarantine(file, offset, data)
+
+
+class Loaded(NamedTuple):
+    """What a start found of a topic's segments. Damage whose `lost.n` is 0 cost nothing, but is to be told."""
+
+    segments: list[Segment]
+    damage: list[Corrupt]
+
+
+class Segments:
+    """The sealed segments of one data directory."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        quarantine_directory: str,
+        *,
+        cold: Tier | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        after_checkpoint: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.hot = DirectoryTier("hot", disk, directory)
+        self.cold = cold
+        self.cache = BlockCache(cache_bytes)
+        self.flips: _Flips = {}
+        self.corrupt_total = 0
+        self._disk = disk
+        self._quarantine = quarantine_directory
+        self._after_checkpoint = after_checkpoint
+        self._flipping: _Flips | None = None
+        self._known: set[SegmentName] = set()
+
+    def open(self) -> None:
+        """Clear up what a crash left half done, before anything is read. The cold store may be out of reach."""
+        self.hot.clean()
+        if self.cold is not None:
+            with contextlib.suppress(OSError):
+                self.cold.clean()
+
+    def quarantine(self, file: str, offset: int, data: bytes) -> str:
+        """Keep a copy of damaged bytes; the path of the copy."""
+        self.corrupt_total += 1
+        return quarantine.keep(self._disk, self._quarantine, file, offset, data)
+
+    def seal_job(self, builder: Builder, on_sealed: Callable[[Segment | None, BaseException | None], None]) -> Job:
+        """Write a segment. Deletes that came since the Blocks were added are taken over when it is done."""
+        name = builder.name
+        index, parts = builder.index(), builder.data_parts()
+
+        def work() -> None:
+            self.hot.put(name.index_file, [index])
+            self.hot.put(name.data_file, parts)
+
+        def finish(error: BaseException | None) -> None:
+            if error is not None:
+                on_sealed(None, error)
+                return
+            made = Segment(self, name, self.hot, builder.places, builder.data_bytes)
+            self._known.add(name)
+            for sealed, source, written in zip(made.blocks, builder.sources, builder.written_flags, strict=True):
+                # The content is in memory still: it seeds the cache, so that totals need no read.
+                size_bytes = sealed.live_bytes
+                content = Block(source.raw, source.first_seq, source.n, source.first_ts, source.last_ts, size_bytes)
+                self.cache.put((name, sealed.offset), content)
+                sealed.take_flags(written)
+                if source.flags is not None:
+                    _delete_also(sealed, source.flags)
+            on_sealed(made, None)
+
+        return Task("seal", work, finish)
+
+    def flip_job(self) -> Job | None:
+        """The writing of all delete flags that are not on disk yet, or None where there are none, or one runs."""
+        if self._flipping is not None:
+            return None
+        taken = self._take_flips()
+        if not taken:
+            return None
+        self._flipping = taken
+
+        def finish(error: BaseException | None) -> None:
+            self._flipping = None
+            if error is not None:
+                # The WAL still covers them: they are tried again, at the latest with the next checkpoint.
+                self._give_back(taken)
+
+        return Task("flip", lambda: self._write_flips(taken), finish)
+
+    def _take_flips(self) -> _Flips:
+        """The flips that can be written now: those of a segment that moves wait for the move."""
+        taken = {found: ranges for found, ranges in self.flips.items() if not found.moving}
+        for found in taken:
+            del self.flips[found]
+        return taken
+
+    def _give_back(self, taken: _Flips) -> None:
+        for found, ranges in taken.items():
+            if not found.dropped:
+                self.flips[found] = ranges + self.flips.get(found, [])
+
+    def checkpoint_flips(self) -> tuple[Callable[[], None], Callable[[BaseException | None], None]]:
+        """What a checkpoint does first: write every flip noted so far, wherever it stands; and take the outcome over.
+
+        A running flip job may not be done in time, so its flips are written here too. A segment on the move gets them
+        into its hot records, which stay until the next checkpoint, and keeps them noted for the change over.
+        """
+        moving = {found: list(ranges) for found, ranges in self.flips.items() if found.moving}
+        taken = self._take_flips()
+        running = dict(self._flipping or {})
+
+        def work() -> None:
+            for flips in (running, moving, taken):
+                self._write_flips(flips)
+
+        def finish(error: BaseException | None) -> None:
+            if error is not None:
+                self._give_back(taken)
+
+        return work, finish
+
+    def _write_flips(self, flips: _Flips) -> None:
+        for found, ranges in flips.items():
+            name = found.name
+            cold = found.is_cold
+            writes = [
+                (
+                    HEADER_BYTES + sealed.flags_at + i if cold else sealed.offset + sealed.length + i,
+                    bytes((DELETED,)) * (j - i),
+                )
+                for sealed, i, j in ranges
+            ]
+            try:
+                self.hot.patch(name.flags_file if cold else name.data_file, writes)
+            except FileNotFoundError:
+                # Dropped, and its files removed, since the flips were noted.
+                if not found.dropped:
+                    raise
+
+    def relocate_job(
+        self, found: Segment, on_moved: Callable[[BaseException | None], None] = lambda error: None
+    ) -> Job | None:
+        """Move a segment's records to the cold tier; None where there is none, or they are there or on the way."""
+        cold = self.cold
+        if cold is None or found.is_cold or found.moving or found.dropped:
+            return None
+        found.moving = True
+        # From here on, deletes are noted and wait; what was deleted before is in these flags.
+        noted = self.flips.pop(found, [])
+        flags = b"".join(bytes(sealed.n) if sealed.flags is None else bytes(sealed.flags) for sealed in found.blocks)
+        name, hot = found.name, self.hot
+        header = segment.encode_header(FLAGS_MAGIC, name, found.index_blocks, found.records, found.data_bytes)
+
+        def work() -> None:
+            cold.put(name.data_file, _chunks(hot, name.data_file, found.data_bytes))
+            hot.put(name.flags_file, [header, flags])
+
+        def finish(error: BaseException | None) -> None:
+            found.moving = False
+            if error is not None:
+                self._give_back({found: noted} if noted else {})
+            elif not found.dropped:
+                found.tier = cold
+                hot.forget(name.data_file)
+                self._after_checkpoint(lambda: hot.delete(name.data_file))
+            on_moved(error)
+
+        return Task("relocate", work, finish)
+
+    def to_relocate(self, segments: Sequence[Segment], retain_segments: int, retain_bytes: int) -> list[Segment]:
+        """Which of a topic's segments, oldest first, stand beyond what is to stay hot; the stricter bound wins."""
+        if self.cold is None:
+            return []
+        kept_bytes = 0
+        beyond: list[Segment] = []
+        for kept, found in enumerate(reversed(segments), 1):
+            kept_bytes += found.data_bytes
+            if (kept > retain_segments or kept_bytes > retain_bytes > 0) and not found.is_cold and not found.moving:
+                beyond.append(found)
+        beyond.reverse()
+        return beyond
+
+    def drop(self, found: Segment) -> None:
+        """A segment is no longer part of any topic: its files go once the next checkpoint is durable."""
+        if found.dropped:
+            return
+        found.dropped = True
+        self.flips.pop(found, None)
+        for sealed in found.blocks:
+            self.cache.drop((found.name, sealed.offset))
+        self.cache.drop((found.name, "tags"))
+        self.hot.forget(found.name.data_file)
+        self.hot.forget(found.name.index_file)
+        self._after_checkpoint(lambda: self._delete_files(found.name))
+
+    def _delete_files(self, name: SegmentName) -> None:
+        """Remove every file of a segment. Cold first: while the index is there, a failure is tried again at a start."""
+        if self.cold is not None:
+            self.cold.delete(name.data_file)
+        for file in (name.data_file, name.flags_file, name.index_file):
+            self.hot.delete(file)
+
+    def load(self, topic_id: int, refs: Iterable[SegmentRef]) -> Loaded:
+        """Open the segments that a checkpoint lists, with the delete flags on disk. Waits for the disk: at a start."""
+        loaded = Loaded([], [])
+        for ref in refs:
+            name = SegmentName(topic_id, ref.first_seq)
+            self._known.add(name)
+            found = self._load(name, ref, loaded.damage)
+            if found is not None and found.blocks:
+                loaded.segments.append(found)
+        return loaded
+
+    def _load(self, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> Segment | None:
+        index = self.hot.read(name.index_file, 0, 1 << 30) if self.hot.size(name.index_file) is not None else b""
+        header = segment.decode_header(index, INDEX_MAGIC, name.index_file)
+        places = None if header is None else segment.decode_directory(index, header[1])
+        size = self.hot.size(name.data_file)
+        tier: Tier = self.hot
+        if size is None and self.cold is not None:
+            tier = self.cold
+            with contextlib.suppress(OSError):
+                size = self.cold.size(name.data_file)
+                if size is None:
+                    tier = self.hot
+            if size is None and tier is self.cold and header is not None:
+                # Out of reach right now: take its word, reads will say so.
+                size = header[3]
+        if size is None:
+            damage.append(Corrupt(name.data_file, 0, 0, LostRecords(name.topic_id, ref.first_seq, ref.n)))
+            return None
+        if places is None:
+            kept = self.quarantine(name.index_file, 0, index)
+            damage.append(Corrupt(name.index_file, 0, len(index), LostRecords(name.topic_id, 0, 0), kept))
+            places = self._rebuild(tier, name, ref, damage)
+        found = Segment(self, name, tier, places, size)
+        self._check_data(found, size, damage)
+        self._load_flags(found, damage)
+        return found
+
+    def _check_data(self, found: Segment, size: int, damage: list[Corrupt]) -> None:
+        """Report a damaged header, and Blocks that the file is too short for."""
+        name = found.name
+        if not found.is_cold:
+            head = self.hot.read(name.data_file, 0, HEADER_BYTES)
+            if segment.decode_header(head, DATA_MAGIC, name.data_file) is None:
+                kept = self.quarantine(name.data_file, 0, head)
+                damage.append(Corrupt(name.data_file, 0, HEADER_BYTES, LostRecords(name.topic_id, 0, 0), kept))
+        for sealed in found.blocks:
+            if sealed.offset + sealed.length > size:
+                lost = LostRecords(name.topic_id, sealed.first_seq, sealed.n)
+                damage.append(Corrupt(name.data_file, sealed.offset, 0, lost))
+        found.blocks = [sealed for sealed in found.blocks if sealed.offset + sealed.length <= size]
+
+    def _rebuild(self, tier: Tier, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> list[Place]:
+        """Make the `.idx` again from the Blocks; a Block that cannot be read either is lost."""
+        data = tier.read(name.data_file, 0, 1 << 30)
+        places = segment.scan_blocks(data)
+        expected = ref.first_seq
+        missing = ref.n - sum(place.n for place in places)
+        for place in places:
+            if place.first_seq > expected and missing > 0:
+                lost = LostRecords(name.topic_id, expected, min(missing, place.first_seq - expected))
+                damage.append(Corrupt(name.data_file, 0, 0, lost))
+                missing -= lost.n
+            expected = place.first_seq + place.n
+        if missing > 0:
+            damage.append(Corrupt(name.data_file, 0, 0, LostRecords(name.topic_id, expected, missing)))
+        if places:
+            self._write_index(name, data, places)
+        return places
+
+    def _write_index(self, name: SegmentName, data: bytes, places: list[Place]) -> bytes:
+        """Write an `.idx` for these Blocks of a `.data` file; the tags in it."""
+        builder = Builder(name.topic_id, name.first_seq)
+        for place in places:
+            builder.add(block.decode(data, place.offset)[0])
+        header = segment.encode_header(INDEX_MAGIC, name, len(places), builder.records, len(data))
+        tags = builder.tags()
+        self.hot.put(name.index_file, [header, segment.encode_directory(places), tags])
+        return tags
+
+    def _load_flags(self, found: Segment, damage: list[Corrupt]) -> None:
+        """Take the delete flags over from the records, from the `.flags`, or from both where a move was cut short."""
+        beside = b""
+        if self.hot.size(found.name.flags_file) is not None:
+            beside = self.hot.read(found.name.flags_file, HEADER_BYTES, found.records)
+            if not found.is_cold:
+                self._after_checkpoint(lambda: self.hot.delete(found.name.flags_file))
+        for sealed in list(found.blocks):
+            also = beside[sealed.flags_at : sealed.flags_at + sealed.n]
+            flags = bytes(sealed.n)
+            try:
+                if not found.is_cold or not beside:
+                    flags = found.tier.read(found.name.data_file, sealed.offset + sealed.length, sealed.n)
+                if DELETED in flags or DELETED in also:
+                    content = sealed.decode(found.tier.read(found.name.data_file, sealed.offset, sealed.length))
+                    self.cache.put((found.name, sealed.offset), content)
+            except Corrupt as corrupt:
+                damage.append(corrupt)
+                found.blocks.remove(sealed)
+                continue
+            except OSError:
+                sealed.take_flags_unread(also.ljust(sealed.n, b"\0"))
+                continue
+            sealed.take_flags(flags.ljust(sealed.n, b"\0"))
+            if DELETED in also:
+                if found.is_cold:
+                    sealed.take_flags(also)
+                else:
+                    _delete_also(sealed, also)
+
+    def sweep(self) -> list[str]:
+        """Remove the files that no checkpoint listed, once everything was loaded: what a crash left. Their names."""
+        removed: list[str] = []
+        tiers: list[Tier] = [self.hot] if self.cold is None else [self.cold, self.hot]
+        for tier in tiers:
+            with contextlib.suppress(OSError):
+                for file in tier.list():
+                    parsed = segment.parse_name(file)
+                    if parsed is not None and parsed[0] not in self._known:
+                        tier.delete(file)
+                        removed.append(f"{tier.name}/{file}")
+        return removed
+
+    def tags_job(self, found: Segment, key: object) -> Job:
+        """The reading of a segment's tags; where they are damaged, the whole `.idx` is made again from the Blocks."""
+        result: list[Tags] = []
+        name = found.name
+
+        def work() -> None:
+            offset = segment.directory_bytes(found.index_blocks)
+            data = self.hot.read(name.index_file, offset, 1 << 30)
+            try:
+                result.append(Tags(data, name.first_seq))
+            except block.BlockError:
+                self.quarantine(name.index_file, offset, data)
+                content = found.tier.read(name.data_file, 0, 1 << 30)
+                tags = self._write_index(name, content, segment.scan_blocks(content))
+                result.append(Tags(tags, name.first_seq))
+
+        def finish(error: BaseException | None) -> None:
+            self.hot.forget(name.index_file)
+            answer: Tags | TopicsError = result[0] if error is None else unreadable(found, error)
+            self.cache.put(key, answer)
+
+        return Task("read", work, finish)
+
+    def close(self) -> None:
+        """Close every file."""
+        for tier in (self.hot, self.cold):
+            if isinstance(tier, DirectoryTier):
+                tier.close()
+
+
+def _delete_also(sealed: SealedBlock, flags: bytes | bytearray) -> None:
+    """Delete, and note for writing, what `flags` has deleted and the Block has not."""
+    i, n = 0, sealed.n
+    while i < n:
+        j = i
+        while j < n and flags[j] == DELETED and (sealed.flags is None or sealed.flags[j] != DELETED):
+            j += 1
+        if j > i:
+            sealed.delete(i, j)
+        i = max(j, i + 1)
+
+
+def _chunks(tier: Tier, file: str, size: int) -> Iterable[bytes]:
+    step = 1 << 20
+    for at in range(0, size, step):
+        yield tier.read(file, at, min(step, size - at))
