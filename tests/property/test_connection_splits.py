@@ -11,10 +11,12 @@ import httptools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.connection import Client, chunked, request, split_replies
+from tests.connection import Client, PathApp, chunked, request, split_replies
 from tests.unit.test_connection_refusals import MALFORMED
 from topics.errors import TopicsError
 from topics.server.chunked import ChunkedBody
+from topics.server.exchange import Exchange
+from topics.server.head import Head
 
 PATHS = st.sampled_from(["/a", "/b", "/missing", "/secret", "/busy", "/handle-bug", "/full", "/large?2000"])
 BODIES = st.one_of(st.binary(max_size=40), st.just(request("GET", "/smuggled")), st.just(b"x" * 300))
@@ -98,6 +100,63 @@ def test_outcome_is_the_same_however_the_bytes_are_split(data: bytes, cuts: list
 @given(byte_streams())
 def test_outcome_is_the_same_byte_by_byte(data: bytes) -> None:
     assert outcome(data, list(range(len(data)))) == outcome(data, [])
+
+
+class HeadApp(PathApp):
+    """Keeps every part of each head it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads: list[dict[str, Any]] = []
+
+    def handle(self, exchange: Exchange) -> None:
+        self.heads.append({name: getattr(exchange.head, name) for name in Head.__slots__})
+        super().handle(exchange)
+
+
+TARGETS = st.one_of(
+    PATHS,
+    st.sampled_from(
+        ["/a?x=1", "/a%20b", "/a%2Fb", "/%zz", "/%ff", "/a#b", "/a|b", "//", "/?", "http://e/a", "*", "a", "/a b"]
+    ),
+    st.text("abcXYZ019-._~%/?:@!$&'()*+,;=<>[]{}|^`\\\"", max_size=8).map(lambda text: "/" + text),
+)
+FIELDS = st.sampled_from(
+    [(), ("Accept: */*",), ("X-Content-Length: 7", "Authorization: Bearer k"), ("Content-Type: a/b",)]
+)
+LENGTH_NAMES = st.sampled_from(["Content-Length", "Content-Length", "content-length"])
+
+
+@st.composite
+def similar_request(draw: Any) -> bytes:
+    """A request that often differs from another one only in its target or the length of its body."""
+    body = draw(st.sampled_from([None, b"", b"x", b"y" * 9, b"z" * 10, b"w" * 1001]))
+    lines = draw(FIELDS)
+    if body is not None:
+        lines = (*lines, f"{draw(LENGTH_NAMES)}: {len(body)}", *draw(FIELDS))
+    method = "GET" if body is None else draw(st.sampled_from(["POST", "POST", "PUT"]))
+    return request(method, draw(TARGETS), None, *lines) + (body or b"")
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(similar_request(), min_size=2, max_size=12))
+def test_what_came_before_on_a_connection_does_not_change_what_a_request_means(requests: list[bytes]) -> None:
+    """Heads that repeat are not parsed again; this must not show."""
+
+    def replies_of(client: Client) -> list[tuple[int, bytes]]:
+        pattern = rb"\"server_total_ms\":[0-9.e-]+"
+        return [(reply.status, re.sub(pattern, b"", reply.body)) for reply in client.replies()]
+
+    limits = {"max_header_bytes": 300, "max_body_bytes": 1000}
+    client = Client(HeadApp(), **limits)
+    for data in requests:
+        alone = Client(HeadApp(), **limits)
+        alone.send(data)
+        client.send(data)
+        assert replies_of(client) == replies_of(alone)
+        assert client.app.heads[-len(alone.app.heads) :] == alone.app.heads or not alone.app.heads
+        if client.ended:
+            client = Client(HeadApp(), **limits)
 
 
 @settings(max_examples=200, deadline=None)

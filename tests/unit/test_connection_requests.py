@@ -74,6 +74,28 @@ def test_head_that_begins_like_the_last_one_is_another_head() -> None:
     assert [reply.body for reply in client.replies()] == [b"POST /a abc", b"POST /a " + b"x" * 30]
 
 
+@pytest.mark.parametrize("target", ["/a b", "/a#b", "/\x7f", "/\xe9", "/%zz", "a"])
+def test_bad_target_is_refused_also_where_the_fields_are_known(target: str) -> None:
+    client = Client()
+    client.send(request("GET", "/a"), request("GET", "/b"), request("GET", target))
+    assert [reply.status for reply in client.replies()] == [200, 200, 400]
+
+
+def test_known_fields_with_another_target_or_length_are_read_anew() -> None:
+    client = Client(max_body_bytes=1000)
+    for path, size in (("/a", 5), ("/a", 17), ("/b?c", 17), ("/missing", 3), ("/a", 5), ("/a", 1001), ("/a", 0)):
+        client.send(request("POST", path, b"x" * size))
+    assert [reply.status for reply in client.replies()] == [200, 200, 200, 404, 200, 413, 200]
+    assert client.app.resolved == ["/a", "/b", "/missing", "/a", "/a"]
+    assert [(path, len(body)) for _, path, body in client.app.handled] == [
+        ("/a", 5),
+        ("/a", 17),
+        ("/b", 17),
+        ("/a", 5),
+        ("/a", 0),
+    ]
+
+
 def test_refused_head_is_resolved_again_each_time() -> None:
     client = Client()
     client.send(request("GET", "/missing"), request("GET", "/missing"))

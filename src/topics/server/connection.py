@@ -391,6 +391,7 @@ class Connection(asyncio.Protocol):
         """Write down what the connection waits for now."""
         intake = self._intake
         outstanding = self.current is not None
+        blocked = self._blocked()
         self.waiting = outstanding
         self._ready = False
         if intake.owes_continue and not outstanding:
@@ -404,13 +405,14 @@ class Connection(asyncio.Protocol):
         if intake.phase == IDLE:
             self._head_bytes, self._head = intake.repeated
             self._message_bytes = self._head.raw_bytes + (self._head.content_length or 0) if self._head_bytes else -1
-            self._ready = intake.clean and not (outstanding or self.connections.draining or self._blocked())
+            self._ready = intake.clean and not (outstanding or blocked or self.connections.draining)
             self.read_deadline = NEVER if outstanding else self.connections.idle_deadline
         elif intake.phase != DEAF:
             self.read_deadline = self._message_deadline
         elif self._linger_left < 0:
             self.read_deadline = NEVER
-        self._set_reading()
+        if blocked or self._reading_paused:
+            self._set_reading()
 
     def _set_reading(self) -> None:
         """Read from the socket exactly while what is read has somewhere to go."""

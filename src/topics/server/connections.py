@@ -50,8 +50,9 @@ class App(Protocol):
     def resolve(self, head: Head) -> Any:
         """The route of a complete head, kept as `head.route`.
 
-        Called before the body is read. A head that repeats on its connection reuses its route without another call, so
-        whatever may change between requests is `handle`'s to check. A raised TopicsError is answered at once.
+        Called before the body is read. A head that repeats on its connection, but for the digits of a Content-Length,
+        reuses its route without another call; so whatever may change between requests is `handle`'s to check, and the
+        route must not depend on how long the body is. A raised TopicsError is answered at once.
         """
 
     def handle(self, exchange: Exchange) -> None:

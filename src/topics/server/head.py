@@ -27,6 +27,8 @@ from topics.errors import ExpectationFailed, HeadTooLarge, InvalidRequest, Unsup
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
 # Control characters other than TAB and CRLF, and CR or LF without its partner; a CR at the end may still get its LF.
 _ILLEGAL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?=[^\n])")
+# Everything else: what is left after deleting these must be pairs of CR and LF.
+_PRINTABLE: Final = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})|%2[Ff]|%00")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
@@ -158,6 +160,38 @@ class Head:
         """Whether bytes follow the head as this request's body."""
         return self.chunked or bool(self.content_length)
 
+    def alike(self, content_length: int | None, raw_bytes: int, target: bytes | None = None) -> Head:
+        """The same head with another Content-Length; with another target, which has no route yet, if one is given.
+
+        The length must be zero or absent exactly where this one's is. Raises InvalidRequest for a bad target.
+        """
+        head = Head.__new__(Head)
+        head.method = self.method
+        head.version = self.version
+        head.content_length = content_length
+        head.headers = self.headers
+        if content_length:
+            head.headers = {**self.headers, b"content-length": b"%d" % content_length}
+        head.chunked = self.chunked
+        head.keep_alive = self.keep_alive
+        head.expects_continue = self.expects_continue
+        head.gzip_body = self.gzip_body
+        head.accepts_gzip = self.accepts_gzip
+        head.upgrade = self.upgrade
+        head.plain = self.plain
+        head.cacheable = self.cacheable
+        head.raw_bytes = raw_bytes
+        if target is None:
+            head.target = self.target
+            head.path = self.path
+            head.query = self.query
+            head.route = self.route
+        else:
+            head.target = target
+            head.path, head.query = _split_target(self.method, target)
+            head.route = None
+        return head
+
     def require_supported(self) -> None:
         """Raise for an expectation (417) or a content coding (415) that this server does not know."""
         if self.expects_continue and self.headers[b"expect"].lower() != b"100-continue":
@@ -178,7 +212,11 @@ def scan(data: bytes, since: int, limit_bytes: int) -> int:
     end = data.find(b"\r\n\r\n", since - 3 if since > 3 else 0)
     stop = min(limit_bytes, len(data) if end < 0 else end + 4)
     line_end = data.find(b"\r\n", 0, stop)
-    illegal = _ILLEGAL.search(data, since - 1 if since else 0, stop)
+    fresh = data[since - 1 if since else 0 : stop]
+    illegal = None
+    if len(fresh.translate(None, _PRINTABLE)) != 2 * fresh.count(b"\r\n"):
+        # Something is odd (or a pair was split between reads): look closely.
+        illegal = _ILLEGAL.search(data, since - 1 if since else 0, stop)
     if line_end >= 0 and line_end + 2 > since and (illegal is None or illegal.start() > line_end):
         line = _REQUEST_LINE.fullmatch(data, 0, line_end)
         if line is None:
@@ -223,7 +261,11 @@ class _Fields:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.count += 1
-        add_field(self.headers, name.lower(), value.rstrip(b" \t"))
+        name = name.lower()
+        if name in self.headers:
+            add_field(self.headers, name, value.rstrip(b" \t"))
+        else:
+            self.headers[name] = value.rstrip(b" \t")
 
 
 def parse(raw: bytes, headers_max: int) -> Head:

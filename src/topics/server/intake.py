@@ -15,7 +15,9 @@ Rules:
 1. What comes out depends on the bytes alone, never on how they were split into feeds. A refusal is decided by the first
    violation in the stream.
 2. A keep-alive client repeats its head byte for byte. The last few heads are kept, and a message that begins with the
-   same bytes skips the parser and `admit`. This is exact: the same bytes parse to the same Head.
+   same bytes skips the parser and `admit`. This is exact: the same bytes parse to the same Head. A head that differs
+   from the last one only in its target or the digits of its Content-Length skips the parser too (`Repeat`), and
+   `admit` only if the target is the same; the limit on bodies is kept here.
 3. `admit` decides on a head before its body is read. A refused request whose body is small and of known length is read
    past, so that the connection lives on; any other refused body ends the connection.
 """
@@ -30,6 +32,7 @@ from typing import Final, NamedTuple
 from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
 from topics.server.chunked import ChunkedBody
 from topics.server.head import Head, parse, scan
+from topics.server.repeat import Repeat
 
 HEADS_KEPT_MAX: Final = 8
 HEAD_KEPT_MAX_BYTES: Final = 2048
@@ -73,8 +76,7 @@ class Intake:
         "_open",
         "_position",
         "_progress",
-        "_repeated",
-        "_repeated_bytes",
+        "_repeat",
         "_scanned",
         "_started_ns",
         "http2",
@@ -111,9 +113,8 @@ class Intake:
         self._started_ns = 0
         self._fresh = http2_known
         self._blank_skipped = False
-        self._heads: dict[bytes, Head] = {}
-        self._repeated: Head = UNREADABLE
-        self._repeated_bytes = b""
+        self._heads: dict[bytes, Repeat] = {}
+        self._repeat: Repeat | None = None
         self._open: Head = UNREADABLE
         # One growing array: a body that arrives byte by byte must not cost an object per read.
         self._body = bytearray()
@@ -147,6 +148,7 @@ class Intake:
         self._data = b""
         self._position = 0
         self._heads.clear()
+        self._repeat = None
         self._body = bytearray()
         self._chunks = None
         self.owes_continue = False
@@ -159,7 +161,7 @@ class Intake:
     @property
     def repeated(self) -> tuple[bytes, Head]:
         """The bytes and the Head of the last message if they may be answered again, else no bytes."""
-        return self._repeated_bytes, self._repeated
+        return (b"", UNREADABLE) if self._repeat is None else (self._repeat.raw, self._repeat.head)
 
     def refuse(self, error: TopicsError) -> Message:
         """Give up on the message under way, and on everything behind it."""
@@ -190,11 +192,15 @@ class Intake:
 
     def _read_head(self) -> Message | None:
         data, position = self._data, self._position
-        if self._repeated_bytes and data.startswith(self._repeated_bytes, position):
-            if self.phase == IDLE:
-                self._started_ns = perf_counter_ns()
-            self._position = position + len(self._repeated_bytes)
-            return self._begin_body(self._repeated)
+        repeat = self._repeat
+        if repeat is not None:
+            if data.startswith(repeat.raw, position):
+                return self._begin_known(repeat.head)
+            head = repeat.read(data, position, self._body_max)
+            if head is not None and head.raw_bytes <= self._head_max:
+                if head.target is repeat.head.target:
+                    return self._begin_known(head)
+                return self._read_moved(repeat, head)
         if not self._blank_skipped and data.startswith(b"\r\n", position):
             # RFC 9112 §2.2: one empty line before a request line is ignored.
             self._blank_skipped = True
@@ -213,9 +219,8 @@ class Intake:
             raw = data[position : end + 4]
             known = self._heads.get(raw)
             if known is not None:
-                self._repeated, self._repeated_bytes = known, raw
-                self._position = end + 4
-                return self._begin_body(known)
+                self._repeat = known
+                return self._begin_known(known.head)
         window = data[position : position + self._head_max + 4]
         length = scan(window, self._scanned, self._head_max)
         if not length:
@@ -225,7 +230,39 @@ class Intake:
         raw = window[:length]
         head = parse(raw, self._headers_max)
         self._position = position + length
-        return self._decide(raw, head)
+        refusal = self._decide(head)
+        if refusal is not None:
+            return refusal
+        if head.cacheable and len(raw) <= HEAD_KEPT_MAX_BYTES:
+            self._keep(Repeat(raw, head))
+        return self._begin_body(head)
+
+    def _begin_known(self, head: Head) -> Message | None:
+        """A head that was admitted before comes again."""
+        if self.phase == IDLE:
+            self._started_ns = perf_counter_ns()
+        self._position += head.raw_bytes
+        return self._begin_body(head)
+
+    def _read_moved(self, repeat: Repeat, head: Head) -> Message | None:
+        """The fields of the last head come again with another target."""
+        raw = self._data[self._position : self._position + head.raw_bytes]
+        known = self._heads.get(raw)
+        if known is not None:
+            self._repeat = known
+            return self._begin_known(known.head)
+        self._begin_head()
+        self._position += head.raw_bytes
+        refusal = self._decide(head)
+        if refusal is not None:
+            return refusal
+        self._keep(repeat.moved(raw, head))
+        return self._begin_body(head)
+
+    def _keep(self, repeat: Repeat) -> None:
+        if len(self._heads) >= HEADS_KEPT_MAX:
+            self._heads.clear()
+        self._heads[repeat.raw] = self._repeat = repeat
 
     def _begin_head(self) -> None:
         if self.phase == IDLE:
@@ -234,8 +271,8 @@ class Intake:
             self._started_ns = perf_counter_ns()
             self._scanned = 0
 
-    def _decide(self, raw: bytes, head: Head) -> Message | None:
-        """Have the head admitted and begin its body, or refuse it."""
+    def _decide(self, head: Head) -> Message | None:
+        """None if the head is admitted, else its refusal."""
         try:
             self._admit(head)
             length = head.content_length or 0
@@ -258,12 +295,7 @@ class Intake:
                 self.renewals += 1
                 self._needed = length
             return Message(head, b"", started_ns, error)
-        if head.cacheable and len(raw) <= HEAD_KEPT_MAX_BYTES:
-            if len(self._heads) >= HEADS_KEPT_MAX:
-                self._heads.clear()
-            self._heads[raw] = head
-            self._repeated, self._repeated_bytes = head, raw
-        return self._begin_body(head)
+        return None
 
     def _begin_body(self, head: Head) -> Message | None:
         length = head.content_length or 0
