@@ -1,0 +1,239 @@
+"""Client: the few calls that a scan and a sink make, over one kept-alive connection.
+
+Every call is safe to repeat (reads, and writes that carry a producer seq), so a connection that breaks, a server that
+restarts and an answer of 429 or 503 are retried with growing pauses until the time for retries is over. What then
+fails, fails with the option that is to blame.
+
+`http.client` reads an answer of known length in one go, at memory speed; what it cannot do is not needed here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+from topics.spark.errors import BadOption, ServerRefused, Unreachable
+from topics.spark.options import RETRY_TIMEOUT_MS, Server
+
+TIMEOUT_S: Final = 30.0
+PAUSE_FIRST_S: Final = 0.05
+PAUSE_MAX_S: Final = 2.0
+PLANNING_RETRY_MS: Final = 3_000
+ANSWER_BYTES: Final = 1 << 20
+_LEAD: Final = struct.Struct("<4sI")
+_MAGIC: Final = b"TBKS"
+# 422 is a topic that is full until its consumers have caught up.
+_RETRIED: Final = frozenset((408, 422, 429, 503))
+
+
+class Gap(NamedTuple):
+    """Records that are gone, both ends included."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+
+    @property
+    def missed_estimate(self) -> int:
+        """About how many records were lost."""
+        return max(0, self.gap_to - self.gap_from + 1)
+
+
+@dataclass
+class Plan:
+    """What the server says about a topic before it is scanned."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    gaps: list[Gap]
+    from_ts_seq: int
+    to_ts_seq: int
+    segments: list[dict[str, Any]]
+
+
+class Answer(NamedTuple):
+    """The Blocks behind a cursor, and what the server says about them."""
+
+    epoch: int
+    head_seq: int
+    next_from_seq: int
+    tombstone: Gap | None
+    body: memoryview
+
+
+class Client:
+    """A connection to one server. `retry_ms` is how long a call goes on retrying."""
+
+    def __init__(self, server: Server, retry_ms: int | None = None) -> None:
+        self._server = server
+        default = RETRY_TIMEOUT_MS if retry_ms is None else retry_ms
+        self._retry_s = (default if server.retry_timeout_ms is None else server.retry_timeout_ms) / 1000
+        self._connection: http.client.HTTPConnection | None = None
+        self._headers = {"Accept-Encoding": "identity"}
+        if server.token is not None:
+            self._headers["Authorization"] = f"Bearer {server.token}"
+
+    def close(self) -> None:
+        """Close the connection; the next call opens it again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def topics(self, prefix: str) -> list[str]:
+        """The names of all topics with this prefix."""
+        names: list[str] = []
+        query = {"prefix": prefix, "page_size": "1000"}
+        while True:
+            page = json.loads(self._call("GET", f"/v0/topics?{urlencode(query)}"))
+            names += [topic["topic"] for topic in page["topics"]]
+            if "next_cursor" not in page:
+                return names
+            query["cursor"] = page["next_cursor"]
+
+    def plan(self, topic: str, **query: int) -> Plan:
+        """The epoch, floors and gaps of a topic."""
+        said = json.loads(self._call("GET", f"{_path(topic)}/plan?{urlencode(query)}", topic))
+        return Plan(
+            topic,
+            said["epoch"],
+            said["head_seq"],
+            said["earliest_seq"],
+            said["count"],
+            said["bytes"],
+            [_gap(gap) for gap in said.get("gaps", ())],
+            said.get("from_ts_seq", 0),
+            said.get("to_ts_seq", 0),
+            said.get("segments", []),
+        )
+
+    def blocks(self, topic: str, from_seq: int, to_seq: int) -> Answer:
+        """The Blocks behind `from_seq`, about a mebibyte of them."""
+        query = f"from_seq={from_seq}&to_seq={to_seq}&bytes={ANSWER_BYTES}"
+        body = memoryview(self._call("GET", f"{_path(topic)}/blocks?{query}", topic))
+        magic, length = _LEAD.unpack_from(body) if len(body) >= _LEAD.size else (b"", 0)
+        if magic != _MAGIC:
+            raise BadOption("url", self._server.url, "what answers there is not a topics server that serves blocks")
+        at = _LEAD.size + length
+        said = json.loads(bytes(body[_LEAD.size : at]))
+        tombstone = None if said["tombstone"] is None else _gap(said["tombstone"])
+        return Answer(said["epoch"], said["head_seq"], said["next_from_seq"], tombstone, body[at:])
+
+    def write(self, topic: str, body: bytes) -> dict[str, Any]:
+        """Append records; the body must carry a producer seq, because it may be sent more than once."""
+        answer: dict[str, Any] = json.loads(self._call("POST", f"{_path(topic)}?return_seqs=false", topic, body))
+        return answer
+
+    def _call(self, method: str, path: str, topic: str | None = None, body: bytes | None = None) -> bytes:
+        """The body of a successful answer."""
+        deadline = time.monotonic() + self._retry_s
+        pauses = _pauses()
+        while True:
+            pause_s = next(pauses)
+            try:
+                status, content, retry_after_s = self._exchange(method, path, body)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                self._give_up_on(error)
+                if time.monotonic() + pause_s > deadline:
+                    raise Unreachable(
+                        f'the server at {self._server.url} (option "url") cannot be reached: {_reason(error)}; '
+                        f"gave up after {self._retry_s:g} s of retries"
+                    ) from None
+                time.sleep(pause_s)
+                continue
+            if status < 300:
+                return content
+            refused = self._refusal(status, content, topic)
+            pause_s = max(pause_s, min(retry_after_s, PAUSE_MAX_S))
+            if status not in _RETRIED or time.monotonic() + pause_s > deadline:
+                raise refused
+            time.sleep(pause_s)
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes, float]:
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._open()
+        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        connection.request(method, self._server.path + path, body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        try:
+            retry_after_s = float(answer.headers.get("Retry-After", "0"))
+        except ValueError:
+            retry_after_s = 0.0
+        return answer.status, content, retry_after_s
+
+    def _open(self) -> http.client.HTTPConnection:
+        server = self._server
+        if server.tls:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(server.host, server.port, timeout=TIMEOUT_S, context=context)
+        return http.client.HTTPConnection(server.host, server.port, timeout=TIMEOUT_S)
+
+    def _give_up_on(self, error: Exception) -> None:
+        """Raise at once for what no retry can change."""
+        if isinstance(error, socket.gaierror):
+            raise BadOption("url", self._server.url, f'the host "{self._server.host}" is not known') from None
+        if isinstance(error, ssl.SSLError):
+            raise BadOption("url", self._server.url, f"no TLS connection: {error.reason}") from None
+        if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+            raise BadOption("url", self._server.url, "what answers there does not speak HTTP") from None
+
+    def _refusal(self, status: int, content: bytes, topic: str | None) -> ServerRefused:
+        code, message, url = "", content[:200].decode("utf-8", "replace"), self._server.url
+        try:
+            error = json.loads(content)["error"]
+            code, message = error["code"], error["message"]
+        except (ValueError, KeyError, TypeError):
+            pass
+        if status == 401:
+            what = "sent none" if self._server.token is None else "does not know the key"
+            text = f'option "token": the server at {url} needs a key and {what} (401 {code})'
+            if self._server.token is None:
+                text = f'option "token" is not set, and the server at {url} needs a key (401 {code})'
+        elif status == 403:
+            text = f'option "token": the key may not do this at {url} (403 {code}): {message}'
+        elif code == "topic_not_found":
+            text = f'topic "{topic}" (options "topic", "topics") does not exist at {url}'
+        elif code:
+            text = f"the server at {url} answered {status} {code}: {message}"
+        else:
+            text = f'option "url": what answers at {url} is not a topics server ({status}: {message})'
+        return ServerRefused(text, status, code)
+
+
+def _path(topic: str) -> str:
+    return f"/v0/topics/{quote(topic, safe='')}"
+
+
+def _gap(said: dict[str, Any]) -> Gap:
+    return Gap(said["gap_from"], said["gap_to"], said["reason"])
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = PAUSE_FIRST_S
+    while True:
+        # Spread out, so that the tasks of one stage do not all come back in the same moment.
+        yield pause_s * random.uniform(0.7, 1.3)  # noqa: S311
+        pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {TIMEOUT_S:g} s"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

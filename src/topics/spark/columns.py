@@ -1,0 +1,253 @@
+"""Blocks to Arrow record batches, by column: no Python per record, only per Block.
+
+A Block holds its columns back to back (storage/block.py), which is nearly what Arrow wants: a column of texts is one
+buffer of bytes and one of offsets, and the offsets are the running sum of the Block's lengths. So a batch is made by
+joining the slices of its Blocks column by column and summing the lengths, and columns that nobody asked for are not
+even looked at. Only `meta` is JSON that has to become a map: each distinct text is parsed once.
+
+The types are exactly those that Spark derives from the schema, because Spark compares them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from xxhash import xxh3_64_intdigest
+
+from topics.spark.client import Gap
+from topics.spark.errors import SourceError
+from topics.spark.filters import Prune
+from topics.storage.block import (
+    ABSENT,
+    CHECKSUM_BYTES,
+    DELETED,
+    HAS_META,
+    HAS_NODE,
+    HAS_TAG,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    VERSION,
+    body_bytes,
+)
+
+BATCH_ROWS: Final = 16_384
+BATCH_BYTES: Final = 4 << 20
+
+_CHECKSUM: Final = struct.Struct("<Q")
+_ABSENT_LENGTH: Final = b"\xff\xff"
+_DELETED_BYTE: Final = bytes((DELETED,))
+
+TYPES: Final = {
+    "topic": pa.string(),
+    "seq": pa.int64(),
+    "ts": pa.timestamp("us", tz="UTC"),
+    "node": pa.string(),
+    "tag": pa.string(),
+    "meta": pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True)),
+    "data": pa.string(),
+    "tombstone": pa.struct(
+        [("gap_from", pa.int64()), ("gap_to", pa.int64()), ("reason", pa.string()), ("missed_estimate", pa.int64())]
+    ),
+}
+
+
+class View(NamedTuple):
+    """One Block inside a buffer: where its columns are. Nothing is copied."""
+
+    buffer: memoryview
+    first_seq: int
+    n: int
+    ts: int
+    node_lengths: int
+    tag_lengths: int
+    meta_lengths: int
+    data_lengths: int
+    node: tuple[int, int]
+    tag: tuple[int, int]
+    meta: tuple[int, int]
+    data: tuple[int, int]
+    flags: int
+
+
+def views(buffer: memoryview, at: int = 0, checked: bool = True) -> Iterator[View]:
+    """The Blocks of a buffer, each checked against its checksum."""
+    end = len(buffer)
+    while at < end:
+        view, at = view_at(buffer, at, checked)
+        yield view
+
+
+def view_at(buffer: memoryview, at: int, checked: bool = True) -> tuple[View, int]:
+    """The Block at an offset, and the offset behind its flags."""
+    if len(buffer) - at < HEADER_BYTES:
+        raise SourceError(f"a block at offset {at} is cut off")
+    header = HEADER.unpack_from(buffer, at)
+    magic, version, bits, _, n, _, _, first_seq, node_bytes, tag_bytes, meta_bytes, data_bytes = header
+    if magic != MAGIC or version != VERSION:
+        raise SourceError(f"there is no block of format version {VERSION} at offset {at}")
+    body = body_bytes(header)
+    flags = at + body + CHECKSUM_BYTES
+    if flags + n > len(buffer):
+        raise SourceError(f"the block at offset {at} is cut off")
+    if checked and _CHECKSUM.unpack_from(buffer, at + body)[0] != xxh3_64_intdigest(buffer[at : at + body]):
+        raise SourceError(f"the checksum of the block at offset {at} (first seq {first_seq}) does not match")
+    ts = at + HEADER_BYTES
+    lengths = ts + 8 * n
+    starts: list[int] = []
+    for bit, width in ((HAS_NODE, 2), (HAS_TAG, 2), (HAS_META, 4)):
+        starts.append(lengths if bits & bit else 0)
+        lengths += width * n if bits & bit else 0
+    node = lengths + 4 * n
+    tag = node + node_bytes
+    meta = tag + tag_bytes
+    data = meta + meta_bytes
+    view = View(
+        buffer, first_seq, n, ts, starts[0], starts[1], starts[2], lengths,
+        (node, tag), (tag, meta), (meta, data), (data, data + data_bytes), flags,
+    )  # fmt: skip
+    return view, flags + n
+
+
+def batches(topic: str, found: Iterable[tuple[View, int, int]], schema: pa.Schema, prune: Prune) -> Iterator[Any]:
+    """Record batches of the live records in the ranges [lo, hi] of seqs that come with each Block."""
+    group: list[tuple[View, int, int]] = []
+    rows = size = 0
+    for view, lo, hi in found:
+        if hi < view.first_seq or lo >= view.first_seq + view.n:
+            continue
+        group.append((view, lo, hi))
+        rows += view.n
+        size += view.flags - view.ts
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield from _batch(topic, group, schema, prune)
+            group, rows, size = [], 0, 0
+    if group:
+        yield from _batch(topic, group, schema, prune)
+
+
+def gap_batch(topic: str, gap: Gap, schema: pa.Schema) -> Any:
+    """One row that says which records are gone."""
+    tombstone = {**gap._asdict(), "missed_estimate": gap.missed_estimate}
+    row = {"topic": topic, "tombstone": tombstone}
+    return pa.RecordBatch.from_pylist([{name: row.get(name) for name in schema.names}], schema=schema)
+
+
+def _batch(topic: str, group: list[tuple[View, int, int]], schema: pa.Schema, prune: Prune) -> Iterator[Any]:
+    blocks = [view for view, _, _ in group]
+    n = sum([view.n for view in blocks])
+    keep = _kept(group, n, prune)
+    arrays = []
+    for field in schema:
+        array = _column(field.name, topic, blocks, n)
+        arrays.append(array if array.type == field.type else array.cast(field.type))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if keep is not None:
+        batch = batch.filter(keep)
+    if batch.num_rows:
+        yield batch
+
+
+def _kept(group: list[tuple[View, int, int]], n: int, prune: Prune) -> Any:
+    """Which of the n records are wanted and live, or None for all."""
+    keep = None
+    flags = b"".join([view.buffer[view.flags : view.flags + view.n] for view, _, _ in group])
+    if _DELETED_BYTE in flags:
+        keep = pc.not_equal(_fixed(pa.uint8(), flags, n), pa.scalar(DELETED, pa.uint8()))
+    if any(lo > view.first_seq or hi < view.first_seq + view.n - 1 for view, lo, hi in group):
+        inside = bytearray()
+        for view, lo, hi in group:
+            i = max(0, lo - view.first_seq)
+            j = min(view.n, hi - view.first_seq + 1)
+            inside += bytes(i) + b"\x01" * (j - i) + bytes(view.n - j)
+        keep = _both(keep, pc.equal(_fixed(pa.uint8(), bytes(inside), n), pa.scalar(1, pa.uint8())))
+    if prune.tag or prune.node:
+        blocks = [view for view, _, _ in group]
+        for name, tests in (("tag", prune.tag), ("node", prune.node)):
+            if tests:
+                column = _column(name, "", blocks, n)
+                for test in tests:
+                    keep = _both(keep, pc.fill_null(test.mask(column), False))
+    return keep
+
+
+def _both(one: Any, other: Any) -> Any:
+    return other if one is None else pc.and_(one, other)
+
+
+def _column(name: str, topic: str, blocks: list[View], n: int) -> Any:
+    if name == "topic":
+        return pa.repeat(topic, n)
+    if name == "seq":
+        return _seqs(blocks)
+    if name == "ts":
+        ts = _fixed(pa.int64(), _slices(blocks, [view.ts for view in blocks], 8), n)
+        return pc.multiply(ts, 1000).cast(TYPES["ts"])
+    if name == "data":
+        lengths = _fixed(pa.uint32(), _slices(blocks, [view.data_lengths for view in blocks], 4), n)
+        return _texts(lengths, [view.buffer[slice(*view.data)] for view in blocks])
+    if name == "meta":
+        return _maps(blocks, n)
+    if name == "tombstone":
+        return pa.nulls(n, TYPES["tombstone"])
+    starts = [view.node_lengths if name == "node" else view.tag_lengths for view in blocks]
+    if not any(starts):
+        return pa.nulls(n, pa.string())
+    spans = [view.node if name == "node" else view.tag for view in blocks]
+    lengths = _fixed(pa.uint16(), _slices(blocks, starts, 2, _ABSENT_LENGTH), n)
+    present = pc.not_equal(lengths, pa.scalar(ABSENT, pa.uint16()))
+    lengths = pc.if_else(present, lengths, pa.scalar(0, pa.uint16()))
+    return _texts(lengths, [view.buffer[slice(*span)] for view, span in zip(blocks, spans, strict=True)], present)
+
+
+def _slices(blocks: list[View], starts: list[int], width: int, absent: bytes = b"") -> bytes:
+    """The fixed-width columns of the Blocks, joined; a Block that lacks the column (start 0) counts as absent."""
+    return b"".join(
+        [
+            view.buffer[start : start + width * view.n] if start else absent * view.n
+            for view, start in zip(blocks, starts, strict=True)
+        ]
+    )
+
+
+def _fixed(type: Any, content: bytes, n: int) -> Any:
+    return pa.Array.from_buffers(type, n, [None, pa.py_buffer(content)])
+
+
+def _texts(lengths: Any, pieces: list[memoryview], present: Any = None) -> Any:
+    """A string column: the pieces joined, and the running sum of the lengths as offsets."""
+    ends = pc.cumulative_sum(lengths.cast(pa.int32()))
+    offsets = pa.concat_arrays([_ZERO, ends])
+    content = pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+    validity = None if present is None else present.buffers()[1]
+    return pa.Array.from_buffers(pa.string(), len(lengths), [validity, offsets.buffers()[1], content])
+
+
+_ZERO: Final = pa.array([0], pa.int32())
+
+
+def _seqs(blocks: list[View]) -> Any:
+    runs: list[list[int]] = []
+    for view in blocks:
+        if runs and runs[-1][1] == view.first_seq:
+            runs[-1][1] += view.n
+        else:
+            runs.append([view.first_seq, view.first_seq + view.n])
+    return pa.concat_arrays([pa.arange(first, end) for first, end in runs])
+
+
+def _maps(blocks: list[View], n: int) -> Any:
+    """The meta column: each distinct text is parsed once, then every record takes its own."""
+    starts = [view.meta_lengths for view in blocks]
+    if not any(starts):
+        return pa.nulls(n, TYPES["meta"])
+    lengths = _fixed(pa.uint32(), _slices(blocks, starts, 4, bytes(4)), n)
+    texts = _texts(lengths, [view.buffer[slice(*view.meta)] for view in blocks], pc.greater(lengths, 0))
+    encoded = texts.dictionary_encode()
+    distinct = [None if text.isspace() else list(json.loads(text).items()) for text in encoded.dictionary.to_pylist()]
+    return pa.array(distinct, TYPES["meta"]).take(encoded.indices)

@@ -1,0 +1,201 @@
+"""The options of the data source, parsed once into typed values; a bad one is refused by name and value.
+
+Spark hands over options as case-insensitive text. The key never appears in a message or in a `repr`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from topics.errors import TopicsError
+from topics.names import check_topic_name
+from topics.spark.errors import BadOption, SourceError
+from topics.spark.offsets import WantedOffsets
+
+TOKEN_VARIABLE: Final = "TOPICS_TOKEN"  # noqa: S105 - the variable's name
+RETRY_TIMEOUT_MS: Final = 30_000
+COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "meta", "data")
+TOMBSTONE: Final = "tombstone"
+
+_TRUE: Final = ("true", "1", "yes")
+_FALSE: Final = ("false", "0", "no")
+
+READ_OPTIONS: Final = (
+    "url", "token", "topic", "topics", "topicPrefix", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "includeTombstones", "columns",
+    "dataDir", "coldDir", "retryTimeoutMs", "pushFilters", "pauseFile",
+)  # fmt: skip
+WRITE_OPTIONS: Final = (
+    "url", "token", "topic", "errorTopic", "stagingDir", "txnId", "recordsPerSecond", "retryTimeoutMs",
+    "checkpointLocation",
+)  # fmt: skip
+
+
+class Options:
+    """Typed access to the text that Spark hands over."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+
+    def text(self, name: str) -> str | None:
+        """An option as text, or None where it is missing or empty."""
+        value = self._given.get(name.lower())
+        return None if value is None or not str(value).strip() else str(value).strip()
+
+    def flag(self, name: str, default: bool) -> bool:
+        """An option that is true or false."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() in _TRUE:
+            return True
+        if value.lower() in _FALSE:
+            return False
+        raise BadOption(name, value, "it must be true or false")
+
+    def number(self, name: str, least: int) -> int | None:
+        """An option that is a whole number of at least `least`."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit() and len(value) < 19) or int(value) < least:
+            raise BadOption(name, value, f"it must be a whole number of at least {least}")
+        return int(value)
+
+    def names(self, name: str) -> list[str]:
+        """An option that is a comma-separated list."""
+        return [part.strip() for part in (self.text(name) or "").split(",") if part.strip()]
+
+
+class Server:
+    """Where the server is and the key for it."""
+
+    def __init__(self, options: Options) -> None:
+        url = options.text("url")
+        if url is None:
+            raise SourceError('the option "url" is missing: name the server, such as "http://127.0.0.1:4000"')
+        parts = urlsplit(url)
+        if parts.username or parts.password:
+            # The value is not repeated: it holds a password.
+            raise SourceError('the option "url" holds a user or password; give the key in the option "token"')
+        try:
+            port = parts.port
+        except ValueError:
+            raise BadOption("url", url, "its port is not a number from 1 to 65535") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadOption("url", url, 'it must be an address such as "http://127.0.0.1:4000"')
+        self.url = url.rstrip("/")
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname
+        self.port = port or (443 if self.tls else 80)
+        self.path = parts.path.rstrip("/")
+        self.token = options.text("token") or os.environ.get(TOKEN_VARIABLE) or None
+        self.retry_timeout_ms = options.number("retryTimeoutMs", 0)
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
+            raise SourceError('the option "token" holds characters that a key cannot have')
+
+    def __repr__(self) -> str:
+        return f"Server({self.url})"
+
+
+class Topics:
+    """Which topics to read: one, a list, or all with a prefix."""
+
+    def __init__(self, options: Options) -> None:
+        given = [name for name in ("topic", "topics", "topicPrefix") if options.text(name) is not None]
+        if len(given) != 1:
+            found = "none of them is set" if not given else " and ".join(f'"{name}"' for name in given) + " are set"
+            raise SourceError(f'set exactly one of the options "topic", "topics" and "topicPrefix"; {found}')
+        self.option = given[0]
+        self.value = options.text(given[0]) or ""
+        self.prefix = self.value if self.option == "topicPrefix" else None
+        names = [self.value] if self.option == "topic" else options.names("topics")
+        self.names = [] if self.prefix is not None else sorted(set(names))
+        for name in self.names:
+            check_name(self.option, name)
+
+    def covers(self, topic: str) -> bool:
+        """Whether a topic is among those to read."""
+        return topic in self.names if self.prefix is None else topic.startswith(self.prefix)
+
+
+class ReadOptions:
+    """Everything a read can be told."""
+
+    def __init__(self, given: Mapping[str, str], streaming: bool) -> None:
+        options = Options(given)
+        self.server = Server(options)
+        self.topics = Topics(options)
+        self.starting = WantedOffsets("startingOffsets", options.text("startingOffsets") or "earliest")
+        self.ending = WantedOffsets("endingOffsets", options.text("endingOffsets") or "latest")
+        self.starting_ts = options.number("startingTimestamp", 0)
+        self.ending_ts = options.number("endingTimestamp", 0)
+        self.offsets_max = options.number("maxOffsetsPerTrigger", 1)
+        self.partitions_min = options.number("minPartitions", 1) or 1
+        self.fail_on_data_loss = options.flag("failOnDataLoss", True)
+        self.include_tombstones = options.flag("includeTombstones", False)
+        self.push_filters = options.flag("pushFilters", False)
+        self.pause_file = options.text("pauseFile")
+        self.data_dir = _directory(options, "dataDir")
+        self.cold_dir = _directory(options, "coldDir")
+        self.columns = _columns(options, self.include_tombstones)
+        for offsets, timestamp in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
+            if options.text(offsets) is not None and options.text(timestamp) is not None:
+                raise SourceError(f'set "{offsets}" or "{timestamp}", not both')
+            if streaming and offsets == "endingOffsets":
+                for name in (offsets, timestamp):
+                    if options.text(name) is not None:
+                        raise BadOption(name, options.text(name), "a stream has no end; leave it out")
+
+
+def _directory(options: Options, name: str) -> Path | None:
+    value = options.text(name)
+    return None if value is None else Path(value.removeprefix("file://"))
+
+
+def _columns(options: Options, include_tombstones: bool) -> tuple[str, ...]:
+    known = (*COLUMNS, TOMBSTONE) if include_tombstones else COLUMNS
+    chosen = options.names("columns")
+    for name in chosen:
+        if name not in known:
+            hint = ' (set "includeTombstones" for it)' if name == TOMBSTONE else ""
+            raise BadOption("columns", options.text("columns"), f'there is no column "{name}"{hint}; there are {known}')
+    if not chosen:
+        return known
+    if include_tombstones and TOMBSTONE not in chosen:
+        chosen.append(TOMBSTONE)
+    return tuple(dict.fromkeys(chosen))
+
+
+def check_name(option: str, name: str) -> None:
+    """Refuse what cannot be the name of a topic."""
+    try:
+        check_topic_name(name)
+    except TopicsError as error:
+        raise BadOption(option, name, error.message) from None
+
+
+class WriteOptions:
+    """Everything a write can be told."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        options = Options(given)
+        self.server = Server(options)
+        self.topic = options.text("topic")
+        self.error_topic = options.text("errorTopic")
+        for option, name in (("topic", self.topic), ("errorTopic", self.error_topic)):
+            if name is not None:
+                check_name(option, name)
+        self.txn_id = options.text("txnId")
+        self.records_per_second = options.number("recordsPerSecond", 1)
+        self.staging = options.text("stagingDir")
+        self.checkpoint = options.text("checkpointLocation")
+        if self.txn_id is not None and self.staging is None:
+            raise SourceError(
+                f'option "txnId" is "{self.txn_id}", and "stagingDir" is not set: name a directory that outlives this '
+                f"write, because a repeated one looks there for what the first had staged"
+            )

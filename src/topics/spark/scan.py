@@ -1,0 +1,165 @@
+"""Scan: which ranges of seqs a read covers, how they are split into tasks, and what one task does.
+
+Planning asks the server for the epoch, the floors and the gaps, so that a gap which is already there stops the query
+before it starts, or becomes exactly one row. A gap that opens while the query runs is met by the task that reads there.
+Deleted records are no gap and leave no trace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from topics.spark import columns
+from topics.spark.client import Answer, Client, Gap, Plan
+from topics.spark.errors import DataLoss, ServerRefused
+from topics.spark.filters import Prune
+from topics.spark.options import ReadOptions
+
+PARTITION_BYTES: Final = 64 << 20
+PARTITIONS_MAX: Final = 10_000
+
+log = logging.getLogger("topics.spark")
+
+
+@dataclass
+class Range:
+    """The records (from_seq, to_seq] of one topic instance: what one task reads."""
+
+    topic: str
+    epoch: int
+    from_seq: int
+    to_seq: int
+    gap: Gap | None = None
+    """Set where the range is a gap known when the read was planned."""
+    segments: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many seqs there are."""
+        return self.to_seq - self.from_seq
+
+
+def ranges(client: Client, plan: Plan, from_seq: int, to_seq: int, options: ReadOptions) -> list[Range]:
+    """The readable ranges and the gaps of (from_seq, to_seq], in order. Raises DataLoss where a gap must stop it."""
+    found: list[Range] = []
+    if from_seq >= to_seq:
+        return found
+    cursor = from_seq
+    gaps = client.plan(plan.topic, from_seq=from_seq, to_seq=to_seq).gaps
+    for gap in gaps:
+        lost(plan.topic, gap, options.fail_on_data_loss)
+        if gap.gap_from - 1 > cursor:
+            found.append(Range(plan.topic, plan.epoch, cursor, gap.gap_from - 1))
+        found.append(Range(plan.topic, plan.epoch, gap.gap_from - 1, gap.gap_to, gap))
+        cursor = gap.gap_to
+    if cursor < to_seq:
+        found.append(Range(plan.topic, plan.epoch, cursor, to_seq))
+    return found
+
+
+def split(found: list[Range], plans: dict[str, Plan], partitions_min: int) -> list[Range]:
+    """The ranges cut so that there are at least so many, and none is too large for one task."""
+    total = sum(piece.size for piece in found if piece.gap is None)
+    parts: list[Range] = []
+    for piece in found:
+        if piece.gap is not None:
+            parts.append(piece)
+            continue
+        plan = plans[piece.topic]
+        record_bytes = plan.bytes / plan.count if plan.count else 1.0
+        by_bytes = int(piece.size * record_bytes / PARTITION_BYTES) + 1
+        by_count = -(-partitions_min * piece.size // total)
+        n = min(max(by_bytes, by_count), piece.size, PARTITIONS_MAX)
+        edges = [piece.from_seq + piece.size * i // n for i in range(n + 1)]
+        parts += [Range(piece.topic, piece.epoch, a, b, None, piece.segments) for a, b in pairwise(edges)]
+    return parts
+
+
+def lost(topic: str, gap: Gap, fail_on_data_loss: bool) -> None:
+    """Stop the query for a gap, or note it."""
+    if fail_on_data_loss:
+        raise DataLoss(topic, *gap)
+    log.warning("topic %s: records %d to %d are gone (%s)", topic, *gap)
+
+
+class RangeReader:
+    """Reads one Range as Arrow record batches."""
+
+    def __init__(self, options: ReadOptions, schema: Any, prune: Prune) -> None:
+        self._options = options
+        self._schema = schema
+        self._prune = prune
+
+    def read(self, piece: Range) -> Iterator[Any]:
+        """The batches of a range; gaps are rows where the schema has a place for them."""
+        if piece.gap is not None:
+            yield from self._gap(piece, piece.gap)
+            return
+        client = Client(self._options.server)
+        gaps: list[Gap] = []
+        try:
+            yield from columns.batches(piece.topic, self._found(client, piece, gaps), self._schema, self._prune)
+        finally:
+            client.close()
+        for gap in gaps:
+            yield from self._gap(piece, gap)
+
+    def _found(self, client: Client, piece: Range, gaps: list[Gap]) -> Iterator[tuple[columns.View, int, int]]:
+        """The Blocks of a range, each with the seqs that are wanted of it; `gaps` takes what was lost meanwhile."""
+        cursor = piece.from_seq
+        ended = "head_went_back"
+
+        def miss(gap: Gap) -> None:
+            lost(piece.topic, gap, self._options.fail_on_data_loss)
+            gaps.append(gap)
+
+        for answer in _answers(client, piece):
+            if answer is None:
+                ended = "topic_deleted"
+                break
+            if answer.epoch != piece.epoch:
+                ended = "recreated"
+                break
+            if answer.head_seq < cursor:
+                break
+            if answer.tombstone is not None:
+                gap_to = min(answer.tombstone.gap_to, piece.to_seq)
+                miss(Gap(cursor + 1, gap_to, answer.tombstone.reason))
+                cursor = gap_to
+            for view in columns.views(answer.body):
+                yield view, cursor + 1, piece.to_seq
+            cursor = max(cursor, answer.next_from_seq)
+        if cursor < piece.to_seq:
+            miss(Gap(cursor + 1, piece.to_seq, ended))
+
+    def _gap(self, piece: Range, gap: Gap) -> Iterator[Any]:
+        if "tombstone" in self._schema.names:
+            yield columns.gap_batch(piece.topic, gap, self._schema)
+
+
+def _answers(client: Client, piece: Range) -> Iterator[Answer | None]:
+    """The server's answers along a range, the next one fetched while one is used; None where the topic is gone."""
+
+    def fetch(cursor: int) -> Answer | None:
+        try:
+            return client.blocks(piece.topic, cursor, piece.to_seq)
+        except ServerRefused as refused:
+            if refused.code == "topic_not_found":
+                return None
+            raise
+
+    with ThreadPoolExecutor(1) as pool:
+        cursor = piece.from_seq
+        coming: Future[Answer | None] | None = pool.submit(fetch, cursor)
+        while coming is not None:
+            answer = coming.result()
+            coming = None
+            if answer is not None and answer.epoch == piece.epoch and cursor < answer.next_from_seq < piece.to_seq:
+                cursor = answer.next_from_seq
+                coming = pool.submit(fetch, cursor)
+            yield answer

@@ -1,0 +1,223 @@
+"""Staging: what makes a write exactly-once although tasks are retried, doubled and killed.
+
+A task that is run again after a shuffle may yield the same rows in another order, or cut into other partitions, so
+that no key derived from a task can tell what was already written. Therefore:
+
+1. A task publishes nothing. It writes its records, ready for the wire, into a file of its own and names it in its
+   commit message. Attempts that fail, and the slower one of two speculative ones, leave files that nobody names.
+2. The driver writes the list of files as the manifest of (producer, epoch). The first manifest wins: it is linked into
+   place, which succeeds once. Whoever comes later, a replayed batch or a second driver, takes the one that is there.
+3. The driver publishes the chunks of the manifest in order, under `producer_id` and `producer_seq` = epoch and number
+   of the chunk. The server drops what it already has, however long ago that was.
+
+So the records of an epoch are decided once, at step 2, and appended once, at step 3. Nothing is deleted before the
+next epoch commits: Spark may call `abort` for a batch that was published.
+
+A staged file is a row of chunks: magic, bytes of the topic's name, records, bytes of the records, XXH3-64 of them; then
+the name and the records as JSON objects with commas between them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from topics.spark.client import Client
+from topics.spark.errors import SourceError
+from topics.spark.rows import Rendered
+
+CHUNK_RECORDS: Final = 2_000
+CHUNK_BYTES: Final = 1 << 20
+CHUNKS_MAX: Final = 1 << 32
+
+_MAGIC: Final = b"TSTG"
+_LEAD: Final = struct.Struct("<4sHIIQ")
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class StagedFile(NamedTuple):
+    """What a task has staged; `name` is relative to the epoch's directory, and None where there were no rows."""
+
+    name: str | None
+    partition: int
+    chunks: int
+    records: int
+
+
+class Published(NamedTuple):
+    """What became of a manifest."""
+
+    records: int
+    deduped: int
+
+
+def local_path(option: str, text: str) -> Path:
+    """A directory that an option names: a plain path, or a `file:` address."""
+    match = re.match(r"^([A-Za-z][A-Za-z0-9+.-]*):", text)
+    if match is None:
+        return Path(text).absolute()
+    if match[1].lower() != "file":
+        raise SourceError(
+            f'option "{option}" is "{text}": records are staged in a directory that driver and executors share; '
+            f'set "stagingDir" to such a directory'
+        )
+    return Path("/" + text[5:].lstrip("/"))
+
+
+class Stage:
+    """The staging directory of one producer and epoch."""
+
+    def __init__(self, root: Path, producer_id: str, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self._producer_dir = root / _UNSAFE.sub("_", producer_id)
+        self.directory = self._producer_dir / f"{epoch:012d}"
+        self._manifest = self.directory / "manifest.json"
+        self._done = self.directory / "done"
+
+    def write(self, records: Iterable[Rendered], partition: int) -> StagedFile:
+        """Stage the records of one task attempt."""
+        name = f"part-{partition:06d}-{uuid.uuid4().hex}.staged"
+        chunks = count = 0
+        path = self.directory / name
+        file = None
+        try:
+            for topic, members in _chunked(records):
+                if file is None:
+                    self.directory.mkdir(parents=True, exist_ok=True)
+                    file = path.open("xb")
+                body = b",".join(members)
+                label = topic.encode()
+                file.write(_LEAD.pack(_MAGIC, len(label), len(members), len(body), xxh3_64_intdigest(body)))
+                file.write(label)
+                file.write(body)
+                chunks += 1
+                count += len(members)
+            if file is None:
+                return StagedFile(None, partition, 0, 0)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise SourceError(f"records cannot be staged in {self.directory}: {error.strerror}") from None
+        finally:
+            if file is not None:
+                file.close()
+        _sync_directory(self.directory)
+        return StagedFile(name, partition, chunks, count)
+
+    def decide(self, files: Iterable[StagedFile]) -> list[StagedFile]:
+        """The files of this epoch: these, unless an earlier manifest has already said which."""
+        named = sorted((file for file in files if file.name is not None), key=lambda file: file.partition)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        told = {"producer_id": self.producer_id, "epoch": self.epoch, "files": [list(file) for file in named]}
+        temporary = self.directory / f".manifest-{uuid.uuid4().hex}"
+        with temporary.open("x") as file:
+            json.dump(told, file)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            # A link is made or refused in one step, unlike a rename, which would replace the first manifest.
+            os.link(temporary, self._manifest)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+        _sync_directory(self.directory)
+        return [StagedFile(*file) for file in json.loads(self._manifest.read_text())["files"]]
+
+    def is_done(self) -> bool:
+        """Whether everything of this epoch is known to be published."""
+        return self._done.exists()
+
+    def publish(self, files: list[StagedFile], client: Client, records_per_second: int | None = None) -> Published:
+        """Append the chunks of these files in order, each once."""
+        number = records = deduped = 0
+        started = time.monotonic()
+        for file in files:
+            for topic, n, body in self._chunks(file):
+                producer_seq = self.epoch * CHUNKS_MAX + number
+                number += 1
+                answer = client.write(topic, _request(self.producer_id, producer_seq, body))
+                if answer["deduped"]:
+                    deduped += n
+                    continue
+                records += n
+                if records_per_second is not None:
+                    time.sleep(max(0.0, started + records / records_per_second - time.monotonic()))
+        self._done.touch()
+        return Published(records, deduped)
+
+    def _chunks(self, file: StagedFile) -> Iterator[tuple[str, int, bytes]]:
+        assert file.name is not None
+        path = self.directory / file.name
+        try:
+            staged = path.open("rb")
+        except FileNotFoundError:
+            raise SourceError(
+                f"the staged file {path} is not there: driver and executors must share this directory; "
+                f'set the option "stagingDir" to one that they do'
+            ) from None
+        with staged:
+            for _ in range(file.chunks):
+                lead = staged.read(_LEAD.size)
+                magic, label, n, size, checksum = _LEAD.unpack(lead) if len(lead) == _LEAD.size else (b"", 0, 0, 0, 0)
+                topic, body = staged.read(label), staged.read(size)
+                if magic != _MAGIC or len(body) != size or xxh3_64_intdigest(body) != checksum:
+                    raise SourceError(f"the staged file {path} is damaged; nothing more of epoch {self.epoch} is sent")
+                yield topic.decode(), n, body
+
+    def forget_content(self) -> None:
+        """Remove the staged files of a published epoch; that it was published stays known."""
+        for path in self.directory.glob("*.staged"):
+            path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Remove everything of this producer."""
+        shutil.rmtree(self._producer_dir, ignore_errors=True)
+
+    def forget_earlier(self) -> None:
+        """Remove the earlier epochs, which Spark never asks for again once this one commits."""
+        for directory in self._producer_dir.glob("[0-9]*"):
+            if directory.name < self.directory.name:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _chunked(records: Iterable[Rendered]) -> Iterator[tuple[str, list[bytes]]]:
+    """The records in writes of bounded size, each of one topic; the order within a topic is kept."""
+    waiting: dict[str, list[bytes]] = {}
+    sizes: dict[str, int] = {}
+    for topic, record in records:
+        members = waiting.setdefault(topic, [])
+        if members and (len(members) >= CHUNK_RECORDS or sizes[topic] + len(record) > CHUNK_BYTES):
+            yield topic, members
+            members = waiting[topic] = []
+            sizes[topic] = 0
+        members.append(record)
+        sizes[topic] = sizes.get(topic, 0) + len(record)
+    yield from ((topic, members) for topic, members in waiting.items() if members)
+
+
+def _request(producer_id: str, producer_seq: int, body: bytes) -> bytes:
+    return b'{"producer_id":%b,"producer_seq":%d,"records":[%b]}' % (
+        json.dumps(producer_id).encode(),
+        producer_seq,
+        body,
+    )
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

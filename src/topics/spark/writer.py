@@ -1,0 +1,133 @@
+"""The two ways to write: a batch, and the epochs of a stream. Both stage and then publish, see `stage`.
+
+The tasks of a stream learn from Spark's local properties which query and epoch they work for; the query's id lives in
+its checkpoint, so it is the same after a restart. A batch has its `txnId` instead, where the user gave one; without it
+a batch is one attempt, and running it again writes its rows again.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from topics.spark.client import Client
+from topics.spark.errors import SourceError
+from topics.spark.options import WriteOptions
+from topics.spark.rows import Rows, check_columns
+from topics.spark.stage import Stage, StagedFile, local_path
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the driver: whose records it staged, and where."""
+
+    producer_id: str
+    epoch: int
+    file: StagedFile
+
+
+class TopicsWriter(DataSourceArrowWriter):
+    """A batch write."""
+
+    def __init__(self, options: WriteOptions, schema: Any) -> None:
+        check_columns(options, schema.names)
+        self._options = options
+        self._columns = list(schema.names)
+        self._producer_id = f"spark-txn-{options.txn_id or uuid.uuid4().hex}"
+        if options.staging is not None:
+            self._root = local_path("stagingDir", options.staging)
+        else:
+            self._root = Path(tempfile.gettempdir()) / f"topics-staging-{os.getuid()}"
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """Stage the rows of one task."""
+        partition = _task().partitionId()
+        rows = Rows(self._options, self._columns, partition)
+        stage = Stage(self._root, self._producer_id, 0)
+        if stage.is_done():
+            return Staged(self._producer_id, 0, StagedFile(None, partition, 0, 0))
+        file = stage.write((record for batch in iterator for record in rows.render(batch)), partition)
+        return Staged(self._producer_id, 0, file)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks staged, or what the first attempt of the same `txnId` had staged."""
+        stage = Stage(self._root, self._producer_id, 0)
+        if stage.is_done():
+            return
+        files = stage.decide(message.file for message in messages if isinstance(message, Staged))
+        publish(stage, files, self._options)
+        if self._options.txn_id is None:
+            stage.forget()
+        else:
+            stage.forget_content()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave everything: Spark also aborts what was already published."""
+
+
+class TopicsStreamWriter(DataSourceStreamArrowWriter):
+    """The write of a stream, one epoch after the other."""
+
+    def __init__(self, options: WriteOptions, schema: Any) -> None:
+        check_columns(options, schema.names)
+        self._options = options
+        self._columns = list(schema.names)
+        if options.staging is not None:
+            self._root = local_path("stagingDir", options.staging)
+        elif options.checkpoint is not None:
+            self._root = local_path("checkpointLocation", options.checkpoint) / "topics-staging"
+        else:
+            raise SourceError(
+                'set the option "checkpointLocation" of this stream, or "stagingDir": its records are staged in a '
+                "directory that outlives the query"
+            )
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """Stage the rows of one task."""
+        context = _task()
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        epoch = context.getLocalProperty("streaming.sql.batchId")
+        if not query_id or epoch is None:
+            raise SourceError("Spark does not say which query and batch this task works for")
+        producer_id, number = f"spark-{query_id}", int(epoch)
+        rows = Rows(self._options, self._columns, context.partitionId())
+        stage = Stage(self._root, producer_id, number)
+        records = (record for batch in iterator for record in rows.render(batch))
+        return Staged(producer_id, number, stage.write(records, context.partitionId()))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish the epoch, from the first manifest that was written for it."""
+        told = [message for message in messages if isinstance(message, Staged)]
+        if not told:
+            return
+        assert {message.epoch for message in told} == {batchId}, "the tasks of one batch name its epoch"
+        stage = Stage(self._root, told[0].producer_id, batchId)
+        files = stage.decide(message.file for message in told)
+        publish(stage, files, self._options)
+        stage.forget_earlier()
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Leave everything: Spark also aborts what was already published."""
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "rows are written by tasks"
+    return context
+
+
+def publish(stage: Stage, files: list[StagedFile], options: WriteOptions) -> None:
+    """Publish the chosen files of an epoch."""
+    client = Client(options.server)
+    try:
+        stage.publish(files, client, options.records_per_second)
+    finally:
+        client.close()

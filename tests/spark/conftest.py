@@ -1,0 +1,113 @@
+"""One Spark session for the whole run, and a server to read from and write to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import Api
+from topics.testing import ServerProcess
+
+Rows = list[Any]
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.pollingDelay": "20ms",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from topics.spark import session
+
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    started = session(master="local[2]", config={**SETTINGS, "spark.sql.warehouse.dir": str(warehouse)})
+    started.sparkContext.setLogLevel("OFF")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[Api]:
+    client = Api(server.host, server.port)
+    yield client
+    client.close()
+
+
+Reader = Callable[..., Any]
+
+
+@pytest.fixture
+def load(spark: Any, server: ServerProcess, topic_name: str) -> Reader:
+    """A DataFrame over the test's own topic, or over what the options say."""
+
+    def load(**options: Any) -> Any:
+        given = {
+            "url": server.url,
+            **({} if "topics" in options or "topicPrefix" in options else {"topic": topic_name}),
+        }
+        return spark.read.format("topics").options(**given, **{k: _text(v) for k, v in options.items()}).load()
+
+    return load
+
+
+class Streams:
+    """Starts streaming reads of the test's own topic and collects what they deliver."""
+
+    def __init__(self, spark: Any, url: str, topic: str, directory: Path) -> None:
+        self.spark = spark
+        self.url = url
+        self.topic = topic
+        self.checkpoint = directory / "checkpoint"
+        self.batches: list[list[Any]] = []
+
+    def frame(self, **options: Any) -> Any:
+        chosen = {} if "topics" in options or "topicPrefix" in options else {"topic": self.topic}
+        given = {"url": self.url, **chosen, **{k: _text(v) for k, v in options.items()}}
+        return self.spark.readStream.format("topics").options(**given).load()
+
+    def run(self, **options: Any) -> list[Any]:
+        """Run once over everything there is, from the checkpoint on; the rows in the order of arrival."""
+        self.batches = []
+
+        def keep(frame: Any, _: int) -> None:
+            self.batches.append(frame.collect())
+
+        query = (
+            self.frame(**options)
+            .writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(90)
+        assert not query.isActive, "the stream did not finish"
+        return [row for batch in self.batches for row in batch]
+
+
+@pytest.fixture
+def streams(spark: Any, server: ServerProcess, topic_name: str, tmp_path: Path) -> Streams:
+    return Streams(spark, server.url, topic_name, tmp_path)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def records(api: Api, topic: str) -> list[dict[str, Any]]:
+    """Every record of a topic."""
+    found: list[dict[str, Any]] = []
+    cursor = 0
+    while True:
+        page = api.read(topic, cursor, limit=1000, include_tags=True)
+        found += page["records"]
+        cursor = page["next_from_seq"]
+        if page["caught_up"]:
+            return found

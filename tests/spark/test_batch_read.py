@@ -1,0 +1,209 @@
+"""Topics as Spark tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.api import Api
+from tests.spark.conftest import Reader
+from topics.testing import ServerProcess
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_topic_is_a_table_with_the_documented_columns(load: Reader, api: Api, topic_name: str) -> None:
+    """Issue 6 §1: the schema, `data` as JSON text, absent fields as null."""
+    api.write(topic_name, {"data": {"n": 1}, "tag": "t", "node": "a", "meta": {"k": "v", "l": "ü"}}, {"data": "é"})
+    frame = load()
+    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    assert types == {
+        "topic": "string",
+        "seq": "bigint",
+        "ts": "timestamp",
+        "node": "string",
+        "tag": "string",
+        "meta": "map<string,string>",
+        "data": "string",
+    }
+    first, second = frame.orderBy("seq").collect()
+    ts = api.read(topic_name)["records"][0]["$ts"]
+    assert first.ts.replace(tzinfo=UTC) == datetime.fromtimestamp(ts / 1000, UTC)
+    assert (first.topic, first.seq, first.node, first.tag) == (topic_name, 1, "a", "t")
+    assert (first.meta, first.data) == ({"k": "v", "l": "ü"}, '{"n": 1}')
+    assert (second.seq, second.node, second.tag, second.meta, second.data) == (2, None, None, None, '"\\u00e9"')
+
+
+def test_offsets_are_cursors(load: Reader, api: Api, topic_name: str) -> None:
+    """A read covers (start, end], per topic or in one word."""
+    api.fill(topic_name, 10)
+
+    def seqs(**options: Any) -> list[int]:
+        return sorted(row.seq for row in load(**options).collect())
+
+    assert seqs(startingOffsets={topic_name: 4}, endingOffsets={topic_name: 7}) == [5, 6, 7]
+    assert seqs(startingOffsets="latest") == []
+    assert seqs(startingOffsets={topic_name: "earliest"}, endingOffsets={topic_name: -1}) == list(range(1, 11))
+    assert seqs(startingOffsets={topic_name: {"epoch": epoch(api, topic_name), "seq": 9}}) == [10]
+
+
+def epoch(api: Api, topic: str) -> int:
+    found: int = api.get(f"/v0/topics/{topic}/plan").ok()["epoch"]
+    return found
+
+
+def test_timestamps_bound_a_read(load: Reader, api: Api, topic_name: str) -> None:
+    """`startingTimestamp` is included, `endingTimestamp` is not."""
+    api.fill(topic_name, 3)
+    ts = api.read(topic_name)["records"][0]["$ts"]
+    assert load(startingTimestamp=ts, endingTimestamp=ts + 1).count() == 3
+    assert load(startingTimestamp=ts + 1).count() == 0
+    assert load(endingTimestamp=ts).count() == 0
+
+
+def test_several_topics_by_list_and_by_prefix(load: Reader, api: Api, topic_name: str) -> None:
+    for part in "abc":
+        api.fill(f"{topic_name}.{part}", 2)
+    by_list = load(topics=f"{topic_name}.a, {topic_name}.c").collect()
+    assert {row.topic for row in by_list} == {f"{topic_name}.a", f"{topic_name}.c"}
+    by_prefix = load(topicPrefix=f"{topic_name}.", startingOffsets={f"{topic_name}.b": 1}).collect()
+    assert sorted((row.topic[-1], row.seq) for row in by_prefix) == [("a", 1), ("a", 2), ("b", 2), ("c", 1), ("c", 2)]
+
+
+def test_columns_are_chosen_by_option_or_by_schema(
+    spark: Any, load: Reader, server: ServerProcess, api: Api, topic_name: str
+) -> None:
+    """Python sources get no column pruning, therefore the user prunes."""
+    api.fill(topic_name, 3, tag="t")
+    assert load(columns="seq,tag").columns == ["seq", "tag"]
+    assert [tuple(row) for row in load(columns="tag,seq").orderBy("seq").collect()] == [("t", 1), ("t", 2), ("t", 3)]
+    own = spark.read.format("topics").schema("data string, seq bigint")
+    assert own.options(url=server.url, topic=topic_name).load().orderBy("seq").first() == ("1", 1)
+
+
+def test_min_partitions_split_by_seq_and_lose_nothing(load: Reader, api: Api, topic_name: str) -> None:
+    for _ in range(5):
+        api.fill(topic_name, 301)
+    frame = load(minPartitions=7)
+    assert frame.rdd.getNumPartitions() >= 7
+    assert [row.seq for row in frame.select("seq").orderBy("seq").collect()] == list(range(1, 1506))
+
+
+def test_deleted_records_are_silent_and_evicted_ones_are_not(load: Reader, api: Api, topic_name: str) -> None:
+    """Document 004, also in Spark: only eviction is loss."""
+    api.put(topic_name, cap_records=6)
+    api.write(topic_name, *({"data": n, "tag": "gone" if n % 2 else "kept"} for n in range(1, 11)))
+    api.erase(topic_name, match="gone")
+    assert sorted(row.seq for row in load().collect()) == [6, 8, 10]
+    assert sorted(row.seq for row in load(startingOffsets={topic_name: 5}).collect()) == [6, 8, 10]
+    with pytest.raises(Exception, match=rf'topic "{topic_name}" lost the records 3 to 5 \(reason: cap\)'):
+        load(startingOffsets={topic_name: 2}).collect()
+    assert sorted(row.seq for row in load(startingOffsets={topic_name: 2}, failOnDataLoss=False).collect()) == [
+        6,
+        8,
+        10,
+    ]
+
+
+def test_each_gap_is_a_row_where_tombstones_are_included(load: Reader, api: Api, topic_name: str) -> None:
+    api.put(topic_name, cap_records=2)
+    api.fill(topic_name, 5)
+    rows = load(startingOffsets="beginning", failOnDataLoss=False, includeTombstones=True).collect()
+    (gap,) = [row for row in rows if row.tombstone is not None]
+    assert tuple(gap.tombstone) == (1, 3, "cap", 3)
+    assert (gap.topic, gap.seq, gap.data) == (topic_name, None, None)
+    assert sorted(row.seq for row in rows if row.tombstone is None) == [4, 5]
+
+
+def test_a_gap_that_opens_after_planning_stops_the_query_or_becomes_a_row(
+    server: ServerProcess, api: Api, topic_name: str
+) -> None:
+    """A task meets what happened since the read was planned: eviction, deletion, a new topic of the same name."""
+    import pyarrow as pa
+
+    from topics.spark import columns
+    from topics.spark.errors import DataLoss
+    from topics.spark.filters import Prune
+    from topics.spark.options import ReadOptions
+    from topics.spark.scan import Range, RangeReader
+
+    api.fill(topic_name, 10)
+    planned = Range(topic_name, epoch(api, topic_name), 0, 10)
+    schema = pa.schema([(name, columns.TYPES[name]) for name in ("seq", "tombstone")])
+
+    def read(**options: str) -> list[tuple[Any, ...]]:
+        given = ReadOptions({"url": server.url, "topic": topic_name, **options}, streaming=False)
+        batches = RangeReader(given, schema, Prune()).read(planned)
+        return [(row["seq"], row["tombstone"]) for batch in batches for row in batch.to_pylist()]
+
+    def gap(first: int, last: int, reason: str) -> tuple[None, dict[str, Any]]:
+        missed = last - first + 1
+        return None, {"gap_from": first, "gap_to": last, "reason": reason, "missed_estimate": missed}
+
+    assert read() == [(seq, None) for seq in range(1, 11)]
+    api.put(topic_name, cap_records=4)
+    with pytest.raises(DataLoss, match="1 to 6"):
+        read()
+    assert read(failOnDataLoss="false") == [(7, None), (8, None), (9, None), (10, None), gap(1, 6, "cap")]
+    api.remove(topic_name)
+    with pytest.raises(DataLoss, match="topic_deleted"):
+        read()
+    api.fill(topic_name, 20)
+    with pytest.raises(DataLoss, match="recreated"):
+        read()
+    assert read(failOnDataLoss="false") == [gap(1, 10, "recreated")]
+
+
+def test_filters_are_pushed_down_and_change_no_result(load: Reader, api: Api, topic_name: str) -> None:
+    """Fewer tasks for a filter on seq or topic, fewer rows for one on tag; the same rows as without."""
+    for part in "ab":
+        api.write(f"{topic_name}.{part}", *({"data": n, "tag": f"t{n % 4}", "node": "n"} for n in range(1, 401)))
+    everything = [row.asDict() for row in load(topicPrefix=topic_name).collect()]
+    assert len(everything) == 800
+
+    def check(sql: str, wanted: Any) -> int:
+        frame = load(topicPrefix=topic_name, minPartitions=8, pushFilters=True).filter(sql)
+        got = sorted((row.topic, row.seq) for row in frame.collect())
+        assert got == sorted((row["topic"], row["seq"]) for row in everything if wanted(row)), sql
+        partitions: int = frame.rdd.getNumPartitions()
+        return partitions
+
+    assert check("data IS NOT NULL", lambda row: True) == 8
+    assert check("seq = 395", lambda row: row["seq"] == 395) == 2
+    assert (
+        check(f"seq = 395 AND topic = '{topic_name}.b'", lambda row: row["seq"] == 395 and row["topic"][-1] == "b") == 1
+    )
+    check("tag = 't1' AND seq BETWEEN 10 AND 20", lambda row: row["tag"] == "t1" and 10 <= row["seq"] <= 20)
+    check("tag IN ('t1', 't2') AND tag LIKE 't%'", lambda row: row["tag"] in ("t1", "t2"))
+    check("node = 'x'", lambda row: False)
+    check("tag <> 't1' OR seq = 5", lambda row: row["tag"] != "t1" or row["seq"] == 5)
+    check("ts >= timestamp'2020-01-01' AND tag IS NOT NULL", lambda row: True)
+    assert check("ts < timestamp'2020-01-01'", lambda row: False) == 1
+
+
+def test_one_data_frame_serves_many_queries(load: Reader, api: Api, topic_name: str) -> None:
+    """Spark 4.3.0 reuses the pruned read of one query for the next; without `pushFilters` nothing is pruned."""
+    api.fill(topic_name, 50)
+    frame = load()
+    assert [frame.count(), frame.filter("seq = 5").count(), frame.count()] == [50, 1, 50]
+    assert frame.filter("seq < 3").union(frame.filter("seq > 40")).count() == 12
+
+
+def test_a_session_without_push_down_reads_too(spark: Any, load: Reader, api: Api, topic_name: str) -> None:
+    """Spark refuses readers that define `pushFilters` while push-down is off; ours must not be refused."""
+    api.fill(topic_name, 5)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert load().filter("seq > 3").count() == 2
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_the_key_appears_in_no_plan(spark: Any, server: ServerProcess, api: Api, topic_name: str) -> None:
+    api.fill(topic_name, 1)
+    frame = spark.read.format("topics").options(url=server.url, topic=topic_name, token="s3cret-key-0123456789").load()
+    plans = frame._jdf.queryExecution().toString() + frame._jdf.queryExecution().executedPlan().treeString()
+    assert "s3cret" not in plans
+    assert "s3cret" not in repr(frame)
