@@ -308,23 +308,12 @@ class _Snapshot:
         return regions
 
     def _read(self) -> None:
-        data, at = self.data, snapshot.HEADER_BYTES
-        view = memoryview(data)
-        used = len(data) - SLACK_BYTES
-        while at < used:
-            entries, at = scan.frames(data, view, at, used, scan.BATCH_FRAMES)
-            for entry in entries:
-                self._section(scan.Entry(*entry))
-            if len(entries) == scan.BATCH_FRAMES:
-                continue
-            behind = scan.next_whole(data, view, at, used)
-            end = used if behind is None else behind
-            region = scan.region(data, at, end, used, followed=behind is not None, torn_allowed=False)
-            if region is not None:
-                self._regions.append(region._replace(reason="corrupt"))
-            if behind is None:
-                break
-            at = behind
+        used = len(self.data) - SLACK_BYTES
+        for found in scan.walk(self.data, snapshot.HEADER_BYTES, used, torn_allowed=False):
+            if isinstance(found, scan.Region):
+                self._regions.append(found._replace(reason="corrupt"))
+            else:
+                self._section(found)
 
     def _section(self, entry: scan.Entry) -> None:
         payload = self.data[entry.at : entry.at + entry.length]

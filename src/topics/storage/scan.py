@@ -18,6 +18,7 @@ every region in the last generation is called torn.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest, xxh32_intdigest
@@ -96,6 +97,24 @@ def frames(data: bytes, view: memoryview, at: int, size: int, limit: int) -> tup
         if len(entries) == limit:
             break
     return entries, at
+
+
+def walk(data: bytes, at: int, size: int, *, torn_allowed: bool) -> Iterator[Entry | Region]:
+    """Every whole frame and every bad region from `at` on, in order; for tools, which want each frame by itself."""
+    view = memoryview(data)
+    while at < size:
+        entries, at = frames(data, view, at, size, BATCH_FRAMES)
+        yield from map(Entry._make, entries)
+        if len(entries) == BATCH_FRAMES:
+            continue
+        behind = next_whole(data, view, at, size)
+        end = size if behind is None else behind
+        found = region(data, at, end, size, followed=behind is not None, torn_allowed=torn_allowed)
+        if found is not None:
+            yield found
+        if behind is None:
+            return
+        at = behind
 
 
 def header_at(data: bytes, at: int) -> tuple[int, ...] | None:

@@ -407,6 +407,11 @@ class Segments:
         """Take the delete flags over from the records, from the `.flags`, or from both where a move was cut short."""
         beside = b""
         if self.hot.size(found.name.flags_file) is not None:
+            head = self.hot.read(found.name.flags_file, 0, HEADER_BYTES)
+            if segment.decode_header(head, FLAGS_MAGIC, found.name.flags_file) is None:
+                kept = self.quarantine(found.name.flags_file, 0, head)
+                nothing = LostRecords(found.name.topic_id, 0, 0)
+                damage.append(Corrupt(found.name.flags_file, 0, HEADER_BYTES, nothing, kept))
             beside = self.hot.read(found.name.flags_file, HEADER_BYTES, found.records)
             if not found.is_cold:
                 self._after_checkpoint(lambda: self.hot.delete(found.name.flags_file))
