@@ -70,6 +70,7 @@ class FakeTransport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.sent = b""
+        self.writes: list[int] = []
         self.reading = True
         self.eof_sent = False
         self.closing = False
@@ -81,6 +82,7 @@ class FakeTransport(asyncio.Transport):
         assert not self.closing
         assert not self.eof_sent
         self.sent += data
+        self.writes.append(len(data))
 
     def write_eof(self) -> None:
         self.eof_sent = True

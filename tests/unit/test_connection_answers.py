@@ -499,3 +499,12 @@ def test_rendered_response_is_fitted_to_the_client(close: bool) -> None:
     (reply,) = client.replies()
     assert reply.headers.get("connection") == ("close" if close else None)
     assert reply.body == b"ok"
+
+
+def test_pipelined_answers_go_out_together_and_are_bounded() -> None:
+    client = Client()
+    client.send(request("GET", "/a") * 50)
+    assert len(client.transport.writes) == 1
+    client.send(request("GET", "/large?60000") * 10)
+    assert max(client.transport.writes) < 200_000
+    assert len(client.replies()) == 60

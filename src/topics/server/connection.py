@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 PIPELINE_MAX: Final = 64
 PIPELINE_MAX_BYTES: Final = 1024 * 1024
+GATHER_MAX_BYTES: Final = 64 * 1024
 LINGER_MS: Final = 2_000
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
 NEVER: Final = float("inf")
@@ -57,37 +58,12 @@ class Connection(asyncio.Protocol):
     """The protocol of one accepted connection, see the module."""
 
     __slots__ = (
-        "_app",
-        "_barrier",
-        "_eof",
-        "_head",
-        "_head_bytes",
-        "_held",
-        "_held_bytes",
-        "_intake",
-        "_limits",
-        "_linger_left",
-        "_lost",
-        "_message_bytes",
-        "_message_deadline",
-        "_reading_paused",
-        "_ready",
-        "_refused",
-        "_renewals",
-        "_stream",
-        "_taking",
-        "_unsent_mark",
-        "_upgraded",
-        "connections",
-        "current",
-        "queue",
-        "read_deadline",
-        "transport",
-        "waiting",
-        "write",
-        "write_deadline",
+        "_app", "_barrier", "_eof", "_gathered", "_gathered_bytes", "_gathering", "_head", "_head_bytes", "_held",
+        "_held_bytes", "_intake", "_limits", "_linger_left", "_lost", "_message_bytes", "_message_deadline",
+        "_reading_paused", "_ready", "_refused", "_renewals", "_stream", "_taking", "_unsent_mark", "_upgraded",
+        "connections", "current", "queue", "read_deadline", "transport", "waiting", "write", "write_deadline",
         "write_paused",
-    )
+    )  # fmt: skip
 
     connections: Connections
     transport: asyncio.Transport
@@ -135,6 +111,9 @@ class Connection(asyncio.Protocol):
         self._held: Message | None = None
         self._barrier: Exchange | None = None
         self._held_bytes = 0
+        self._gathering = False
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
         self._linger_left = -1
         self._stream: Stream | None = None
         self._upgraded: Upgraded | None = None
@@ -364,15 +343,36 @@ class Connection(asyncio.Protocol):
             if message.head.upgrade is not None and message.error is None and self.current is not None:
                 self._held = message
                 break
+            if intake.unread and not self._gathering:
+                self._gathering = True
+                self.write = self._gather
             exchange = self._dispatch(message)
             if message.head.upgrade is not None and not exchange.answered:
                 self._barrier = exchange
         self._taking = False
+        if self._gathering:
+            self._send_gathered()
         if intake.http2 and self.current is None and not self._lost:
             assert self.connections.http2_factory is not None
             self.hand_over(None, self.connections.http2_factory(self))
         elif not self._lost:
             self._settle()
+
+    def _gather(self, data: bytes) -> None:
+        """Stands in for the transport's `write` while a read holds more requests: one system call for all answers."""
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes > GATHER_MAX_BYTES:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        """Send what was gathered, and write directly again."""
+        self._gathering = False
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if not self._lost:
+            self.write = self.transport.write
+            if gathered:
+                self.transport.write(b"".join(gathered))
 
     def _blocked(self) -> bool:
         """Whether nothing more may be parsed for now (rules 1 and 4)."""
@@ -397,7 +397,7 @@ class Connection(asyncio.Protocol):
         if intake.owes_continue and not outstanding:
             intake.owes_continue = False
             self.write(reply.CONTINUE)
-        if self._renewals != intake.renewals:
+        if intake.phase != IDLE and self._renewals != intake.renewals:
             self._renewals = intake.renewals
             limits = self._limits
             timeout_ms = limits.header_timeout_ms if intake.phase == IN_HEAD else limits.body_timeout_ms
@@ -489,6 +489,9 @@ class Connection(asyncio.Protocol):
         self._silence()
 
     def _silence(self) -> None:
+        """Parse nothing more, and owe the transport nothing before it is closed or handed over."""
+        if self._gathering:
+            self._send_gathered()
         self._ready = False
         self._held = None
         self._intake.stop()

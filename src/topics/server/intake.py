@@ -154,6 +154,11 @@ class Intake:
         self.owes_continue = False
 
     @property
+    def unread(self) -> bool:
+        """Whether bytes wait to be parsed."""
+        return self._position < len(self._data)
+
+    @property
     def clean(self) -> bool:
         """Whether the next byte is the first one of a message."""
         return self.phase == IDLE and self._position == len(self._data) and not self._blank_skipped
