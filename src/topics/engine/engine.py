@@ -26,7 +26,10 @@ from topics.engine.difference import Difference, Window, read
 from topics.engine.limits import Limits
 from topics.engine.log import Totals
 from topics.engine.names_index import SortedNames
+from topics.engine.queues import Queues
+from topics.engine.removal import position, remove
 from topics.engine.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
+from topics.engine.routers import Routers
 from topics.engine.shelf import Shelf
 from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
 from topics.engine.tags import parse_match
@@ -76,18 +79,38 @@ class Engine:
         # How kinds of frames and sections that others define are taken over at a restart, and captured for one.
         self.restorers: dict[int, Callable[[Topic | None, Any], None]] = {}
         self.capturers: list[Callable[[int], Iterable[bytes]]] = []
+        self.routers = Routers(self)
+        self.queues = Queues(self)
 
     # Driving
 
     def turn(self) -> None:
-        """Write what was submitted since the last turn."""
+        """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
         self.store.write()
+        self.routers.step()
+        self.queues.step()
+        if self.routers.busy or self.queues.busy:
+            self.wake()
 
     def settle(self) -> None:
         """Drive the store here and now until nothing waits any more."""
-        self.store.write()
-        while run_inline(self.store.jobs()):
-            self.store.write()
+        self.turn()
+        while run_inline(self.store.jobs()) or self.routers.busy or self.queues.busy or self.store.pending:
+            self.turn()
+
+    def wake(self) -> None:
+        """Ask for a turn."""
+        if self.on_pending is not None:
+            self.on_pending()
+
+    def next_due_ns(self) -> int | None:
+        """The `clock.elapsed_ns()` at which a turn will next have something to do that nobody asks for, or None."""
+        due_ns = self.store.next_due_ns()
+        for due_ms in (self.routers.next_due_ms(), self.queues.next_due_ms()):
+            if due_ms is not None:
+                ns = self.clock.elapsed_ns() + (due_ms - self.clock.now_ms()) * 1_000_000
+                due_ns = ns if due_ns is None else min(due_ns, ns)
+        return due_ns
 
     def _submit(self, topic: Topic, frame: bytes, gated: bool, ticket: Ticket | Receipt) -> None:
         self.store.shard_of(topic.id).submit(frame, gated, ticket)
@@ -121,6 +144,9 @@ class Engine:
         if config == topic.config:
             receipt.commit(0, 0)
             return self._settled(receipt)
+        if topic.inbound is not None:
+            topic.inbound.catch_up()
+            topic.inbound.mark()
         payload = frames.Config(msgspec.json.encode(config), self.clock.now_ms())
         topic.config_lsn = self._submit_control(topic, frames.CONFIG, payload, receipt)
         topic.reconfigure(config, payload.ts)
@@ -133,15 +159,30 @@ class Engine:
                 raise receipt.error
         return receipt
 
-    def _create(self, name: str, config: TopicConfig, receipt: Receipt | None) -> Topic:
+    def answered(self, receipt: Receipt, logged: bool) -> Receipt:
+        """The receipt of a command whose frame, if it was `logged`, is on its way."""
+        if not logged:
+            receipt.commit(0, 0)
+        return self._settled(receipt)
+
+    def create_default(self, name: str) -> Topic:
+        """Make a topic that something else refers to."""
+        check_topic_name(name)
+        return self._create(name, configs.DEFAULTS, None)
+
+    def check_topic_count(self, added: int) -> None:
+        """Raise Throttled where so many more topics are too many."""
         limits = self.limits
-        if 0 < limits.max_topics <= len(self.topics):
+        if 0 < limits.max_topics < len(self.topics) + added and added:
             raise Throttled(
                 f"there are {limits.max_topics} topics already; delete one or raise TOPICS_MAX_TOPICS",
                 retry_after_ms=RETRY_AFTER_MS,
                 limit="max_topics",
                 max=limits.max_topics,
             )
+
+    def _create(self, name: str, config: TopicConfig, receipt: Receipt | None) -> Topic:
+        self.check_topic_count(1)
         topic = Topic(name, self.next_topic_id, config, self.totals, self.shelf)
         topic.created_ts = self.clock.now_ms()
         create = frames.Create(name, msgspec.json.encode(config), topic.created_ts)
@@ -178,6 +219,7 @@ class Engine:
     def state(self, name: str, touch: bool = True) -> TopicState:
         """What there is in a topic right now (API §1.2)."""
         topic = self.topic(name)
+        self.catch_up(topic)
         now = self.clock.now_ms()
         topic.expire(now)
         if touch:
@@ -195,7 +237,14 @@ class Engine:
             effective_priority=topic.effective_priority(now),
             last_write_ts=topic.last_write_ts,
             last_read_ts=topic.last_read_ts,
+            queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic.queue),
         )
+
+    @staticmethod
+    def catch_up(topic: Topic) -> None:
+        """Forward what a topic's source has for it, so that who wrote there reads the copies here (decision 22)."""
+        if topic.inbound is not None and topic.inbound.behind:
+            topic.inbound.catch_up()
 
     def list_topics(
         self,
@@ -212,6 +261,7 @@ class Engine:
             if len(page) == page_size:
                 return page, page[-1].topic
             topic = self.topics[name]
+            self.catch_up(topic)
             topic.expire(now)
             if touch:
                 topic.touch(now)
@@ -239,10 +289,12 @@ class Engine:
             receipt = Receipt(DeletedTopic(topic=name, deleted=False, routers_removed=[]), on_done, context)
             receipt.commit(0, 0)
             return receipt
+        self.catch_up(topic)
         topic.expire(self.clock.now_ms())
         if if_empty and (topic.log.count or topic.pending):
             raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
-        receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=[]), on_done, context)
+        removed = self.routers.cascade(topic)
+        receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=removed), on_done, context)
         drop = frames.Drop(self.clock.now_ms())
         self._submit_control(topic, frames.DROP, drop, receipt)
         self.leave(topic)
@@ -274,7 +326,7 @@ class Engine:
             if write.expected_head_seq is not None:
                 self._check_head(name, topic.next_seq - 1, write)
             if topic.config.discard == "reject":
-                self._check_room(topic, n, batch.size_bytes, now)
+                self.check_room(topic, n, batch.size_bytes, now)
             if self.limits.max_total_bytes:
                 self._check_quota(batch.size_bytes, now)
         ticket = self._append(topic, batch, now, write, created, on_done, context)
@@ -319,9 +371,15 @@ class Engine:
                 or (durability == "disk" and first_seq + n > topic.ceiling + 1)
             )
             extra = b""
-            if keyed:
+            derived = topic.inbound is not None or topic.letters
+            if keyed or derived:
                 extra = extras.encode(
-                    extras.AppendExtra(write.idempotency_key, write.producer_id, write.producer_seq or 0)
+                    extras.AppendExtra(
+                        write.idempotency_key,
+                        write.producer_id,
+                        write.producer_seq or 0,
+                        position(topic) if derived else None,
+                    )
                 )
             frame = frames.append(self.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)
             self.store.shard_of(topic.id).submit(frame, gated, ticket)
@@ -331,9 +389,10 @@ class Engine:
         topic.await_commit(block)
         if keyed:
             self._remember(topic, write, ticket, ts)
+        if topic.inbound is not None:
+            topic.inbound.note_keys(block)
         if not ephemeral:
-            if durability == "disk" and topic.next_seq + topic.ceiling_step // 2 > topic.ceiling_asked:
-                self._raise_ceiling(topic)
+            self.reserve_seqs(topic)
             if self.on_pending is not None:
                 self.on_pending()
         elif last is not None:
@@ -341,6 +400,11 @@ class Engine:
         else:
             ticket.commit(0, 0)
         return ticket
+
+    def reserve_seqs(self, topic: Topic) -> None:
+        """Raise the durable ceiling of a `disk` topic before its seqs reach it."""
+        if topic.config.durability == "disk" and topic.next_seq + topic.ceiling_step // 2 > topic.ceiling_asked:
+            self._raise_ceiling(topic)
 
     def _raise_ceiling(self, topic: Topic) -> None:
         """Make room for seqs that need no sync; the busier the topic, the larger the steps (decision 37)."""
@@ -375,8 +439,11 @@ class Engine:
                 expected_head_seq=expected,
             )
 
-    def _check_room(self, topic: Topic, n: int, size_bytes: int, now: int) -> None:
+    def check_room(self, topic: Topic, n: int, size_bytes: int, now: int) -> None:
+        """Raise TopicFull where a topic that refuses has no room for so much, RecordTooLarge where it never has."""
         config = topic.config
+        if config.discard != "reject":
+            return
         _check_fits(config, n, size_bytes)
         topic.expire(now)
         log = topic.log
@@ -455,6 +522,7 @@ class Engine:
     def diff(self, name: str, diff: requests.Diff) -> Difference:
         """The records behind a cursor (API §3)."""
         topic = self.topic(name)
+        self.catch_up(topic)
         now = self.clock.now_ms()
         topic.touch(now)
         return self.read(topic, self.cursor(topic, diff), self.window(topic, diff))
@@ -495,24 +563,14 @@ class Engine:
             raise InvalidRequest("say what to delete: before_seq, match, or both", field="before_seq")
         match = None if delete.match is None else parse_match(delete.match)
         topic = self.topic(name)
-        now = self.clock.now_ms()
-        topic.expire(now)
+        self.catch_up(topic)
+        topic.expire(self.clock.now_ms())
         log = topic.log
         before_seq = log.head + 1 if delete.before_seq is None else min(delete.before_seq, log.head + 1)
         seqs = [] if match is None else topic.tagged(match, before_seq)
-        # Whatever has to be read from disk is read before anything is changed: a Miss is tried again from the start.
-        topic.fetch([before_seq] if match is None else seqs)
         receipt = Receipt(None, on_done, context)
-        idle = before_seq <= log.start if match is None else not seqs
-        if not idle and topic.config.durability != "ephemeral":
-            payload = frames.Delete(before_seq if match is None else 0, _ranges(seqs), now)
-            frame = frames.control(frames.DELETE, self.store.next_lsn(), topic.id, payload)
-            self._submit(topic, frame, topic.config.durability == "fsync", receipt)
-        else:
-            idle = True
-        deleted = log.delete_below(before_seq) if match is None else len(log.delete_seqs(seqs))
-        if topic.segments:
-            topic.drop_dead_segments()
+        # Whatever has to be read from disk is read before anything is changed: a Miss is tried again from the start.
+        deleted, logged = remove(self, topic, before_seq if match is None else 0, seqs, receipt)
         receipt.result = Deleted(
             topic=name,
             deleted=deleted,
@@ -521,9 +579,7 @@ class Engine:
             count=log.count,
             bytes=log.bytes,
         )
-        if idle:
-            receipt.commit(0, 0)
-        return self._settled(receipt)
+        return self.answered(receipt, logged)
 
 
 def _check_fits(config: TopicConfig, n: int, size_bytes: int) -> None:
@@ -537,13 +593,3 @@ def _check_fits(config: TopicConfig, n: int, size_bytes: int) -> None:
                 limit=name,
                 max=cap,
             )
-
-
-def _ranges(seqs: list[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for seq in seqs:
-        if ranges and ranges[-1][1] + 1 == seq:
-            ranges[-1] = (ranges[-1][0], seq)
-        else:
-            ranges.append((seq, seq))
-    return ranges

@@ -1,4 +1,8 @@
-"""AppendExtra: what rides in an APPEND frame behind its Block, so that retries stay safe after a restart."""
+"""What rides in frames beside the records: AppendExtra behind the Block of an APPEND, DeleteExtra in a DELETE.
+
+Retries stay safe after a restart because their keys are here; and a topic that copies are forwarded into says here
+where those stood, so that a restart puts them between the same records again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,26 @@ class AppendExtra(msgspec.Struct, array_like=True, frozen=True):
     idempotency_key: str | None = None
     producer_id: str | None = None
     producer_seq: int = 0
+    # Into a topic that takes derived records: the source seq up to which they were there, -1 without a router.
+    position: int | None = None
+    # (index, due_ms) of each record that is a job to be hidden until then.
+    delays: list[tuple[int, int]] | None = None
 
 
+class DeleteExtra(msgspec.Struct, array_like=True, frozen=True):
+    """Where a delete stands among derived records.
+
+    `next_seq` and `position` place it in a topic that takes them (0: it takes none). `lagging` are (destination id,
+    cursor) of routers out of the topic that had not forwarded everything: what is deleted behind their cursor was never
+    copied. `acked` is the leases log's event where the delete is an ack.
+    """
+
+    next_seq: int = 0
+    position: int = -1
+    lagging: list[tuple[int, int]] = []
+    acked: bytes = b""
+
+
+decode_delete = msgspec.msgpack.Decoder(DeleteExtra).decode
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(AppendExtra).decode

@@ -24,7 +24,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from topics.storage.block import Block, Extent, merge
+from topics.storage.block import DELETED, Block, Extent, merge
 
 SMALL_BLOCK_RECORDS: Final = 16
 MERGE_RUN_BLOCKS: Final = 512
@@ -166,6 +166,16 @@ class Log:
         """Whether an entry covers `seq`, live or not."""
         k = self.index_of(seq)
         return k < len(self.entries) and self.entries[k].first_seq <= seq
+
+    def is_live(self, seq: int) -> bool:
+        """Whether there is a record with this seq, not deleted, evicted or expired."""
+        if not self.start <= seq <= self.head:
+            return False
+        k = self.index_of(seq)
+        if k == len(self.entries) or self.entries[k].first_seq > seq:
+            return False
+        flags = self.entries[k].flags
+        return flags is None or flags[seq - self.entries[k].first_seq] != DELETED
 
     def fetch(self, seqs: Iterable[int]) -> None:
         """Have the sealed Blocks that hold these seqs at hand, so that a delete needs no read. May raise Miss."""

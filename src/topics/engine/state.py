@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from topics.engine.config import TopicConfig
+from topics.engine.queue_requests import QueueState
 
 
 class PutTopic(Struct, frozen=True):
@@ -29,6 +30,7 @@ class TopicState(Struct, frozen=True):
     effective_priority: int
     last_write_ts: int | None
     last_read_ts: int | None
+    queue: QueueState | UnsetType = UNSET
 
 
 class TopicSummary(Struct, frozen=True):

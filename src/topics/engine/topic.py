@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from topics.engine.config import TopicConfig
 from topics.engine.dedupe import Dedupe
 from topics.engine.log import Log, Totals
 from topics.engine.priority import effective_priority
+from topics.engine.queue import Queue
 from topics.engine.shelf import Shelf
 from topics.engine.tags import TagIndex, TagMatch
 from topics.engine.ticket import Ticket
@@ -22,6 +23,10 @@ from topics.errors import TopicsError
 from topics.storage.block import HAS_TAG, Block
 from topics.storage.sealed import Corrupt, Miss
 from topics.storage.segments import Segment
+
+if TYPE_CHECKING:
+    from topics.engine.fanout import Fanout
+    from topics.engine.forward import Forward
 
 logger = logging.getLogger("topics.topic")
 
@@ -43,16 +48,20 @@ class Topic:
         "dedupe",
         "deleted",
         "id",
+        "inbound",
         "last_read_ts",
         "last_ticket",
         "last_ts",
         "last_write_ts",
+        "letters",
         "listeners",
         "log",
         "name",
         "next_seq",
+        "outbound",
         "pending",
         "pending_bytes",
+        "queue",
         "sealing",
         "segments",
         "shelf",
@@ -84,6 +93,11 @@ class Topic:
         self.shelf = shelf
         self.segments: list[Segment] = []
         self.sealing = False
+        self.queue = Queue(self.log) if config.type == "queue" else None
+        # What is forwarded into this topic, and out of it; and whether dead letters were put into it.
+        self.inbound: Forward | None = None
+        self.outbound: Fanout | None = None
+        self.letters = False
 
     def publish(self, ticket: Ticket) -> None:
         """Make a committed write visible, then hold the caps."""
@@ -139,6 +153,8 @@ class Topic:
         config = self.config
         if not (config.cap_records or config.cap_bytes):
             return
+        if self.outbound is not None:
+            self.outbound.before_eviction()
         try:
             # What has expired is gone already and takes no place under the cap.
             if config.ttl_ms:

@@ -450,6 +450,23 @@ def merge(blocks: Iterable[Block]) -> Block:
     return merged
 
 
+def readdress(block: Block, topic_id: int, first_seq: int, ts_min: int) -> Block:
+    """The same records as another topic's, from `first_seq` on, none dated before `ts_min`; nothing is deleted in it."""
+    raw, n = block.raw, block.n
+    header = HEADER.unpack_from(raw)
+    head = HEADER.pack(*header[:6], topic_id, first_seq, *header[8:])
+    if block.first_ts >= ts_min:
+        first_ts, last_ts = block.first_ts, block.last_ts
+        body = head + raw[HEADER_BYTES:-CHECKSUM_BYTES]
+    else:
+        column = _column("q", raw, HEADER_BYTES, n)
+        times = array("q", [max(ts, ts_min) for ts in column])
+        first_ts, last_ts = times[0], times[-1]
+        body = b"".join((head, times.tobytes(), raw[HEADER_BYTES + 8 * n : -CHECKSUM_BYTES]))
+    copied = body + _CHECKSUM.pack(xxh3_64_intdigest(body))
+    return Block(copied, first_seq, n, first_ts, last_ts, sum(header[8:]) + RECORD_FRAMING_BYTES * n)
+
+
 class _MergedColumns:
     """The columns of several Blocks, gathered piece by piece; a column that a Block lacks is filled as absent."""
 

@@ -1,0 +1,185 @@
+"""Claim: who asks for jobs, and how a pass divides what there is (API §10.2, DESIGN §10.3).
+
+A `Claimer` is anybody who waits for jobs: a claim that is answered once, or a /work stream that is never satisfied for
+good. A pass serves a whole cohort of them at once: everybody gets a share in proportion to what they asked for, the
+remainder goes to those who have waited longest, and the jobs are dealt in turns, so that nobody gets only the oldest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from topics.storage.block import HAS_META, HAS_NODE, HAS_TAG, PLAIN, Block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from topics.engine.lease import Lease
+    from topics.engine.queue import Candidate
+    from topics.errors import TopicsError
+
+_encode = msgspec.json.Encoder().encode
+_SINGLE_DATA_AT = 60
+
+
+class Job:
+    """A delivered job: its lease, and its record as a client reads it."""
+
+    __slots__ = ("lease", "text")
+
+    def __init__(self, lease: Lease, text: bytes) -> None:
+        self.lease = lease
+        self.text = text
+
+
+class Claimer(ABC):
+    """Somebody who waits for jobs."""
+
+    __slots__ = ("lease_ms", "node")
+
+    def __init__(self, node: str, lease_ms: int | None) -> None:
+        self.node = node
+        # None: what the topic says at the time of the claim.
+        self.lease_ms = lease_ms
+
+    @property
+    @abstractmethod
+    def demand(self) -> int:
+        """How many jobs are wanted now."""
+
+    @abstractmethod
+    def took(self, lease: Lease) -> None:
+        """A job was leased to this claimer; `deliver` follows, at once or when the lease is durable."""
+
+    @abstractmethod
+    def deliver(self, jobs: list[Job], ready: int) -> None:
+        """Take these jobs; `ready` more wait behind them. They may be none where a wait has ended."""
+
+    @abstractmethod
+    def fail(self, error: TopicsError) -> None:
+        """There will be no jobs: the queue is gone, or the storage does not take the leases."""
+
+
+class Claim(Claimer):
+    """One `POST /v0/topics/:q/claim`; `on_done` is called once with it, after the jobs, or `error`, are there."""
+
+    __slots__ = ("context", "done", "error", "jobs", "max", "on_done", "ready", "served", "until_ms")
+
+    def __init__(
+        self,
+        node: str,
+        max: int,
+        lease_ms: int | None,
+        until_ms: int,
+        on_done: Callable[[Claim], None] | None,
+        context: Any = None,
+    ) -> None:
+        super().__init__(node, lease_ms)
+        self.max = max
+        # An empty queue is waited for until then.
+        self.until_ms = until_ms
+        self.on_done = on_done
+        self.context = context
+        self.jobs: list[Job] = []
+        self.ready = 0
+        self.served = False
+        self.done = False
+        self.error: TopicsError | None = None
+
+    @property
+    def demand(self) -> int:
+        """All of it, until it is served."""
+        return 0 if self.done or self.served else self.max
+
+    def took(self, lease: Lease) -> None:
+        """Want nothing more."""
+        self.served = True
+
+    def deliver(self, jobs: list[Job], ready: int) -> None:
+        """Answer."""
+        self.jobs = jobs
+        self.ready = ready
+        self._finish()
+
+    def fail(self, error: TopicsError) -> None:
+        """Answer with an error."""
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self.on_done is not None:
+            self.on_done(self)
+
+    @property
+    def text(self) -> bytes:
+        """The jobs as JSON objects separated by commas."""
+        return b",".join([job.text for job in self.jobs])
+
+    @property
+    def claimed(self) -> list[dict[str, Any]]:
+        """The jobs decoded: for embedded use and tests; the server sends `text` as it is."""
+        decoded: list[dict[str, Any]] = msgspec.json.decode(b"[" + self.text + b"]")
+        return decoded
+
+
+def shares(available: int, demands: Sequence[int]) -> list[int]:
+    """How many of `available` jobs each of the claimers gets, in the order of their arrival (decision 28)."""
+    wanted = sum(demands)
+    if available >= wanted:
+        return list(demands)
+    given = [available * demand // wanted for demand in demands]
+    left = available - sum(given)
+    for i, demand in enumerate(demands):
+        if left and given[i] < demand:
+            given[i] += 1
+            left -= 1
+    assert left == 0
+    return given
+
+
+def deal(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candidate]]:
+    """The jobs dealt in turns, a job per turn, until each hand has its quota."""
+    if len(quotas) == 1:
+        return [list(jobs[: quotas[0]])]
+    hands: list[list[Candidate]] = [[] for _ in quotas]
+    at = 0
+    turn = 0
+    while at < len(jobs) and at < sum(quotas):
+        for hand, quota in zip(hands, quotas, strict=True):
+            if turn < quota and at < len(jobs):
+                hand.append(jobs[at])
+                at += 1
+        turn += 1
+    return hands
+
+
+def job_text(block: Block, i: int, lease: Lease) -> bytes:
+    """Record i of a Block as the claimed job that a worker reads; `data` and `meta` are the bytes that were sent."""
+    bits = block.bits
+    if block.n == 1 and not bits & (HAS_NODE | HAS_TAG | HAS_META):
+        return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d,"deliveries":%d,"data":%b}' % (
+            lease.seq,
+            lease.id,
+            lease.due_ms,
+            block.first_ts,
+            lease.deliveries,
+            block.raw[_SINGLE_DATA_AT:-8],
+        )
+    tag = block.tag(i) if bits & HAS_TAG else None
+    meta = block.meta(i) if bits & HAS_META else None
+    tagged = b"" if tag is None else b',"$tag":"%b"' % tag if bits & PLAIN else b',"$tag":' + _encode(tag.decode())
+    return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b}' % (
+        lease.seq,
+        lease.id,
+        lease.due_ms,
+        block.columns.ts[i],
+        tagged,
+        lease.deliveries,
+        block.data(i),
+        b"" if meta is None else b',"meta":' + meta,
+    )

@@ -1,0 +1,377 @@
+"""Forward: everything that flows from one source into one destination (DESIGN §8.1, §8.2).
+
+Rules:
+
+1. There is one cursor per pair of topics, whatever the number of routers between them: a source record is copied by
+   each of them in turn, then the next record. So a position is one number, and copies have one order.
+2. Nothing of a copy is logged. What it becomes follows from the source record, the routers, and `ts_min`; so the same
+   copies come out, under the same seqs, whenever the same source records are forwarded from the same position.
+3. A copy is dated like its source record. Where forwarding is behind by more than `LATE_MS` (backpressure), that would
+   be too far from the time of forwarding, which the TTL of the destination counts from: then the present becomes
+   `ts_min`, and a CURSOR frame says so.
+4. Source records that a cap or a TTL took before they were forwarded are lost, and the destination says so: they take
+   as many of its seqs, as a lost range with the reason `source_trim`, and a CURSOR frame says where. Records that were
+   deleted before they were forwarded are skipped in silence.
+5. A destination that is full and refuses (`discard: "reject"`), or a quota that is used up, stops the cursor. It is
+   tried again with growing pauses, and whenever somebody reads the destination.
+6. `held` are records that were taken out of the source's log before something removed them from there; only a restart
+   holds any, see recovery.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from topics.engine import router_event
+from topics.engine.copying import STAMP, Copies, HopRun, Run, copy, take_over, whole
+from topics.engine.derive import derive
+from topics.engine.router import EXACTLY_ONCE, Router
+from topics.engine.router_event import ForwardImage, Moved
+from topics.engine.ticket import Ticket
+from topics.errors import TopicsError
+from topics.storage import frame as frames
+from topics.storage.sealed import Corrupt
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+    from topics.engine.topic import Topic
+    from topics.storage.block import Block
+
+SOURCE_TRIM: Final = "source_trim"
+SLICE_RECORDS: Final = 1000
+SLICE_BYTES: Final = 1 << 20
+CATCH_UP_SLICES: Final = 64
+LATE_MS: Final = 1000
+BACKOFF_MS_MIN: Final = 10
+BACKOFF_MS_MAX: Final = 1000
+
+
+class Forward:
+    """The routers from one source into one destination, and how far they are."""
+
+    __slots__ = (
+        "_engine",
+        "backoff_ms",
+        "cursor",
+        "dest",
+        "held",
+        "held_head",
+        "hops",
+        "keys",
+        "retry_ms",
+        "routers",
+        "source",
+        "ts_min",
+        "visiting",
+    )
+
+    def __init__(self, engine: Engine, source: Topic, dest: Topic, cursor: int) -> None:
+        self._engine = engine
+        self.source = source
+        self.dest = dest
+        self.cursor = cursor
+        self.routers: list[Router] = []
+        self.ts_min = 0
+        self.backoff_ms = 0
+        # None while nothing stands in the way, otherwise when to try again.
+        self.retry_ms: int | None = None
+        self.held: deque[Run] = deque()
+        self.held_head = 0
+        # Where cycles are possible: how often each copy in the destination was forwarded.
+        self.hops: list[HopRun] = []
+        # Stamps of `exactly_once` that direct writes brought into the destination, with their seqs.
+        self.keys: dict[str, int] = {}
+        self.visiting = False
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are source records that were not looked at yet."""
+        return self.cursor < self.source.log.head
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the destination refused the last copy."""
+        return self.retry_ms is not None
+
+    # Forwarding
+
+    def catch_up(self) -> None:
+        """Forward what there is, up to a bound; the source catches up with its own source first. May raise Miss."""
+        if self.visiting:
+            return
+        self.visiting = True
+        try:
+            if self.source.inbound is not None:
+                self.source.inbound.catch_up()
+            for _ in range(CATCH_UP_SLICES):
+                if not self.behind or not self.step():
+                    return
+        finally:
+            self.visiting = False
+
+    def step(self) -> bool:
+        """Forward one slice; whether anything moved. May raise Miss."""
+        if self.source.deleted or self.dest.deleted:
+            return False
+        now = self._engine.clock.now_ms()
+        before = self.cursor
+        while True:
+            try:
+                self.source.expire(now)
+                lost = self._lost()
+                if lost is not None:
+                    return self._lose(*lost, now)
+                runs = self._slice(SLICE_RECORDS, self.source.log.head)
+                break
+            except Corrupt as corrupt:
+                self.source.lose(corrupt)
+        if not runs:
+            self.cursor = max(self.cursor, self._end())
+            return self.cursor > before
+        return self._forward(runs, now)
+
+    def _forward(self, runs: list[Run], now: int) -> bool:
+        engine, dest = self._engine, self.dest
+        runs = self._fitting(runs)
+        if not runs:
+            self._block(now)
+            return False
+        self.retry_ms, self.backoff_ms = None, 0
+        if now - runs[0][0].ts_at(runs[0][1]) > LATE_MS and now > max(self.ts_min, dest.last_ts):
+            self._log(Moved(self.cursor, dest.next_seq, self.cursor, 0, now))
+            self.ts_min = now
+        before = self.cursor
+        made = self.make(runs, dest.next_seq, dest.last_ts)
+        if made.block is not None:
+
+            def failed(ticket: Ticket) -> None:
+                if ticket.error is not None:
+                    self.cursor = min(self.cursor, before)
+
+            derive(engine, dest, made.block, failed)
+        return True
+
+    def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
+        """The copies of these runs, from `first_seq` on; the cursor stands behind them then."""
+        ts_min = max(self.ts_min, last_ts)
+        engine, dest = self._engine, self.dest
+        hops_of = None
+        if engine.routers.cyclic:
+            inbound = self.source.inbound
+            hops_of = [] if inbound is None else inbound.hops
+        if hops_of is None and whole(runs, self.routers):
+            made = take_over(runs, dest.id, first_seq, ts_min)
+        else:
+            self._drop_stale_keys()
+            made = copy(runs, self.routers, dest.id, first_seq, ts_min, self.keys, hops_of)
+        block, _, end = runs[-1]
+        self._move(block.first_seq + end - 1)
+        for router, count in zip(self.routers, made.counts, strict=True):
+            router.forwarded_total += count
+        if made.hops:
+            self._note_hops(made.hops)
+        return made
+
+    def _move(self, cursor: int) -> None:
+        self.cursor = cursor
+        held = self.held
+        while held and held[0][0].first_seq + held[0][2] - 1 <= cursor:
+            held.popleft()
+
+    def take(self, records_max: int, upto: int) -> list[Run]:
+        """The next runs for a restart: at most so many records, none behind the source seq `upto`."""
+        return self._slice(records_max, min(upto, max(self.source.log.head, self.held_head)))
+
+    def _slice(self, records_max: int, upto: int) -> list[Run]:
+        runs: list[Run] = []
+        room, size = records_max, 0
+        for block, a, b in self._runs(upto):
+            end = min(b, a + room)
+            runs.append((block, a, end))
+            room -= end - a
+            size += block.live_bytes
+            if room == 0 or size >= SLICE_BYTES:
+                break
+        return runs
+
+    def _runs(self, upto: int) -> Iterator[Run]:
+        """The records behind the cursor up to `upto` that are live, or are held."""
+        first = self.cursor + 1
+        for block, a, b in self.held:
+            i = max(a, first - block.first_seq)
+            j = min(b, upto + 1 - block.first_seq)
+            if i < j:
+                yield block, i, j
+        log = self.source.log
+        first = max(first, self.held_head + 1, log.start)
+        stop = min(upto, self._end())
+        for k in range(log.index_of(first), len(log.entries)):
+            entry = log.entries[k]
+            if entry.first_seq > stop:
+                return
+            for i, j in entry.live_runs(max(0, first - entry.first_seq), min(entry.n, stop + 1 - entry.first_seq)):
+                yield entry.block(), i, j
+
+    def _end(self) -> int:
+        """The last source seq before the next lost range."""
+        log = self.source.log
+        return min(log.lost_after(self.cursor) - 1, log.head) if log.lost else log.head
+
+    # Loss
+
+    def _lost(self) -> tuple[int, int] | None:
+        """How many source records right behind the cursor are lost, and the cursor behind them; None for none."""
+        log = self.source.log
+        first = self.cursor + 1
+        if first <= self.held_head:
+            return None
+        if first < log.evict_floor:
+            return log.evict_floor - first, log.evict_floor - 1
+        lost = log.lost_at(first) if log.lost else None
+        return None if lost is None else (lost.last - self.cursor, lost.last)
+
+    def _lose(self, count: int, cursor: int, now: int) -> bool:
+        dest = self.dest
+        if dest.last_ticket is not None:
+            # A lost range has no ticket: it waits until the writes before it are visible.
+            self._block(now)
+            return False
+        self._log(Moved(self.cursor, dest.next_seq, cursor, count))
+        self.retry_ms = None
+        self.lose(count, cursor)
+        return True
+
+    def lose(self, count: int, cursor: int) -> None:
+        """Let `count` seqs of the destination stand for source records up to `cursor` that are gone."""
+        dest = self.dest
+        first = dest.log.head + 1
+        dest.log.lose(first, first + count - 1, SOURCE_TRIM)
+        dest.next_seq = dest.log.head + 1
+        self._move(cursor)
+        for listener in tuple(dest.listeners):
+            listener(dest)
+
+    # Backpressure
+
+    def _fitting(self, runs: list[Run]) -> list[Run]:
+        """The runs as far as the destination, and the quota, take their copies."""
+        engine, config = self._engine, self.dest.config
+        quota = engine.limits.max_total_bytes
+        if config.discard != "reject" and not quota:
+            return runs
+        dest = self.dest
+        dest.expire(engine.clock.now_ms())
+        records = bytes_ = 1 << 62
+        if config.discard == "reject" and config.cap_records:
+            records = config.cap_records - dest.log.count - dest.pending
+        if config.discard == "reject" and config.cap_bytes:
+            bytes_ = config.cap_bytes - dest.log.bytes - dest.pending_bytes
+        if quota:
+            bytes_ = min(bytes_, quota - engine.totals.bytes - engine.totals.pending_bytes)
+        copies = max(1, len(self.routers))
+        fitting: list[Run] = []
+        for block, a, b in runs:
+            i = a
+            while i < b:
+                size = copies * block.size_bytes(i, i + 1)
+                if records < copies or bytes_ < size:
+                    break
+                records -= copies
+                bytes_ -= size
+                i += 1
+            if i > a:
+                fitting.append((block, a, i))
+            if i < b:
+                break
+        return fitting
+
+    def _block(self, now: int) -> None:
+        self.backoff_ms = min(max(BACKOFF_MS_MIN, self.backoff_ms * 2), BACKOFF_MS_MAX)
+        self.retry_ms = now + self.backoff_ms
+        self._engine.routers.retry_later(self)
+
+    # What is remembered about copies
+
+    def _note_hops(self, hops: list[HopRun]) -> None:
+        self.hops += hops
+        outbound = self.dest.outbound
+        cursors = [forward.cursor for forward in outbound.forwards] if outbound is not None else []
+        low = min(cursors, default=self.dest.log.head)
+        if len(self.hops) > 64:
+            self.hops = [run for run in self.hops if run[1] > low]
+
+    def note_keys(self, block: Block) -> None:
+        """A direct write to the destination: remember the stamps in it, whoever wrote them."""
+        if not any(router.rule.guarantee == EXACTLY_ONCE for router in self.routers):
+            return
+        for i in range(block.n):
+            meta = block.meta(i)
+            if meta is not None and STAMP.encode() in meta:
+                stamp = _stamp_in(meta)
+                if stamp is not None:
+                    self.keys[stamp] = block.first_seq + i
+
+    def _drop_stale_keys(self) -> None:
+        if self.keys:
+            log = self.dest.log
+            self.keys = {key: seq for key, seq in self.keys.items() if log.is_live(seq) or seq > log.head}
+
+    # The log
+
+    def mark(self) -> None:
+        """Say in the WAL where the copies stand, for a frame behind it that cannot say it itself."""
+        self._log(Moved(self.cursor, self.dest.next_seq, self.cursor))
+
+    def _log(self, moved: Moved) -> None:
+        engine, dest = self._engine, self.dest
+        if dest.config.durability == "ephemeral":
+            return
+        frame = frames.encode(frames.CURSOR, engine.store.next_lsn(), dest.id, router_event.encode(moved))
+        try:
+            engine.store.shard_of(dest.id).submit(frame, False, None)
+        except TopicsError:
+            # The shard takes nothing any more; what follows is not acked either.
+            return
+        engine.wake()
+
+    # Restart
+
+    def hold(self, upto: int) -> None:
+        """Take over the records up to `upto` before something removes them from the source."""
+        log = self.source.log
+        upto = min(upto, log.head)
+        if upto > max(self.held_head, self.cursor):
+            self.held.extend(list(self._runs_behind(max(self.held_head, self.cursor), upto)))
+            self.held_head = upto
+
+    def _runs_behind(self, cursor: int, upto: int) -> Iterator[Run]:
+        log = self.source.log
+        first = max(cursor + 1, log.start)
+        for k in range(log.index_of(first), len(log.entries)):
+            entry = log.entries[k]
+            if entry.first_seq > upto:
+                return
+            for i, j in entry.live_runs(max(0, first - entry.first_seq), min(entry.n, upto + 1 - entry.first_seq)):
+                yield entry.block(), i, j
+
+    def capture(self) -> ForwardImage:
+        """How far the destination has been served, for a checkpoint."""
+        totals = {router.name: router.forwarded_total for router in self.routers}
+        return ForwardImage(self.source.id, self.cursor, self.ts_min, totals, self.hops, self.keys)
+
+    def restore(self, image: ForwardImage) -> None:
+        """Go on where a checkpoint stood."""
+        self.cursor = image.cursor
+        self.ts_min = image.ts_min
+        self.hops = list(image.hops)
+        self.keys = image.keys
+        for router in self.routers:
+            router.forwarded_total = image.totals.get(router.name, 0)
+
+
+def _stamp_in(meta: bytes) -> str | None:
+    import msgspec
+
+    return msgspec.json.decode(meta, type=dict[str, str]).get(STAMP)

@@ -1,0 +1,79 @@
+"""The leases log: the events that a queue's leases are the projection of (DESIGN §10.1).
+
+A LEASE frame in the queue's shard of the WAL carries the msgpack of one event, which speaks of all jobs of one call.
+An ack needs no event of its own: the DELETE frame that removes the jobs carries the `Acked` in its extra, so that the
+ack and the delete cannot come apart. A DEAD_LETTER frame says delete and copy at once, and is all or nothing for the
+same reason. Events name absolute values (deadline, deliveries, totals), never steps, so that replaying one twice
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+Seqs = list[int]
+
+
+class Claimed(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """Jobs were leased to `node`: `seqs[i]` got the lease `first_id` + i and is delivered for the `deliveries[i]` time.
+
+    `expired` are those among them whose lease had run out: their `released` is recorded here, lazily.
+    """
+
+    node: str
+    seqs: Seqs
+    deliveries: list[int]
+    first_id: int
+    deadline_ms: int
+    ts: int
+    expired: Seqs = []
+
+
+class Released(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """Jobs were given back; they may be claimed from `due_ms` on."""
+
+    node: str
+    seqs: Seqs
+    due_ms: int
+    ts: int
+
+
+class Extended(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """The leases of these jobs run until `deadline_ms`."""
+
+    node: str
+    seqs: Seqs
+    deadline_ms: int
+    ts: int
+
+
+class Acked(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    """These jobs are done."""
+
+    node: str
+    seqs: Seqs
+    ts: int
+
+
+Event = Claimed | Released | Extended | Acked
+
+
+class Buried(msgspec.Struct, array_like=True, frozen=True):
+    """DEAD_LETTER: the jobs `seqs` left the queue for the topic `dest_id`, where they have `dest_seq` and following.
+
+    `deliveries` goes with `seqs`. `total` is the queue's `dead_lettered` behind this move. `position` is that of the
+    router into the destination at this moment, -1 without one.
+    """
+
+    seqs: Seqs
+    deliveries: list[int]
+    dest_id: int
+    dest_seq: int
+    dest_ts: int
+    total: int
+    position: int = -1
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Event).decode
+decode_buried = msgspec.msgpack.Decoder(Buried).decode

@@ -1,0 +1,373 @@
+"""Queue: who holds which job of one topic, as the projection of its leases log (DESIGN §10.1, §10.2).
+
+The jobs are the topic's log and nothing else. What is kept here is what the log does not say: a Lease per job that was
+delivered or delayed, the freelist of jobs to be delivered again, and the claim cursor `fresh`, behind which no job was
+ever delivered. So a queue of a million waiting jobs costs nothing here, and a claim costs as much as the jobs it takes.
+
+The times at which leases run out and delays end are in two heaps. An entry is not removed when it loses its meaning (an
+ack, an extend): it is recognised as stale when it comes up, and the heap is built anew once most of it is stale.
+
+`ready` = live records - `in_flight` - `delayed` at every moment that `advance` was called for, because a record that
+leaves the log in any way takes its Lease with it: an ack or a delete by tag names the seqs (`forget`), and what a cap,
+a TTL or a `before_seq` took lies below `log.start` (`trim`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from topics.engine.lease import (
+    CLAIM,
+    DELAYED,
+    EXTEND,
+    FALL_DUE,
+    FREE,
+    GONE,
+    HELD,
+    LAPSE,
+    LAPSED,
+    LEASED,
+    NACK,
+    NACK_LATER,
+    READY,
+    RELEASE,
+    REMOVE,
+    TRANSITIONS,
+    Lease,
+)
+from topics.engine.lease_event import Acked, Claimed, Event, Extended, Released
+
+if TYPE_CHECKING:
+    from topics.engine.log import Log
+    from topics.storage.block import Extent
+
+STALE_SLACK: Final = 1024
+
+
+class Candidate:
+    """A job that a pass may hand out, and where its record is."""
+
+    __slots__ = ("entry", "index", "lease", "seq")
+
+    def __init__(self, seq: int, entry: Extent, index: int, lease: Lease | None) -> None:
+        self.seq = seq
+        self.entry = entry
+        self.index = index
+        self.lease = lease
+
+    @property
+    def deliveries(self) -> int:
+        """How often the job was delivered so far."""
+        return 0 if self.lease is None else self.lease.deliveries
+
+
+class QueueImage(msgspec.Struct, array_like=True):
+    """A queue in a checkpoint. A lease is (seq, state, node, id, due_ms, deliveries)."""
+
+    fresh: int
+    dead_lettered: int
+    leases: list[tuple[int, str, str, int, int, int]]
+    free: list[int]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(QueueImage).decode
+
+
+class Queue:
+    """The leases of one queue topic."""
+
+    __slots__ = (
+        "_deadlines",
+        "_delays",
+        "_floor",
+        "_order",
+        "dead_lettered",
+        "delayed",
+        "free",
+        "fresh",
+        "in_flight",
+        "leases",
+        "log",
+    )
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.leases: dict[int, Lease] = {}
+        self.fresh = 1
+        self.free: deque[int] = deque()
+        self.in_flight = 0
+        self.delayed = 0
+        self.dead_lettered = 0
+        self._deadlines: list[tuple[int, int]] = []
+        self._delays: list[tuple[int, int]] = []
+        # Seqs that may have a Lease, lowest first: what a floor that moves has to look at.
+        self._order: list[int] = []
+        self._floor = 1
+
+    @property
+    def ready(self) -> int:
+        """How many jobs the next claim may take."""
+        return self.log.count - self.in_flight - self.delayed
+
+    def advance(self, now_ms: int) -> None:
+        """Take the steps that time has made due, and forget jobs that are below the floor."""
+        if self.log.start > self._floor:
+            self.trim()
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] < now_ms:
+            due_ms, seq = heapq.heappop(deadlines)
+            lease = self.leases.get(seq)
+            if lease is not None and lease.state is LEASED and lease.due_ms == due_ms:
+                self._step(lease, LAPSE)
+        delays = self._delays
+        while delays and delays[0][0] <= now_ms:
+            due_ms, seq = heapq.heappop(delays)
+            lease = self.leases.get(seq)
+            if lease is not None and lease.state is DELAYED and lease.due_ms == due_ms:
+                self._step(lease, FALL_DUE)
+
+    def next_due_ms(self) -> int | None:
+        """When `advance` will next make a job ready, or None."""
+        while self._deadlines and not self._is_current(LEASED, *self._deadlines[0]):
+            heapq.heappop(self._deadlines)
+        while self._delays and not self._is_current(DELAYED, *self._delays[0]):
+            heapq.heappop(self._delays)
+        # A lease runs out strictly behind its deadline, a delay ends at its time.
+        times = [self._deadlines[0][0] + 1] if self._deadlines else []
+        if self._delays:
+            times.append(self._delays[0][0])
+        return min(times, default=None)
+
+    def _is_current(self, state: str, due_ms: int, seq: int) -> bool:
+        lease = self.leases.get(seq)
+        return lease is not None and lease.state is state and lease.due_ms == due_ms
+
+    # Choosing
+
+    def candidates(self) -> Iterator[Candidate]:
+        """The jobs that are ready, given back ones first, then fresh ones in order. Nothing may change meanwhile."""
+        log, leases = self.log, self.leases
+        seen = set()
+        for seq in self.free:
+            lease = leases.get(seq)
+            if lease is None or lease.state not in READY or seq in seen:
+                continue
+            seen.add(seq)
+            entry = log.entries[log.index_of(seq)]
+            yield Candidate(seq, entry, seq - entry.first_seq, lease)
+        seq = max(self.fresh, log.start)
+        entries = log.entries
+        leading = True
+        for k in range(log.index_of(seq), len(entries)):
+            entry = entries[k]
+            first_seq = entry.first_seq
+            for a, b in entry.live_runs(max(0, seq - first_seq), entry.n):
+                for i in range(a, b):
+                    if first_seq + i not in leases:
+                        leading = False
+                        yield Candidate(first_seq + i, entry, i, None)
+                    elif leading:
+                        # Delayed jobs at the cursor are looked at once and not with every claim.
+                        self.fresh = first_seq + i + 1
+
+    def choose(self, count: int) -> list[Candidate]:
+        """The first `count` jobs that are ready."""
+        return list(islice(self.candidates(), count))
+
+    # The steps
+
+    def lease(self, job: Candidate, node: str, id: int, deadline_ms: int) -> Lease:
+        """Hand a job out."""
+        lease = job.lease
+        if lease is None:
+            lease = self._enter(job.seq)
+            self.fresh = max(self.fresh, job.seq + 1)
+        self._step(lease, CLAIM)
+        lease.deliveries += 1
+        lease.node = node
+        lease.id = id
+        self._until(lease, deadline_ms)
+        return lease
+
+    def prune_free(self) -> None:
+        """Drop what a pass has taken from the front of the freelist."""
+        free, leases = self.free, self.leases
+        while free:
+            lease = leases.get(free[0])
+            if lease is not None and lease.state in READY:
+                return
+            free.popleft()
+
+    def held(self, seq: int, node: str, id: int | None) -> Lease | None:
+        """The lease of a job that `node` holds, under the lease `id` where one is given."""
+        lease = self.leases.get(seq)
+        if lease is None or lease.state not in HELD or lease.node != node or (id is not None and lease.id != id):
+            return None
+        return lease
+
+    def give_back(self, lease: Lease, due_ms: int, now_ms: int) -> None:
+        """Nack: the job is ready again at `due_ms`."""
+        if due_ms > now_ms:
+            self._step(lease, NACK_LATER)
+            self._until(lease, due_ms)
+        else:
+            self._step(lease, NACK)
+
+    def release(self, lease: Lease) -> None:
+        """The stream that the job was pushed to is gone."""
+        self._step(lease, RELEASE)
+
+    def extend(self, lease: Lease, deadline_ms: int) -> None:
+        """The holder needs until `deadline_ms`."""
+        self._step(lease, EXTEND)
+        self._until(lease, deadline_ms)
+
+    def delay(self, seq: int, due_ms: int) -> None:
+        """Hide a job that was just produced until `due_ms`."""
+        lease = self._enter(seq)
+        lease.state = DELAYED
+        self.delayed += 1
+        self._until(lease, due_ms)
+
+    def forget(self, seqs: Iterable[int]) -> None:
+        """These jobs have left the log."""
+        leases = self.leases
+        for seq in seqs:
+            lease = leases.get(seq)
+            if lease is not None:
+                self._step(lease, REMOVE)
+
+    def trim(self) -> None:
+        """Everything below the floor has left the log."""
+        start = self._floor = self.log.start
+        order = self._order
+        while order and order[0] < start:
+            self.forget((heapq.heappop(order),))
+
+    def _enter(self, seq: int) -> Lease:
+        lease = self.leases[seq] = Lease(seq)
+        heapq.heappush(self._order, seq)
+        if len(self._order) > 2 * len(self.leases) + STALE_SLACK:
+            self._order = sorted(self.leases)
+        return lease
+
+    def _step(self, lease: Lease, step: str) -> None:
+        before = lease.state
+        after = lease.state = TRANSITIONS[before, step]
+        if before is LEASED:
+            self.in_flight -= 1
+            if lease.worker is not None and after is not LEASED:
+                lease.worker.lost(lease)
+        elif before is DELAYED:
+            self.delayed -= 1
+        if after is LEASED:
+            self.in_flight += 1
+        elif after is DELAYED:
+            self.delayed += 1
+        elif after is GONE:
+            del self.leases[lease.seq]
+        elif before is not LAPSED:
+            # A lapsed job is in the freelist already.
+            self.free.append(lease.seq)
+
+    def _until(self, lease: Lease, due_ms: int) -> None:
+        lease.due_ms = due_ms
+        heap = self._deadlines if lease.state is LEASED else self._delays
+        heapq.heappush(heap, (due_ms, lease.seq))
+        if len(heap) > 2 * len(self.leases) + STALE_SLACK:
+            state = lease.state
+            heap[:] = [(each.due_ms, each.seq) for each in self.leases.values() if each.state is state]
+            heapq.heapify(heap)
+
+    # Restart
+
+    def apply(self, event: Event) -> None:
+        """Take over an event of the leases log; what it says of jobs that are gone is put right by `reconcile`."""
+        if isinstance(event, Claimed):
+            for i, seq in enumerate(event.seqs):
+                lease = self._restored(seq, LEASED)
+                lease.node = event.node
+                lease.id = event.first_id + i
+                lease.deliveries = event.deliveries[i]
+                self._until(lease, event.deadline_ms)
+        elif isinstance(event, Released):
+            for seq in event.seqs:
+                lease = self._restored(seq, DELAYED if event.due_ms > event.ts else FREE)
+                lease.node = ""
+                if lease.state is DELAYED:
+                    self._until(lease, event.due_ms)
+                else:
+                    self.free.append(seq)
+        elif isinstance(event, Extended):
+            for seq in event.seqs:
+                self._until(self._restored(seq, LEASED), event.deadline_ms)
+        else:
+            assert isinstance(event, Acked)
+            self.forget(event.seqs)
+
+    def _restored(self, seq: int, state: str) -> Lease:
+        """The lease of `seq` in `state`, whatever it was before."""
+        lease = self.leases.get(seq) or self._enter(seq)
+        self.in_flight += (state is LEASED) - (lease.state is LEASED)
+        self.delayed += (state is DELAYED) - (lease.state is DELAYED)
+        lease.state = state
+        self.fresh = max(self.fresh, seq + 1)
+        return lease
+
+    def reconcile(self) -> None:
+        """After a restart: drop leases of jobs that are gone, and free jobs that nothing speaks of any more."""
+        log = self.log
+        last = max(self.fresh - 1, max(self.leases, default=0))
+        free = set(self.free)
+        live = set()
+        orphans = []
+        for entry in log.retained():
+            if entry.first_seq > last:
+                break
+            for a, b in entry.live_runs(max(0, log.start - entry.first_seq), min(entry.n, last + 1 - entry.first_seq)):
+                for seq in range(entry.first_seq + a, entry.first_seq + b):
+                    live.add(seq)
+                    lease = self.leases.get(seq)
+                    if lease is None and seq < self.fresh:
+                        orphans.append(seq)
+                    elif lease is not None and lease.state in READY and seq not in free:
+                        self.free.append(seq)
+        self.forget([seq for seq in self.leases if seq not in live])
+        for seq in orphans:
+            self._enter(seq)
+            self.free.append(seq)
+        self._floor = log.start
+
+    def capture(self) -> bytes:
+        """The queue as a checkpoint keeps it."""
+        return _encode(
+            QueueImage(
+                self.fresh,
+                self.dead_lettered,
+                [(s.seq, s.state, s.node, s.id, s.due_ms, s.deliveries) for s in self.leases.values()],
+                list(self.free),
+            )
+        )
+
+    def restore(self, image: bytes) -> None:
+        """Take over what `capture` gave."""
+        state = _decode(image)
+        self.dead_lettered = state.dead_lettered
+        for seq, name, node, id, due_ms, deliveries in state.leases:
+            lease = self._restored(seq, _STATES[name])
+            lease.node, lease.id, lease.deliveries = node, id, deliveries
+            if lease.state is LEASED or lease.state is DELAYED:
+                self._until(lease, due_ms)
+        self.fresh = state.fresh
+        self.free = deque(state.free)
+
+
+_STATES: Final = {state: state for state in (LEASED, LAPSED, FREE, DELAYED)}
+"""States by their text: those of a checkpoint are other objects, and are compared by identity here."""

@@ -1,0 +1,106 @@
+"""The shapes of the queue endpoints' bodies and answers (API §10)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from topics.engine.requests import U32, U64
+
+WAIT_MS_MAX = 30_000
+DELAY_MS_MAX = 86_400_000
+
+Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class ClaimJobs(Struct):
+    """The body of `POST /v0/topics/:q/claim` (API §10.2)."""
+
+    node: str
+    max: U32 = 1
+    lease_ms: U64 | None = None
+    wait_ms: U32 = 0
+
+
+class AckJobs(Struct):
+    """The body of `POST /v0/topics/:q/ack` (API §10.4)."""
+
+    node: str
+    seqs: list[Seq]
+    lease_ids: list[str] | None = None
+
+
+class NackJobs(Struct):
+    """The body of `POST /v0/topics/:q/nack` (API §10.5)."""
+
+    node: str
+    seqs: list[Seq]
+    delay_ms: U64 = 0
+    lease_ids: list[str] | None = None
+
+
+class ExtendJobs(Struct):
+    """The body of `POST /v0/topics/:q/extend` (API §10.6)."""
+
+    node: str
+    seqs: list[Seq]
+    lease_ms: U64
+    lease_ids: list[str] | None = None
+
+
+class RedriveJobs(Struct):
+    """The body of `POST /v0/topics/:q/redrive`: which dead letters to put back; none named means all."""
+
+    seqs: list[Seq] | None = None
+    match: Any = None
+    limit: U32 = 0
+    dry_run: bool = False
+
+
+class QueueState(Struct, frozen=True):
+    """The `queue` part of a topic's state (API §10.7)."""
+
+    ready: int
+    in_flight: int
+    dead_lettered: int
+
+
+class AckedJobs(Struct, frozen=True):
+    """Jobs were completed."""
+
+    topic: str
+    acked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+
+
+class NackedJobs(Struct, frozen=True):
+    """Jobs were given back."""
+
+    topic: str
+    nacked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+
+
+class ExtendedJobs(Struct, frozen=True):
+    """Leases run longer; `deadlines` has the new deadline of each seq."""
+
+    topic: str
+    extended: int
+    skipped: list[int]
+    deadlines: dict[str, int]
+
+
+class RedrivenJobs(Struct, frozen=True):
+    """Dead letters were put back into their queue, or would be; `remaining` letters of it are still there."""
+
+    topic: str
+    dead_letter: str
+    redriven: int
+    seqs: list[int]
+    remaining: int
+    dry_run: bool

@@ -1,0 +1,73 @@
+"""Removal: records leave a topic for good, by a delete or by an ack (DESIGN §7, API §10.4).
+
+One frame per call, whatever the number of records. Routers out of the topic see everything first: a record that was
+there when it was forwarded is forwarded, and one that a blocked router had not reached is not; the frame says which.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topics.engine import extra as extras
+from topics.storage import frame as frames
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+    from topics.engine.ticket import Receipt
+    from topics.engine.topic import Topic
+
+
+def remove(
+    engine: Engine, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, acked: bytes = b""
+) -> tuple[int, bool]:
+    """Delete everything below `before_seq` and the ascending `seqs`; how many there were, and whether it was logged.
+
+    Where it was, the receipt waits for the topic's class. Raises, and has changed nothing, where the WAL takes no more
+    or, as Miss, where something has to be read first.
+    """
+    log = topic.log
+    if before_seq <= log.start and not seqs:
+        return 0, False
+    if topic.outbound is not None:
+        topic.outbound.catch_up()
+    topic.fetch([before_seq] if before_seq > log.start else seqs)
+    logged = topic.config.durability != "ephemeral"
+    if logged:
+        payload = frames.Delete(before_seq, ranges(seqs), engine.clock.now_ms(), delete_extra(topic, acked))
+        frame = frames.control(frames.DELETE, engine.store.next_lsn(), topic.id, payload)
+        engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", receipt)
+        engine.wake()
+    deleted = log.delete_below(before_seq) if before_seq > log.start else 0
+    if seqs:
+        gone = log.delete_seqs(seqs)
+        deleted += len(gone)
+        if topic.queue is not None:
+            topic.queue.forget(gone)
+    if topic.segments:
+        topic.drop_dead_segments()
+    return deleted, logged
+
+
+def delete_extra(topic: Topic, acked: bytes) -> bytes:
+    """What a DELETE frame says about derived records, and about an ack."""
+    lagging = [] if topic.outbound is None else topic.outbound.lagging()
+    if topic.inbound is None and not topic.letters and not lagging and not acked:
+        return b""
+    next_seq = topic.next_seq if topic.inbound is not None or topic.letters else 0
+    return extras.encode(extras.DeleteExtra(next_seq, position(topic), lagging, acked))
+
+
+def position(topic: Topic) -> int:
+    """The source seq up to which a topic's router has forwarded; -1 without one."""
+    return -1 if topic.inbound is None else topic.inbound.cursor
+
+
+def ranges(seqs: list[int]) -> list[tuple[int, int]]:
+    """Ascending seqs as ranges, both ends included."""
+    found: list[tuple[int, int]] = []
+    for seq in seqs:
+        if found and found[-1][1] + 1 == seq:
+            found[-1] = (found[-1][0], seq)
+        else:
+            found.append((seq, seq))
+    return found

@@ -1,0 +1,460 @@
+"""Routers: all routers of one engine, the graph that they form, and the commands on them (API §6, DESIGN §8).
+
+Rules of the graph:
+
+1. A destination has one source (fan-in is 409 `router_dest_fan_in`), so that its copies are one ordered sequence.
+   Several routers between the same two topics are allowed, and each copies.
+2. There are no directed cycles, unless the router that would close one says `allow_cycle`; then a record is forwarded
+   at most HOPS_MAX times.
+3. A router refers to two topics that exist: it goes with either of them.
+
+`step` forwards off the path of any ack, in slices. `links_version` counts changes of who derives from whom: a
+checkpoint captures sources before their destinations, and begins anew where that order has changed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from topics.engine import router_event
+from topics.engine.fanout import Fanout
+from topics.engine.forward import Forward
+from topics.engine.names_index import SortedNames
+from topics.engine.router import (
+    PutRouter,
+    Router,
+    RouterDeleted,
+    RouterPut,
+    RouterState,
+    RouterSummary,
+    Rule,
+    rule_of,
+)
+from topics.engine.router_event import Dropped, ForwardImage, Put, RouterImage
+from topics.engine.ticket import Receipt
+from topics.errors import RouterCycle, RouterNotFound, Throttled, TopicExistsIncompatible, TopicNotFound
+from topics.names import check_router_name
+from topics.storage import frame as frames
+from topics.storage import snapshot
+from topics.storage.job import Task
+from topics.storage.sealed import Miss
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine, OnReceipt
+    from topics.engine.topic import Topic
+
+ROUTERS_SECTION: Final = snapshot.FIRST_ENGINE_KIND
+STEP_NS: Final = 1_000_000
+RETRY_AFTER_MS: Final = 1000
+
+
+class Routers:
+    """Every router, and what waits to be forwarded."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.by_name: dict[str, Router] = {}
+        self.names = SortedNames()
+        self.cyclic = False
+        self.recovering = False
+        self.links_version = 0
+        # Topics that got dead letters, by the queue that they came from.
+        self._letters: dict[Topic, set[Topic]] = {}
+        self._dirty: deque[Fanout] = deque()
+        self._blocked: dict[Forward, None] = {}
+        self._images: dict[int, ForwardImage] = {}
+        engine.capturers.append(self._capture)
+        engine.restorers[ROUTERS_SECTION] = self._restore
+
+    def __len__(self) -> int:
+        """How many routers there are."""
+        return len(self.by_name)
+
+    # Commands
+
+    def get(self, name: str) -> RouterState:
+        """One router; raises RouterNotFound."""
+        check_router_name(name)
+        router = self.by_name.get(name)
+        if router is None:
+            raise RouterNotFound(f'router "{name}" does not exist', router=name)
+        if router.forward.behind:
+            router.forward.catch_up()
+        return router.state
+
+    def page(
+        self,
+        prefix: str = "",
+        source: str | None = None,
+        dest: str | None = None,
+        after: str = "",
+        page_size: int = 100,
+        allowed: tuple[str, ...] = (),
+    ) -> tuple[list[RouterSummary], str | None]:
+        """A page of routers behind the name `after`, and the name to go on from if there are more."""
+        page: list[RouterSummary] = []
+        for name in self.names.after(after, prefix, allowed):
+            forward = self.by_name[name].forward
+            if source not in (None, forward.source.name) or dest not in (None, forward.dest.name):
+                continue
+            if len(page) == page_size:
+                return page, page[-1].router
+            page.append(self.by_name[name].summary)
+        return page, None
+
+    def put(self, name: str, put: PutRouter, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
+        """Create a router or change one; the result is a RouterPut.
+
+        A change of source or dest is a delete and a create in one step: it forwards from the new source's head.
+        """
+        check_router_name(name)
+        router = self.by_name.get(name)
+        created = router is None
+        rule = rule_of(put, Rule() if router is None else router.rule)
+        receipt = Receipt(None, on_done, context)
+        logged = True
+        if router is None or (router.forward.source.name, router.forward.dest.name) != (put.source, put.dest):
+            self._check_graph(put, rule, router)
+            if router is None:
+                self._check_count()
+            source, dest = self._endpoints(put)
+            if router is not None:
+                self._log_drop(router, None)
+                self._remove(router)
+            router = self._add(name, source, dest, rule, source.log.head, self._engine.clock.now_ms())
+            self._log_put(router, receipt)
+        elif rule != router.rule:
+            self._check_graph(put, rule, router)
+            router.forward.catch_up()
+            router.set(rule)
+            self._see_cycles()
+            self._log_put(router, receipt)
+        else:
+            logged = False
+        rule_fields = msgspec.structs.asdict(router.rule)
+        receipt.result = RouterPut(name, created, router.forward.source.name, router.forward.dest.name, **rule_fields)
+        return self._engine.answered(receipt, logged)
+
+    def delete(self, name: str, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
+        """Stop forwarding at once; the result is a RouterDeleted."""
+        check_router_name(name)
+        router = self.by_name.get(name)
+        receipt = Receipt(RouterDeleted(name, router is not None), on_done, context)
+        if router is not None:
+            router.forward.catch_up()
+            self._log_drop(router, receipt)
+            self._remove(router)
+        return self._engine.answered(receipt, router is not None)
+
+    def cascade(self, topic: Topic) -> list[str]:
+        """Remove every router that a topic which is about to go is part of; their names."""
+        forwards = [] if topic.inbound is None else [topic.inbound]
+        if topic.outbound is not None:
+            topic.outbound.catch_up()
+            forwards += topic.outbound.forwards
+        routers = sorted((router for forward in forwards for router in forward.routers), key=lambda each: each.name)
+        for router in routers:
+            self._log_drop(router, None)
+            self._remove(router)
+        for queues in self._letters.values():
+            queues.discard(topic)
+        self._letters.pop(topic, None)
+        return [router.name for router in routers]
+
+    def _check_graph(self, put: PutRouter, rule: Rule, router: Router | None) -> None:
+        dest = self._engine.topics.get(put.dest)
+        inbound = None if dest is None else dest.inbound
+        if inbound is not None and inbound.source.name != put.source and inbound.routers != [router]:
+            raise TopicExistsIncompatible(
+                f'"{put.dest}" is fed from "{inbound.source.name}" already; a destination has one source',
+                reason="router_dest_fan_in",
+                dest=put.dest,
+                source=inbound.source.name,
+                router=inbound.routers[0].name,
+            )
+        cycle = None if rule.allow_cycle else self._cycle(put, router)
+        if cycle is not None:
+            raise RouterCycle(f"the router would close the cycle {' -> '.join(cycle)}", cycle=cycle)
+
+    def _cycle(self, put: PutRouter, router: Router | None) -> list[str] | None:
+        """The way from the source over the new edge back to the source, if there is one."""
+        begin = self._engine.topics.get(put.dest)
+        came_from: dict[str, str] = {put.dest: put.source}
+        stack = [] if begin is None else [begin]
+        while stack:
+            topic = stack.pop()
+            for forward in topic.outbound.forwards if topic.outbound is not None else ():
+                name = forward.dest.name
+                if forward.routers == [router] or name in came_from:
+                    continue
+                came_from[name] = topic.name
+                if name == put.source:
+                    way = [name]
+                    while way[-1] != put.dest:
+                        way.append(came_from[way[-1]])
+                    return [put.source, *reversed(way)]
+                stack.append(forward.dest)
+        return None
+
+    def _check_count(self) -> None:
+        max_routers = self._engine.limits.max_routers
+        if 0 < max_routers <= len(self.by_name):
+            raise Throttled(
+                f"there are {max_routers} routers already; delete one or raise TOPICS_MAX_ROUTERS",
+                retry_after_ms=RETRY_AFTER_MS,
+                limit="max_routers",
+                max=max_routers,
+            )
+
+    def _endpoints(self, put: PutRouter) -> tuple[Topic, Topic]:
+        """Source and dest, made where they are missing: both or none."""
+        engine = self._engine
+        missing = [name for name in (put.source, put.dest) if name not in engine.topics]
+        if put.dest in missing and not put.create_dest:
+            raise TopicNotFound(f'topic "{put.dest}" does not exist and create_dest is false', topic=put.dest)
+        engine.check_topic_count(len(missing))
+        for name in missing:
+            engine.create_default(name)
+        return engine.topics[put.source], engine.topics[put.dest]
+
+    def _add(self, name: str, source: Topic, dest: Topic, rule: Rule, start_seq: int, created_ts: int) -> Router:
+        forward = dest.inbound
+        if forward is None:
+            forward = dest.inbound = Forward(self._engine, source, dest, start_seq)
+            if source.outbound is None:
+                source.outbound = Fanout(self, source)
+            source.outbound.forwards.append(forward)
+        elif forward.behind and not self.recovering:
+            forward.catch_up()
+        router = Router(name, forward, rule, start_seq, created_ts)
+        forward.routers.append(router)
+        self.by_name[name] = router
+        self.names.add(name)
+        self.links_version += 1
+        self._see_cycles()
+        return router
+
+    def _remove(self, router: Router) -> None:
+        forward = router.forward
+        forward.routers.remove(router)
+        if not forward.routers:
+            self._blocked.pop(forward, None)
+            if forward.dest.inbound is forward:
+                forward.dest.inbound = None
+            fanout = forward.source.outbound
+            if fanout is not None and forward in fanout.forwards:
+                fanout.forwards.remove(forward)
+                if not fanout.forwards:
+                    fanout.close()
+                    forward.source.outbound = None
+        del self.by_name[router.name]
+        self.names.remove(router.name)
+        self.links_version += 1
+        self._see_cycles()
+
+    def _see_cycles(self) -> None:
+        self.cyclic = any(router.rule.allow_cycle for router in self.by_name.values())
+
+    # Forwarding
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has something to do at once."""
+        return bool(self._dirty)
+
+    def enqueue(self, fanout: Fanout) -> None:
+        """A source has something to forward. Belongs to the Fanout."""
+        self._dirty.append(fanout)
+        self._engine.wake()
+
+    def retry_later(self, forward: Forward) -> None:
+        """A destination refused. Belongs to the Forward."""
+        self._blocked[forward] = None
+        self._engine.wake()
+
+    def next_due_ms(self) -> int | None:
+        """When a destination that refused is to be tried again, or None."""
+        return min((forward.retry_ms for forward in self._blocked if forward.retry_ms is not None), default=None)
+
+    def step(self, budget_ns: int = STEP_NS) -> None:
+        """Forward for about so long; `busy` tells whether there is more."""
+        if self._blocked:
+            self._retry()
+        if not self._dirty:
+            return
+        clock = self._engine.clock
+        deadline_ns = clock.elapsed_ns() + budget_ns
+        while self._dirty:
+            fanout = self._dirty[0]
+            try:
+                if fanout.step():
+                    self._dirty.rotate(-1)
+                else:
+                    self._dirty.popleft()
+            except Miss as miss:
+                self._dirty.popleft()
+                self._read(fanout, miss)
+            if clock.elapsed_ns() >= deadline_ns:
+                return
+
+    def _read(self, fanout: Fanout, miss: Miss) -> None:
+        """Go on with a source once the Block that is missing has been read."""
+        job = miss.job
+        fanout.dirty = False
+
+        def finish(error: BaseException | None) -> None:
+            job.done(error)
+            fanout.published(fanout.source)
+
+        shelf = fanout.source.shelf
+        assert shelf is not None
+        shelf.enqueue(Task(job.name, job.run, finish))
+
+    def _retry(self) -> None:
+        now = self._engine.clock.now_ms()
+        for forward in list(self._blocked):
+            if forward.retry_ms is None or not forward.behind:
+                del self._blocked[forward]
+            elif forward.retry_ms > now:
+                continue
+            else:
+                forward.retry_ms = None
+            if forward.behind and forward.source.outbound is not None:
+                forward.source.outbound.published(forward.source)
+
+    # The log
+
+    def _log_put(self, router: Router, receipt: Receipt) -> None:
+        forward = router.forward
+        rule = router.rule
+        put = Put(
+            router.name,
+            forward.source.id,
+            forward.dest.id,
+            rule.preserve_node,
+            rule.preserve_tag,
+            msgspec.json.encode(rule.filter),
+            rule.allow_cycle,
+            rule.guarantee,
+            router.start_seq,
+            router.created_ts,
+            forward.cursor,
+            forward.dest.next_seq,
+        )
+        self._log(forward.dest, frames.ROUTER_PUT, router_event.encode(put), receipt)
+
+    def _log_drop(self, router: Router, receipt: Receipt | None) -> None:
+        forward = router.forward
+        dropped = Dropped(router.name, forward.cursor, forward.dest.next_seq)
+        self._log(forward.dest, frames.ROUTER_DROP, router_event.encode(dropped), receipt)
+
+    def _log(self, dest: Topic, kind: int, payload: bytes, receipt: Receipt | None) -> None:
+        """Log a change of what exists, twice: no single damaged place in the WAL may take a router."""
+        engine = self._engine
+        shard = engine.store.shard_of(dest.id)
+        for ticket in (None, receipt):
+            shard.submit(frames.encode(kind, engine.store.next_lsn(), dest.id, payload), True, ticket)
+        engine.wake()
+
+    # Checkpoints
+
+    def link(self, queue: Topic, dest: Topic) -> None:
+        """Dead letters of a queue went to `dest`."""
+        queues = self._letters.setdefault(dest, set())
+        if queue not in queues:
+            queues.add(queue)
+            self.links_version += 1
+
+    def in_order(self, topics: Iterable[Topic]) -> list[Topic]:
+        """The topics, each behind those that it derives from; within a cycle, anyhow."""
+        ordered: dict[Topic, None] = {}
+        for topic in topics:
+            stack = [topic]
+            seen = set()
+            while stack:
+                top = stack[-1]
+                seen.add(top)
+                sources = [] if top.inbound is None else [top.inbound.source]
+                sources += self._letters.get(top, ())
+                open_ = [each for each in sources if each not in ordered and each not in seen and not each.deleted]
+                if open_:
+                    stack.extend(open_)
+                else:
+                    ordered[stack.pop()] = None
+        return list(ordered)
+
+    def _capture(self, lsn: int) -> list[bytes]:
+        images = [
+            RouterImage(
+                router.name,
+                router.forward.source.id,
+                router.forward.dest.id,
+                router.rule.preserve_node,
+                router.rule.preserve_tag,
+                msgspec.json.encode(router.rule.filter),
+                router.rule.allow_cycle,
+                router.rule.guarantee,
+                router.start_seq,
+                router.created_ts,
+            )
+            for router in self.by_name.values()
+        ]
+        return [snapshot.engine_section(ROUTERS_SECTION, 0, router_event.encode(images), lsn=lsn)] if images else []
+
+    # Restart
+
+    def remember(self, topic_id: int, image: bytes) -> None:
+        """Keep how far a destination was served until its routers are there."""
+        self._images[topic_id] = router_event.decode_forward(image)
+
+    def _restore(self, topic: Topic | None, payload: bytes) -> None:
+        """The section of the routers, which comes behind all topics."""
+        by_id = {topic.id: topic for topic in self._engine.topics.values()}
+        for image in router_event.decode_routers(payload):
+            source, dest = by_id.get(image.source_id), by_id.get(image.dest_id)
+            if source is not None and dest is not None:
+                self._add(image.name, source, dest, _rule(image), image.start_seq, image.created_ts)
+        for topic_id, forward_image in self._images.items():
+            dest = by_id.get(topic_id)
+            forward = None if dest is None else dest.inbound
+            if forward is not None and forward.source.id == forward_image.source_id:
+                forward.restore(forward_image)
+        self._images = {}
+
+    def restore_put(self, dest: Topic, put: Put) -> None:
+        """ROUTER_PUT, at its place among the destination's frames."""
+        source = next((topic for topic in self._engine.topics.values() if topic.id == put.source_id), None)
+        router = self.by_name.get(put.name)
+        if router is not None and (source is not router.forward.source or dest is not router.forward.dest):
+            self._remove(router)
+            router = None
+        if source is None or (dest.inbound is not None and dest.inbound.source is not source):
+            return
+        if router is None:
+            fresh = dest.inbound is None
+            router = self._add(put.name, source, dest, _rule(put), put.start_seq, put.created_ts)
+            if fresh:
+                router.forward.cursor = put.position
+        else:
+            router.set(_rule(put))
+            self._see_cycles()
+
+    def restore_drop(self, dropped: Dropped) -> None:
+        """ROUTER_DROP, at its place among the destination's frames."""
+        router = self.by_name.get(dropped.name)
+        if router is not None:
+            self._remove(router)
+
+
+def _rule(of: Put | RouterImage) -> Rule:
+    return Rule(
+        of.preserve_node,
+        of.preserve_tag,
+        msgspec.json.decode(of.filter),
+        of.allow_cycle,
+        "exactly_once" if of.guarantee == "exactly_once" else "at_least_once",
+    )
