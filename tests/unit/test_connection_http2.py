@@ -106,6 +106,15 @@ def test_request_and_answer() -> None:
     assert client.headers[first]["date"].endswith("GMT")
 
 
+def test_head_says_whether_a_body_follows() -> None:
+    client = Http2Client()
+    client.ask("POST", "/wait1", b"abc")
+    client.ask("POST", "/wait2", b"abc", ("content-length", "3"))
+    client.ask("GET", "/wait3")
+    heads = [exchange.head for exchange in client.app.waiting]
+    assert [(head.has_body, head.content_length) for head in heads] == [(True, None), (True, 3), (False, None)]
+
+
 def test_answers_come_in_any_order() -> None:
     client = Http2Client()
     streams = [client.ask("GET", f"/wait{number}") for number in range(3)]

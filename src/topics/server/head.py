@@ -88,6 +88,7 @@ class Head:
     """Lower-case names; repeated fields joined by a comma."""
     content_length: int | None
     chunked: bool
+    """Whether a body follows whose length the head does not say."""
     keep_alive: bool
     """Whether the client lets the connection live on after the answer."""
     expects_continue: bool

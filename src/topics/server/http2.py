@@ -284,6 +284,7 @@ class Http2:
             return
         try:
             lane.head = self._read_head([(bytes(name), bytes(value)) for name, value in event.headers])
+            lane.head.chunked = lane.receiving and lane.head.content_length is None
             self._admit(lane)
         except TopicsError as error:
             lane.fail(error)
