@@ -28,6 +28,7 @@ from topics.server.app import DRAINING, READY, App, engine_limits
 from topics.server.auth import Keys
 from topics.server.connections import ConnectionLimits, Connections
 from topics.server.driver import Driver
+from topics.server.http2 import Http2
 from topics.settings import Settings
 from topics.storage.disk import Locked, RealDisk
 from topics.storage.store import Store
@@ -77,7 +78,7 @@ class Server:
         upkeep = Upkeep(engine, store, self._upkeep_settings())
         driver = Driver(engine, loop, upkeep)
         app.run_then = driver.run_then
-        connections = Connections(app, self._connection_limits())
+        connections = Connections(app, self._connection_limits(), http2_factory=Http2)
         try:
             listener = await loop.create_server(
                 connections, self._settings.host, self._settings.port, backlog=BACKLOG, reuse_address=True

@@ -1,0 +1,46 @@
+"""HTTP/2 with prior knowledge against the real server, on the port of HTTP/1.1."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from topics.testing import ServerProcess
+
+pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+
+
+def curl(server: ServerProcess, path: str, body: object = None, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """The status and the JSON of one request over HTTP/2."""
+    command = ["curl", "-sS", "--max-time", "20", "--http2-prior-knowledge", "-w", "\n%{http_version} %{http_code}"]
+    if body is not None:
+        command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    url = f"http://{server.host}:{server.port}{path}"
+    output = subprocess.run([*command, *arguments, url], capture_output=True, check=True, timeout=30).stdout
+    text, _, last = output.decode().rpartition("\n")
+    version, status = last.split()
+    assert version == "2"
+    return int(status), json.loads(text)
+
+
+def test_write_read_and_long_poll_over_http2(server: ServerProcess) -> None:
+    """API §2, §3 hold on HTTP/2 as they do on HTTP/1.1."""
+    topic = "/v0/topics/http2-write-read"
+    status, written = curl(server, topic, {"records": [{"data": 1}, {"data": 2}]})
+    assert (status, written["seqs"]) == (201, [1, 2])
+    status, read = curl(server, f"{topic}/diff", {"from_seq": 0})
+    assert [record["data"] for record in read["records"]] == [1, 2]
+    status, read = curl(server, f"{topic}/diff", {"from_seq": 2, "wait_ms": 50})
+    assert (status, read["records"], read["caught_up"]) == (200, [], True)
+
+
+def test_errors_over_http2_have_their_envelope(server: ServerProcess) -> None:
+    """API §0.5; a body needs its Content-Type also where no Content-Length announces it."""
+    status, answer = curl(server, "/v0/topics/http2-nowhere")
+    assert (status, answer["error"]["code"]) == (404, "topic_not_found")
+    status, answer = curl(server, "/v0/topics/http2-type", None, "-H", "Content-Type: text/plain", "-d", "{}")
+    assert (status, answer["error"]["code"]) == (415, "unsupported_media_type")
