@@ -55,7 +55,7 @@ class TopicsReader(DataSourceReader):
         options, prune = self._options, self._prune
         client = Client(options.server, PLANNING_RETRY_MS)
         try:
-            found: list[Range] = []
+            pieces: list[Range] = []
             plans: dict[str, Plan] = {}
             names = names_of(client, options)
             options.starting.check_names(names)
@@ -64,10 +64,10 @@ class TopicsReader(DataSourceReader):
                 if prune.wants(topic):
                     plan = plans[topic] = self._plan(client, topic)
                     from_seq, to_seq = self._bounds(client, plan)
-                    found += scan.ranges(client, plan, from_seq, to_seq, options)
+                    pieces += scan.ranges(client, plan, from_seq, to_seq, options)
         finally:
             client.close()
-        parts = scan.split(found, plans, options.partitions_min)
+        parts = scan.split(pieces, plans, options.partitions_min)
         return [RangePartition(piece) for piece in parts] or [RangePartition(None)]
 
     def _plan(self, client: Client, topic: str) -> Plan:
@@ -159,8 +159,11 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember how far the topics reach now: a query that runs once ends there."""
         client = self._connected()
-        heads = (client.plan(topic) for topic in names_of(client, self._options, must_exist=False))
-        self._target = {plan.topic: Cursor(plan.epoch, plan.head_seq) for plan in heads}
+        self._target = {}
+        for topic in names_of(client, self._options, must_exist=False):
+            plan = found(client, topic)
+            if plan is not None:
+                self._target[topic] = Cursor(plan.epoch, plan.head_seq)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """How far the next batch reads."""
@@ -182,8 +185,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.render({plan.topic: Cursor(plan.epoch, plan.head_seq) for plan in plans})
 
     def _names(self, begun: dict[str, Cursor]) -> list[str]:
-        names = set(names_of(self._connected(), self._options, must_exist=False)) | set(begun)
-        return sorted(names if self._target is None else names & set(self._target))
+        names = set(names_of(self._connected(), self._options, must_exist=False))
+        return sorted((names if self._target is None else names & set(self._target)) | set(begun))
 
     def _checked(self, start: dict[str, Any]) -> dict[str, Cursor]:
         """The offsets of the checkpoint, which must be of the topics that are read."""
@@ -201,17 +204,16 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _head(self, topic: str, begun: Cursor | None) -> Cursor | None:
         """How far a topic can be read now, or None where it is gone."""
-        try:
-            plan = self._connected().plan(topic)
-        except ServerRefused as refused:
-            if refused.code != "topic_not_found":
-                raise
+        plan = found(self._connected(), topic)
+        if plan is None:
             if begun is not None and self._options.fail_on_data_loss:
                 raise SourceError(
                     f'topic "{topic}" was deleted after the query had read it to seq {begun.seq}; '
                     f'set the option "failOnDataLoss" to "false" to go on without it'
-                ) from None
+                )
             return None
+        if self._target is not None and topic not in self._target:
+            return begun
         target = None if self._target is None else self._target[topic]
         head = plan.head_seq
         if target is not None and target.epoch == plan.epoch:
@@ -228,7 +230,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """The ranges of one batch, one task each."""
         client = self._connected()
-        found: list[Range] = []
+        pieces: list[Range] = []
         plans: dict[str, Plan] = {}
         begun = self._checked(start)
         for topic, to in offsets.parse(end).items():
@@ -236,27 +238,25 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if since == to:
                 continue
             fail = self._options.fail_on_data_loss
-            try:
-                plan = plans[topic] = client.plan(topic)
-            except ServerRefused as refused:
-                if refused.code != "topic_not_found":
-                    raise
+            plan = found(client, topic)
+            if plan is None:
                 gap = Gap(since.seq + 1, to.seq, "topic_deleted")
                 scan.lost(topic, gap, fail)
-                found.append(Range(topic, to.epoch or 0, since.seq, to.seq, gap))
+                pieces.append(Range(topic, to.epoch or 0, since.seq, to.seq, gap))
                 continue
+            plans[topic] = plan
             if since.epoch != to.epoch:
                 if fail:
                     raise recreated(topic, since, plan)
-                found.append(Range(topic, to.epoch or 0, 0, 0, Gap(1, to.seq, "recreated")))
+                pieces.append(Range(topic, to.epoch or 0, 0, 0, Gap(1, to.seq, "recreated")))
                 since = Cursor(to.epoch, 0)
             if plan.epoch != to.epoch:
                 gap = Gap(since.seq + 1, to.seq, "recreated")
                 scan.lost(topic, gap, fail)
-                found.append(Range(topic, to.epoch or 0, since.seq, to.seq, gap))
+                pieces.append(Range(topic, to.epoch or 0, since.seq, to.seq, gap))
                 continue
-            found += scan.ranges(client, plan, since.seq, to.seq, self._options)
-        return [RangePartition(piece) for piece in scan.split(found, plans, self._options.partitions_min)]
+            pieces += scan.ranges(client, plan, since.seq, to.seq, self._options)
+        return [RangePartition(piece) for piece in scan.split(pieces, plans, self._options.partitions_min)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one range."""
@@ -269,6 +269,38 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connection."""
         if self._client is not None:
             self._client.close()
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Stands for a stream that cannot start, and says why when it is first asked.
+
+    Spark 4.3.0 hides what is raised while a stream reader is made behind an error of its own.
+    """
+
+    def __init__(self, refusal: SourceError) -> None:
+        self._refusal = refusal
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Say why."""
+        raise self._refusal
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Say why."""
+        raise self._refusal
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Say why."""
+        raise self._refusal
+
+
+def found(client: Client, topic: str) -> Plan | None:
+    """What the server says about a topic, or None where it does not exist."""
+    try:
+        return client.plan(topic)
+    except ServerRefused as refused:
+        if refused.code != "topic_not_found":
+            raise
+        return None
 
 
 def arrow_schema(schema: Any) -> Any:

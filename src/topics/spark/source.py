@@ -46,9 +46,12 @@ class TopicsSource(DataSource):
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802 - Spark's name
         """A streaming read."""
-        from topics.spark.reader import TopicsStreamReader
+        from topics.spark.reader import RefusedStreamReader, TopicsStreamReader
 
-        return TopicsStreamReader(ReadOptions(self.options, streaming=True), _checked(schema))
+        try:
+            return TopicsStreamReader(ReadOptions(self.options, streaming=True), _checked(schema))
+        except SourceError as refusal:
+            return RefusedStreamReader(refusal)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """A batch write."""
