@@ -135,7 +135,8 @@ def shares(available: int, demands: Sequence[int]) -> list[int]:
     given = [available * demand // wanted for demand in demands]
     left = available - sum(given)
     for i, demand in enumerate(demands):
-        if left and given[i] < demand:
+        # Whoever's share was rounded down comes before those who got theirs in full.
+        if left and available * demand % wanted:
             given[i] += 1
             left -= 1
     assert left == 0

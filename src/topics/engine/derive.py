@@ -13,11 +13,10 @@ from topics.engine.ticket import OnDone, Ticket
 from topics.storage.block import HAS_TAG, Block
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
     from topics.engine.topic import Topic
 
 
-def derive(engine: Engine, topic: Topic, block: Block, on_done: OnDone | None = None) -> None:
+def derive(topic: Topic, block: Block, on_done: OnDone | None = None) -> None:
     """Append the Block, whose first seq is the topic's `next_seq`."""
     assert block.first_seq == topic.next_seq
     assert block.first_ts >= topic.last_ts
@@ -29,7 +28,6 @@ def derive(engine: Engine, topic: Topic, block: Block, on_done: OnDone | None = 
     topic.last_ts = block.last_ts
     topic.next_seq = block.last_seq + 1
     topic.await_commit(block)
-    engine.reserve_seqs(topic)
     last = topic.last_ticket
     if last is None:
         ticket.commit(0, 0)

@@ -243,7 +243,7 @@ class Engine:
     @staticmethod
     def catch_up(topic: Topic) -> None:
         """Forward what a topic's source has for it, so that who wrote there reads the copies here (decision 22)."""
-        if topic.inbound is not None and topic.inbound.behind:
+        if topic.inbound is not None:
             topic.inbound.catch_up()
 
     def list_topics(
@@ -403,7 +403,7 @@ class Engine:
 
     def reserve_seqs(self, topic: Topic) -> None:
         """Raise the durable ceiling of a `disk` topic before its seqs reach it."""
-        if topic.config.durability == "disk" and topic.next_seq + topic.ceiling_step // 2 > topic.ceiling_asked:
+        if topic.config.durability == "disk" and topic.next_seq + topic.ceiling_step // 4 > topic.ceiling_asked:
             self._raise_ceiling(topic)
 
     def _raise_ceiling(self, topic: Topic) -> None:

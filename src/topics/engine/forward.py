@@ -46,6 +46,7 @@ CATCH_UP_SLICES: Final = 64
 LATE_MS: Final = 1000
 BACKOFF_MS_MIN: Final = 10
 BACKOFF_MS_MAX: Final = 1000
+_FORGETFUL: Final = frozenset(("ephemeral", "memory"))
 
 
 class Forward:
@@ -133,7 +134,7 @@ class Forward:
         return self._forward(runs, now)
 
     def _forward(self, runs: list[Run], now: int) -> bool:
-        engine, dest = self._engine, self.dest
+        dest = self.dest
         runs = self._fitting(runs)
         if not runs:
             self._block(now)
@@ -150,7 +151,10 @@ class Forward:
                 if ticket.error is not None:
                     self.cursor = min(self.cursor, before)
 
-            derive(engine, dest, made.block, failed)
+            derive(dest, made.block, failed)
+            if self.source.config.durability in _FORGETFUL:
+                # The source may come back without these records, and without a word of how many there were.
+                self._engine.reserve_seqs(dest)
         return True
 
     def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
@@ -238,6 +242,8 @@ class Forward:
             # A lost range has no ticket: it waits until the writes before it are visible.
             self._block(now)
             return False
+        # Each of the routers would have made a copy.
+        count *= len(self.routers)
         self._log(Moved(self.cursor, dest.next_seq, cursor, count))
         self.retry_ms = None
         self.lose(count, cursor)

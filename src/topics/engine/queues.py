@@ -217,7 +217,7 @@ class Queues:
         if line is None or topic.queue is None:
             return
         due = line.next_due_ms()
-        if line.closes_ms is None and line.wanting():
+        if line.closes_ms is None:
             ready_ms = topic.queue.next_due_ms()
             if ready_ms is not None:
                 due = ready_ms if due is None else min(due, ready_ms)
@@ -355,7 +355,8 @@ class Queues:
             )
             engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", None)
             engine.wake()
-        derive(engine, dest, copies(topic.name, letters, dest.id, dest.next_seq, ts))
+        derive(dest, copies(topic.name, letters, dest.id, dest.next_seq, ts))
+        engine.reserve_seqs(dest)
         topic.log.delete_seqs(seqs)
         queue.forget(seqs)
         queue.dead_lettered = total
