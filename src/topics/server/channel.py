@@ -68,7 +68,7 @@ class Channel:
         self.feeds: dict[Feed, None] = {}
         self.round_ms = 0
         """When the last round began."""
-        self.synced_seq = 0
+        self.synced_seq = -1
         self._fresh = False
         self._backlog: dict[Feed, None] = {}
         self._missing: dict[Feed, None] = {}
@@ -194,9 +194,9 @@ class Channel:
         self._backlog.clear()
 
     def _fetch(self, feed: Feed, first: bool) -> Parcel | None:
-        """What a feed has to be told now, or None where that is not in memory, or cannot be read at all."""
+        """What a feed has to be told now, or None where that is not in memory, not known yet, or cannot be read."""
         try:
-            if first:
+            if first and not (feed.view.strong and self.synced_seq < 0):
                 return self._read(feed.cursor, feed.view)
         except Miss as miss:
             self.delivery.run_then(miss.job, self._fetched)
@@ -207,7 +207,7 @@ class Channel:
         return None
 
     def _fetched(self) -> None:
-        """Something was read from the disk: whoever waited for that tries again."""
+        """Something was read from the disk, or synced: whoever waited for that tries again."""
         missing, self._missing = self._missing, {}
         for feed in missing:
             if feed.channel is self:
@@ -289,5 +289,6 @@ class Channel:
             moved = True
         if moved:
             self._fresh = True
+            self._fetched()
             self.delivery.dirty(self)
         return bool(self._unsynced)

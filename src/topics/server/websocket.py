@@ -124,8 +124,8 @@ class WebSocket(Subscriber):
         self._settings = settings
         self._loop = loop
         self._principal = principal
-        self._protocol = ServerProtocol(max_size=settings.max_body_bytes, logger=_quiet)
-        self._response: Any = None
+        self._protocol = ServerProtocol(state=State.OPEN, max_size=settings.max_body_bytes, logger=_quiet)
+        self._response = b""
         self._slots: list[Slot] = []
         self._feeds: dict[str, Feed] = {}
         self._buffer = bytearray()
@@ -152,11 +152,11 @@ class WebSocket(Subscriber):
             host = origin.partition(b"://")[2]
             if host.lower() != head.headers.get(b"host", b"").lower():
                 raise Forbidden("without keys, only pages of this server itself may open a WebSocket")
-        response = self._protocol.accept(Request(head.target.decode("latin-1"), headers))
+        response = ServerProtocol(logger=_quiet).accept(Request(head.target.decode("latin-1"), headers))
         if response.status_code != 101:
             reason = (response.body or b"").decode("utf-8", "replace").strip().splitlines()
             raise InvalidRequest(reason[0] if reason else "the WebSocket handshake is malformed")
-        self._response = response
+        self._response = response.serialize()
 
     def hold(self, slots: list[Slot]) -> None:
         """Keep these until the connection ends."""
@@ -166,8 +166,7 @@ class WebSocket(Subscriber):
         """The transport is ours: answer the handshake."""
         self.transport = transport
         tune(transport)
-        self._protocol.send_response(self._response)
-        self._flush()
+        transport.write(self._response)
         self.delivery.enrol(self, self.last_ms + PING_AFTER_MS)
 
     # Reading
@@ -347,7 +346,7 @@ class WebSocket(Subscriber):
         ack["performance"] = {
             "server_total_ms": round((perf_counter_ns() - publishing.started_ns) / 1e6, 3),
             "wal_append_ms": round(ticket.write_ns / 1e6, 3),
-            "fsync_ms": round(ticket.sync_ns / 1e6, 3),
+            "fsync_ms": round(ticket.sync_ns / 1e6, 3) if ticket.topic.config.durable else 0.0,
             "throttle_wait_ms": round(publishing.throttled_ns / 1e6, 3),
         }
         self._say(ack, command.request_id)
