@@ -53,7 +53,8 @@ def test_draining_server_is_shutting_down() -> None:
         ServerProcess(api_keys="k", max_inflight_per_key=1) as running,
         socket.create_connection((running.host, running.port), timeout=10) as probe,
     ):
-        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: x\r\n")
+        probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 OK" in probe.recv(4096)
         api = Api(running.host, running.port, "k")
         api.put("t").ok(201)
         answers: list[Reply] = []
@@ -63,7 +64,7 @@ def test_draining_server_is_shutting_down() -> None:
         until(lambda: api.topics().status == 429, "the long-poll is in flight")
         os.kill(running.pid, signal.SIGTERM)
         until(lambda: "stopping" in running.log(), "the server drains")
-        probe.sendall(b"\r\n")
+        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: x\r\n\r\n")
         response = http.client.HTTPResponse(probe)
         response.begin()
         refused = Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())

@@ -445,7 +445,7 @@ def test_close_idle_leaves_busy_connections_alone() -> None:
     assert [client.transport.closing for client in (idle, waiting, sending)] == [True, False, False]
 
 
-def test_drain_closes_idle_connections_and_lets_busy_ones_finish() -> None:
+def test_drain_lets_busy_connections_finish_and_keeps_idle_ones_until_then() -> None:
     connections = Connections(PathApp())
     idle, waiting, sending, streaming, upgraded = (Client(connections.app, connections=connections) for _ in range(5))
     app = connections.app
@@ -462,7 +462,8 @@ def test_drain_closes_idle_connections_and_lets_busy_ones_finish() -> None:
     async def stop() -> bool:
         draining = asyncio.ensure_future(connections.drain(5))
         await asyncio.sleep(0)
-        assert idle.transport.closing
+        assert not idle.transport.closing
+        idle.send(request("GET", "/b"))
         assert streaming.transport.closing
         assert app.upgrade_to.events == ["shut down"]
         app.waiting[0].respond(200, b"1")
@@ -477,6 +478,8 @@ def test_drain_closes_idle_connections_and_lets_busy_ones_finish() -> None:
     first, second = waiting.replies()
     assert "connection" not in first.headers
     assert second.headers["connection"] == "close"
+    (asked,) = idle.replies()
+    assert asked.headers["connection"] == "close"
     (last,) = sending.replies()
     assert (last.body, last.headers["connection"]) == (b"POST /a abc", "close")
     assert waiting.ended

@@ -273,8 +273,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is outstanding or under way."""
-        return self.current is None and self._intake.phase == IDLE
+        """Whether no request is outstanding or under way, and the connection is still one for requests."""
+        return self.current is None and self._intake.phase == IDLE and self._stream is None and self._upgraded is None
 
     def close(self) -> None:
         """Close once everything written is sent, or cannot be sent in time."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from topics.server.head import Head
 
 SWEEP_S: Final = 1.0
+DRAIN_POLL_S: Final = 0.02
 REFUSED_MAX: Final = 256
 """How many connections over `max_connections` may be told so at the same time; the rest are cut without a word."""
 
@@ -146,15 +147,22 @@ class Connections:
     async def drain(self, timeout_s: float) -> bool:
         """Let what is in flight finish, close everything else; after `timeout_s` cut off the rest.
 
-        Idle connections are closed at once, busy ones get `Connection: close` on their last answer, streams and
-        upgraded connections are told to shut down. True if all of it ended by itself.
+        Busy connections get `Connection: close` on their last answer, streams and upgraded connections are told to
+        shut down. Idle ones are kept as long as anything is in flight, so that a load balancer that asks on one is told
+        that the server stops; then they are closed. True if all of it ended by itself.
         """
         self.draining = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        for connection in [each for each in self.live if not each.idle]:
+            connection.wind_up()
+        while any(not each.idle for each in self.live) and loop.time() < deadline:
+            await asyncio.sleep(DRAIN_POLL_S)
         for connection in list(self.live):
             connection.wind_up()
         if self.live:
-            self._emptied = asyncio.get_running_loop().create_future()
-            await asyncio.wait((self._emptied,), timeout=timeout_s)
+            self._emptied = loop.create_future()
+            await asyncio.wait((self._emptied,), timeout=max(0.0, deadline - loop.time()))
         finished = not self.live
         for connection in list(self.live):
             connection.abort()
