@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -88,6 +89,7 @@ class Server:
             driver.stop()
             store.close()
             return EXIT_CANNOT_LISTEN
+        _notice_dead_peers(listener)
         connections.start(loop)
         self._announce(listener)
         if await self._recover(engine, store, upkeep, stop):
@@ -157,6 +159,15 @@ class Server:
         log.info("topics %s listens on http://%s", __version__, address)
         if self._settings.port_file is not None:
             _write_whole(self._settings.port_file, address)
+
+
+def _notice_dead_peers(listener: asyncio.Server) -> None:
+    """Have the kernel probe silent connections, so that a stream to a machine that vanished ends; accepts inherit it."""
+    for listening in listener.sockets:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+            if hasattr(socket, option):
+                listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _write_whole(path: Path, text: str) -> None:
