@@ -129,8 +129,8 @@ def test_read_used_keeps_what_stands_behind_zeros() -> None:
     disk.make_dir(DIRECTORY)
     handle = disk.create(f"{DIRECTORY}/x")
     disk.write(handle, 9 << 20, b"end")
-    data, size = recovery.read_used(disk, handle)
-    assert size == (9 << 20) + 3
+    data, used, size = recovery.read_used(disk, handle)
+    assert used == size == (9 << 20) + 3
     assert data[9 << 20 :].startswith(b"end")
     assert data[: 9 << 20] == bytes(9 << 20)
 

@@ -16,7 +16,6 @@ from topics.storage import block, frame, scan, segment, snapshot, walfile
 from topics.storage.block import Block
 from topics.storage.disk import Disk, RealDisk
 from topics.storage.recovery import read_used
-from topics.storage.replay import SLACK_BYTES
 
 Line = dict[str, Any]
 
@@ -53,10 +52,10 @@ def lines(disk: Disk, directory: str) -> Iterator[Line]:
 def _frames(disk: Disk, directory: str, file: str, at: int) -> Iterator[Line]:
     handle = disk.open(f"{directory}/{file}")
     try:
-        data, _ = read_used(disk, handle)
+        data, used, _ = read_used(disk, handle)
     finally:
         disk.close(handle)
-    for found in scan.walk(data, at, len(data) - SLACK_BYTES, torn_allowed=False):
+    for found in scan.walk(data, at, used, torn_allowed=False):
         if isinstance(found, scan.Region):
             yield {
                 "file": file,

@@ -31,8 +31,9 @@ from topics.storage.replay import SLACK_BYTES, Appended, Control, Damaged, Repla
 from topics.storage.snapshot import Header, TopicState
 from topics.storage.walfile import WalName
 
-READ_BYTES: Final = 4 << 20
-_ZEROS: Final = bytes(READ_BYTES)
+PROBE_BYTES: Final = 1 << 20
+ZEROS_KEPT_BYTES: Final = 64 << 10
+_ZEROS: Final = bytes(PROBE_BYTES)
 
 
 class Started(NamedTuple):
@@ -79,6 +80,7 @@ class Recovery:
         self.bytes_done = 0
         self.bytes_total = 0
         self.same_boot = True
+        self._boots: set[bytes] = set()
         self._disk = disk
         self._wal = wal_directory
         self._snapshots = snapshot_directory
@@ -90,6 +92,14 @@ class Recovery:
     def progress(self) -> float:
         """How much of the bytes has been read, from 0.0 to 1.0."""
         return 1.0 if self.bytes_total == 0 else min(1.0, self.bytes_done / self.bytes_total)
+
+    @property
+    def lost_power(self) -> bool:
+        """Whether this kernel has written neither a frame nor a checkpoint of what was read: known at the end.
+
+        Files alone do not count: a process that dies right after its start leaves some, and has told nobody anything.
+        """
+        return bool(self._boots) and walfile.boot_digest(self._disk.boot_id()) not in self._boots
 
     def events(self) -> Iterator[Event]:
         """Everything there is; see the module for the order."""
@@ -148,6 +158,7 @@ class Recovery:
         loaded = _Snapshot(self._disk, f"{self._snapshots}/{name}", name)
         header = loaded.header(self.snapshot_number)
         self._skip_lsn = header.lsn
+        self._boots.add(header.boot)
         self.last_lsn = max([header.lsn, *(state.lsn for state in loaded.states.values())])
         self._skip = {topic_id: state.lsn for topic_id, state in loaded.states.items()}
         yield Started(header, self.same_boot)
@@ -177,14 +188,14 @@ class Recovery:
         path = f"{self._wal}/{name}"
         handle = self._disk.open(path, writable=True)
         try:
-            data, size = read_used(self._disk, handle)
+            data, used, size = read_used(self._disk, handle)
             self.bytes_done += size
-            if walfile.decode_header(data, path) is None:
-                header = scan.Region(0, min(size, walfile.HEADER_BYTES), "corrupt", (), (), True)
-                yield from replay.damaged(self._damaged(path, str(name), data, header, replay.last_lsn))
+            header = walfile.decode_header(data, path)
+            if header is None:
+                damage = scan.Region(0, min(size, walfile.HEADER_BYTES), "corrupt", (), (), True)
+                yield from replay.damaged(self._damaged(path, str(name), data, damage, replay.last_lsn))
             at = walfile.HEADER_BYTES
             view = memoryview(data)
-            used = len(data) - SLACK_BYTES
             cut: int | None = None
             while at < used:
                 for event in replay.frames_in(data, view, at, used):
@@ -205,6 +216,8 @@ class Recovery:
                     break
                 at = behind
             self.used_bytes[name] = at
+            if at > walfile.HEADER_BYTES:
+                self._boots.add(bytes(16) if header is None else header[1])
             if name.generation == self.last_generation:
                 if cut is not None:
                     self._disk.truncate(handle, cut)
@@ -243,27 +256,24 @@ class Recovery:
         return Damaged(lsn, path, *region, kept)
 
 
-def read_used(disk: Disk, handle: int) -> tuple[bytes, int]:
-    """The bytes of a file without the zeros at its end, but with SLACK_BYTES of them; and the file's length.
+def read_used(disk: Disk, handle: int) -> tuple[bytes, int, int]:
+    """The bytes of a file, up to where only zeros follow and SLACK_BYTES beyond; where that is; the file's length.
 
-    A preallocated file is mostly zeros; they are compared as they are read and never kept.
+    A preallocated file is mostly zeros: they are compared from the end, and what is used is read in one piece.
     """
-    size = disk.size(handle)
-    chunks: list[bytes] = []
-    zeros = 0
-    for at in range(0, size, READ_BYTES):
-        chunk = disk.read(handle, at, min(READ_BYTES, size - at))
-        if chunk == (_ZEROS if len(chunk) == READ_BYTES else _ZEROS[: len(chunk)]):
-            zeros += len(chunk)
-            continue
-        if zeros:
-            chunks.append(bytes(zeros))
-            zeros = 0
-        chunks.append(chunk)
-    # A frame may end in zeros of its own; one more page of them is enough for any that this program writes.
-    chunks.append(bytes(min(zeros, READ_BYTES)))
-    chunks.append(bytes(SLACK_BYTES))
-    return b"".join(chunks), size
+    size = used = disk.size(handle)
+    while used > 0:
+        start = (used - 1) // PROBE_BYTES * PROBE_BYTES
+        chunk = disk.read(handle, start, used - start)
+        if chunk != _ZEROS[: len(chunk)]:
+            break
+        used = start
+    # A frame may end in zeros of its own; this is more than any that this program writes has.
+    used = min(size, used + ZEROS_KEPT_BYTES)
+    data = disk.read(handle, 0, min(size, used + SLACK_BYTES))
+    if len(data) < used + SLACK_BYTES:
+        data += bytes(used + SLACK_BYTES - len(data))
+    return data, used, size
 
 
 class _Snapshot:
@@ -276,7 +286,7 @@ class _Snapshot:
         self.path = path
         handle = disk.open(path)
         try:
-            self.data, self._size = read_used(disk, handle)
+            self.data, self._used, self._size = read_used(disk, handle)
         finally:
             disk.close(handle)
         self._header = snapshot.decode_header(self.data, path)
@@ -308,8 +318,7 @@ class _Snapshot:
         return regions
 
     def _read(self) -> None:
-        used = len(self.data) - SLACK_BYTES
-        for found in scan.walk(self.data, snapshot.HEADER_BYTES, used, torn_allowed=False):
+        for found in scan.walk(self.data, snapshot.HEADER_BYTES, self._used, torn_allowed=False):
             if isinstance(found, scan.Region):
                 self._regions.append(found._replace(reason="corrupt"))
             else:

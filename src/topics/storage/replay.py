@@ -135,6 +135,8 @@ class Replay:
         self._skip = skip
         self._skip_lsn = skip_lsn
         self._runs: dict[int, _Run] = {}
+        # The runs that hold records: a flush of all must not pay for every topic there ever was.
+        self._open: dict[int, _Run] = {}
         self._out: list[Event] = []
 
     def frames_in(self, data: bytes, view: memoryview, at: int, size: int) -> Iterator[Event | int]:
@@ -142,8 +144,9 @@ class Replay:
         while True:
             before = self.frames
             at = self._batch(data, view, at, size)
-            out, self._out = self._out, []
-            yield from out
+            if self._out:
+                out, self._out = self._out, []
+                yield from out
             if self.frames - before < BATCH_FRAMES:
                 yield at
                 return
@@ -167,31 +170,31 @@ class Replay:
         limit = size - 8
         run_topic = -1
         run = _Run(-1, 0)
-        expected = skip_lsn = lsn = 0
+        expected = skip_lsn = last_lsn = 0
         ts_column: list[int] = []
         datas: list[bytes] = []
         step = unpack(data, at - 8)
         count = 0
-        while count < BATCH_FRAMES:
-            _, word, length, n, frame_lsn, topic_id, first_seq, bits, data_bytes, ts = step
+        for count in range(1, BATCH_FRAMES + 1):
+            _, word, length, n, lsn, topic_id, first_seq, bits, data_bytes, ts = step
             end = at + 48 + (length + 7 & -8)
             if end > limit or (word != append_word and word & 0xFFFFFFFF != _MAGIC_WORD):
+                count -= 1
                 break
             step = unpack(data, end)
             if step[0] != digest(view[at:end]):
+                count -= 1
                 break
-            lsn = frame_lsn or lsn
-            count += 1
+            last_lsn = lsn
             if n == 1 and bits == plain and data_bytes <= data_max and word == append_word:
                 if topic_id != run_topic:
                     run = self._run(topic_id)
                     run_topic, skip_lsn, ts_column, datas = topic_id, run.skip_lsn, run.ts, run.datas
                     expected = run.first_seq + len(ts_column)
                 if lsn > skip_lsn:
-                    if first_seq != expected or len(ts_column) >= run_max:
-                        self._flush(run)
-                        run.first_seq = expected = first_seq
-                        ts_column, datas = run.ts, run.datas
+                    if first_seq != expected or not 0 < len(ts_column) < run_max:
+                        self._begin(run, first_seq)
+                        expected, ts_column, datas = first_seq, run.ts, run.datas
                     ts_column.append(ts)
                     data_at = at + data_offset
                     datas.append(data[data_at : data_at + data_bytes])
@@ -205,7 +208,8 @@ class Replay:
                 self._other(data, at + 48, (lsn, word >> 32 & 0xFF, topic_id, first_seq, n, length))
             at = end + 8
         self.frames += count
-        self.last_lsn = lsn or self.last_lsn
+        # A VOID frame has lsn 0.
+        self.last_lsn = max(self.last_lsn, last_lsn)
         return at
 
     def _run(self, topic_id: int) -> _Run:
@@ -214,12 +218,18 @@ class Replay:
             run = self._runs[topic_id] = _Run(topic_id, self._skip.get(topic_id, self._skip_lsn))
         return run
 
+    def _begin(self, run: _Run, first_seq: int) -> None:
+        """Let a run begin again at `first_seq`."""
+        self._flush(run)
+        run.first_seq = first_seq
+        self._open[run.topic_id] = run
+
     def _flush(self, run: _Run) -> None:
-        if run.ts:
+        if self._open.pop(run.topic_id, None) is not None:
             self._out.append(run.take())
 
     def _flush_all(self) -> None:
-        for run in self._runs.values():
+        for run in list(self._open.values()):
             self._flush(run)
 
     def _other(self, data: bytes, at: int, header: tuple[int, ...]) -> None:
@@ -248,9 +258,8 @@ class Replay:
     def _one(self, run: _Run, data: bytes, at: int, header: tuple[int, ...]) -> None:
         """A one-record append with optional columns, gathered into its topic's run."""
         lsn, _, _, first_seq, _, length = header
-        if not run.ts or first_seq != run.first_seq + len(run.ts) or len(run.ts) >= RUN_RECORDS_MAX:
-            self._flush(run)
-            run.first_seq = first_seq
+        if first_seq != run.first_seq + len(run.ts) or not 0 < len(run.ts) < RUN_RECORDS_MAX:
+            self._begin(run, first_seq)
         found, end = block.decode(data, at, with_flags=False)
         place = len(run.ts)
         if found.bits & block.HAS_NODE:

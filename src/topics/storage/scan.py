@@ -155,12 +155,13 @@ def region(data: bytes, at: int, end: int, size: int, *, followed: bool, torn_al
     `followed` says that whole frames stand behind them, in this file or a later one of the shard. `torn_allowed` says
     that these bytes were written since the last sync that is certain to have held, before a loss of power.
     """
-    used = len(data[at:end].rstrip(b"\0"))
-    if used == 0 and not followed:
+    found = data[at:end]
+    if not followed and found == bytes(len(found)):
         return None
+    used = len(found.rstrip(b"\0"))
     lost, lost_frames = _named(data, at, end)
     # Fewer bytes than the smallest frame cannot have been one; beyond that an unreadable region may hide anything.
-    first_used = at + len(data[at:end]) - len(data[at:end].lstrip(b"\0"))
+    first_used = at + len(found) - len(found.lstrip(b"\0"))
     stray = first_used >= at + 4 and at + used - first_used < frame.FRAME_BYTES_MIN
     complete = bool(lost or lost_frames) or (not followed and stray)
     torn = torn_allowed or (not followed and not _end_is_there(data, at, used, size))

@@ -23,6 +23,9 @@ How an engine uses it, on one thread (`Driver` is whoever executes jobs; `run_in
     store.settle()                        # at the end: write, sync and wait for all of it, here and now
     store.close()                         # after a last checkpoint with clean=True, where the stop is orderly
 
+A `write` may leave frames queued while the next WAL file is being prepared (`store.pending` stays true): call it again
+after the next `done` of a job. After a job's `done`, call `jobs` again: the next group may be waiting for its sync.
+
 `submit` raises before it takes anything, so build the frame first and change engine state once it has returned; an lsn
 that was handed out and not used leaves a hole, which is harmless. Tickets of one topic commit in order as long as the
 topic's class does not change between them; after a change from `fsync` to `disk` the later, ungated ticket may commit
@@ -158,14 +161,14 @@ class Store:
     def _check_layout(self) -> None:
         disk = self.disk
         path = f"{self.directory}/{LAYOUT_NAME}"
+        for directory in (
+            self.wal_directory,
+            self.segment_directory,
+            self.snapshot_directory,
+            self.quarantine_directory,
+        ):
+            disk.make_dir(directory)
         if not disk.exists(path):
-            for directory in (
-                self.wal_directory,
-                self.segment_directory,
-                self.snapshot_directory,
-                self.quarantine_directory,
-            ):
-                disk.make_dir(directory)
             temporary = path + ".tmp"
             if disk.exists(temporary):
                 disk.unlink(temporary)
@@ -177,6 +180,8 @@ class Store:
                 disk.close(handle)
             disk.rename(temporary, path)
             disk.sync_dir(self.directory)
+            # The directory itself is a name in another one.
+            disk.sync_dir(self.directory.rstrip("/").rpartition("/")[0] or ("/" if self.directory[:1] == "/" else "."))
             return
         handle = disk.open(path)
         try:
@@ -363,7 +368,10 @@ class Store:
         return old + sum(shard.bytes_written_total for shard in self.shards) - self._bytes_checkpointed
 
     def settle(self) -> None:
-        """Write and sync everything that is queued, here and now, and commit its tickets."""
+        """Write and sync everything that is queued, here and now, and commit its tickets.
+
+        Waits for the disk. Every job that was given out must be done before.
+        """
         for shard in self.shards:
             while shard.pending and shard.read_only is None:
                 shard.write()

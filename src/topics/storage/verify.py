@@ -14,7 +14,6 @@ import msgspec
 from topics.storage import block, frame, scan, segment, snapshot, store, walfile
 from topics.storage.disk import Disk, RealDisk
 from topics.storage.recovery import read_used
-from topics.storage.replay import SLACK_BYTES
 from topics.storage.segment import SegmentName
 from topics.storage.walfile import UnknownFormat, WalName
 
@@ -59,15 +58,15 @@ class _Check:
     def _note(self, file: str, what: str) -> None:
         self._write(f"note   {file}: {what}")
 
-    def _read(self, path: str) -> tuple[bytes, int]:
+    def _read(self, path: str) -> tuple[bytes, int, int]:
         handle = self._disk.open(path)
         try:
-            data, size = read_used(self._disk, handle)
+            data, used, size = read_used(self._disk, handle)
         finally:
             self._disk.close(handle)
         self._files += 1
         self._bytes += size
-        return data, size
+        return data, used, size
 
     def layout(self) -> bool:
         """Whether the directory says that it is one, in a version that is read here."""
@@ -75,7 +74,7 @@ class _Check:
         if not self._disk.exists(path):
             self._write(f"{self._directory} is no data directory: there is no {store.LAYOUT_NAME}")
             return False
-        data, size = self._read(path)
+        data, _, size = self._read(path)
         text = data[:size].decode("utf-8", "replace").strip()
         if text != f"{store.LAYOUT_MAGIC}{store.LAYOUT_VERSION}":
             raise UnknownFormat(f"{path} says {text!r}")
@@ -88,14 +87,14 @@ class _Check:
             self._snapshot(f"snapshots/{name}", is_last=name == numbered[-1])
 
     def _snapshot(self, file: str, *, is_last: bool) -> None:
-        data, size = self._read(f"{self._directory}/{file}")
+        data, used, size = self._read(f"{self._directory}/{file}")
         header = snapshot.decode_header(data, file)
         if header is None:
             self._bad(file, 0, "the header's checksum does not match")
         sections = 0
         topics: set[int] = set()
         end: tuple[snapshot.Header | None, int] | None = None
-        for found in scan.walk(data, snapshot.HEADER_BYTES, len(data) - SLACK_BYTES, torn_allowed=False):
+        for found in scan.walk(data, snapshot.HEADER_BYTES, used, torn_allowed=False):
             if isinstance(found, scan.Region):
                 self._region(file, found)
                 continue
@@ -139,7 +138,7 @@ class _Check:
 
     def _wal_file(self, name: WalName, last_generation: int, last_lsn: int) -> int:
         file = f"wal/{name}"
-        data, _ = self._read(f"{self._directory}/{file}")
+        data, used, _ = self._read(f"{self._directory}/{file}")
         header = walfile.decode_header(data, file)
         same_boot = header is None or header[1] == walfile.boot_digest(self._disk.boot_id())
         if header is None:
@@ -148,7 +147,7 @@ class _Check:
             self._bad(file, 0, f"the header is that of {header[0]}")
         is_last = name.generation == last_generation
         frames = 0
-        for found in scan.walk(data, 64, len(data) - SLACK_BYTES, torn_allowed=is_last and not same_boot):
+        for found in scan.walk(data, walfile.HEADER_BYTES, used, torn_allowed=is_last and not same_boot):
             if isinstance(found, scan.Region):
                 if found.reason == "torn" and is_last:
                     self._note(file, f"torn at {found.offset}, {found.length} bytes: a restart sets it right")
@@ -228,7 +227,7 @@ class _Check:
 
     def _segment(self, name: SegmentName, directory: str, tier: str) -> None:
         file = f"{tier}/{name.data_file}"
-        data, size = self._read(f"{directory}/{name.data_file}")
+        data, _, size = self._read(f"{directory}/{name.data_file}")
         data = data[:size].ljust(size, b"\0")
         header = segment.decode_header(data, segment.DATA_MAGIC, file)
         if header is None:
@@ -251,7 +250,7 @@ class _Check:
 
     def _flags(self, name: SegmentName) -> None:
         file = f"segments/{name.flags_file}"
-        data, size = self._read(f"{self._directory}/{file}")
+        data, _, size = self._read(f"{self._directory}/{file}")
         header = segment.decode_header(data, segment.FLAGS_MAGIC, file)
         if header is None:
             self._bad(file, 0, "the header's checksum does not match")
@@ -264,7 +263,7 @@ class _Check:
         if not self._disk.exists(path):
             self._bad(file, 0, "missing; a restart makes it again")
             return
-        data, size = self._read(path)
+        data, _, size = self._read(path)
         data = data[:size].ljust(size, b"\0")
         header = segment.decode_header(data, segment.INDEX_MAGIC, file)
         directory = None if header is None else segment.decode_directory(data, header[1])

@@ -74,7 +74,7 @@ class WrittenFile:
     def __init__(self, name: WalName, handle: int, size: int) -> None:
         self.name = name
         self.handle = handle
-        self.size = size
+        self.size = size - walfile.TAIL_BYTES
         self.at = walfile.HEADER_BYTES
         self.last_lsn = 0
 
@@ -128,6 +128,7 @@ class Shard:
         self._poison: StorageReadOnly | None = None
         self._next: WrittenFile | None = None
         self._preparing = False
+        self._closed = False
         self._prepare_after_ns = 0
         self._prepared_bytes = file_bytes
         self._retired: list[WrittenFile] = []
@@ -163,7 +164,7 @@ class Shard:
         nearly full and the frame is one that takes room (StorageFull).
         """
         if self._poison is not None:
-            raise self._poison
+            raise self._refusal()
         if self.full and frame[4] in _GROWING:
             raise StorageFull()
         size = self._queue_bytes + len(frame)
@@ -254,9 +255,9 @@ class Shard:
 
     def _rotate(self, frame_bytes: int) -> bool:
         """Make the next file the current one; False where it is not ready yet. A frame always fits into it."""
-        needed = walfile.HEADER_BYTES + frame_bytes
+        needed = walfile.HEADER_BYTES + frame_bytes + walfile.TAIL_BYTES
         following = self._next
-        if following is not None and needed <= following.size:
+        if following is not None and needed <= following.size + walfile.TAIL_BYTES:
             self._next = None
         elif self._preparing:
             return False
@@ -341,6 +342,8 @@ class Shard:
             self._preparing = False
             if error is None:
                 self._next = made[0]
+                if self._closed:
+                    self.close()
             else:
                 self._prepare_after_ns = self._clock.elapsed_ns() + PREPARE_RETRY_NS
 
@@ -384,10 +387,16 @@ class Shard:
 
     def close(self) -> None:
         """Close the files. Whatever was not committed stays uncommitted."""
-        for file in (*self._retired, *self._trimmable, self._file, self._next):
-            if file is not None:
-                with contextlib.suppress(OSError):
-                    self._disk.close(file.handle)
+        self._closed = True
+        files = [*self._retired, *self._trimmable]
+        if self._file.handle >= 0:
+            files.append(self._file)
+        if self._next is not None:
+            files.append(self._next)
+        for file in files:
+            with contextlib.suppress(OSError):
+                self._disk.close(file.handle)
+            file.handle = -1
         self._retired, self._trimmable, self._next = [], [], None
 
     def _fail(self, what: str, error: BaseException) -> None:
@@ -404,7 +413,12 @@ class Shard:
                 self._disk.truncate(self._file.handle, self._file.at)
         for ticket in unacked:
             if ticket is not None:
-                ticket.fail(self._poison)
+                ticket.fail(self._refusal())
+
+    def _refusal(self) -> StorageReadOnly:
+        """Why nothing is taken, as an exception of its own: one that is raised again and again grows with each time."""
+        assert self._poison is not None
+        return StorageReadOnly(self._poison.message, shard=self.index)
 
 
 class _Sync:

@@ -34,6 +34,8 @@ from topics.storage.disk import Disk
 MAGIC: Final = b"TOPICWAL"
 VERSION: Final = 1
 HEADER_BYTES: Final = 64
+# A writer leaves this much of a file unused: a scan looks ahead of its frame, and need not copy the file for that.
+TAIL_BYTES: Final = 128
 TEMPORARY_SUFFIX: Final = ".tmp"
 _HEADER = struct.Struct("<8sIIQQ16sQ")
 _CHECKSUM = struct.Struct("<Q")
