@@ -40,6 +40,8 @@ from topics.engine.ticket import Receipt
 from topics.engine.worker import Worker
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.storage import frame as frames
+from topics.storage.job import Task
+from topics.storage.sealed import Corrupt, Miss
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine, OnReceipt
@@ -67,6 +69,11 @@ class Queues:
         if topic.queue is None:
             raise NotAQueue(f'topic "{name}" is a log, not a queue', topic=name, type=topic.config.type)
         return topic, topic.queue
+
+    def check(self, name: str, node: str) -> None:
+        """Raise where `node` could not work on this queue."""
+        self.topic(name)
+        self._check_node(node)
 
     def state(self, queue: Queue) -> QueueState:
         """The counters of a queue right now."""
@@ -161,7 +168,21 @@ class Queues:
             self._dirty[heapq.heappop(self._due)[2]] = None
         dirty, self._dirty = self._dirty, {}
         for topic in dirty:
-            self._pass(topic, now)
+            try:
+                self._pass(topic, now)
+            except Miss as miss:
+                self._read(topic, miss)
+
+    def _read(self, topic: Topic, miss: Miss) -> None:
+        """Hold the pass once the Block that is missing has been read."""
+        job = miss.job
+
+        def finish(error: BaseException | None) -> None:
+            job.done(error)
+            self.stir(topic)
+
+        assert topic.shelf is not None
+        topic.shelf.enqueue(Task(job.name, job.run, finish))
 
     @property
     def busy(self) -> bool:
@@ -245,7 +266,13 @@ class Queues:
         topic.expire(now)
         queue.advance(now)
         demands = [claimer.demand for claimer in claimers]
-        jobs = self._choose(topic, queue, sum(demands), now)
+        while True:
+            try:
+                jobs = self._choose(topic, queue, sum(demands), now)
+                break
+            except Corrupt as corrupt:
+                topic.lose(corrupt)
+                queue.forget([seq for seq in queue.leases if not topic.log.is_live(seq)])
         served: list[tuple[Claimer, list[Job], Receipt | None]] = []
         for claimer, hand in zip(claimers, deal(jobs, shares(len(jobs), demands)), strict=True):
             if hand or (isinstance(claimer, Claim) and claimer.until_ms <= now):

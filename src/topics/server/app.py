@@ -24,7 +24,7 @@ from topics.errors import (
     TopicsError,
     UnsupportedMediaType,
 )
-from topics.names import check_topic_name
+from topics.names import check_router_name, check_topic_name
 from topics.server import limits as caps
 from topics.server import routes
 from topics.server.auth import Keys, Principal, bearer_token
@@ -34,8 +34,11 @@ from topics.server.governor import Governor
 from topics.server.handlers import Handlers
 from topics.server.probes import Probes
 from topics.server.query import Query
+from topics.server.queue_handlers import QueueHandlers
+from topics.server.router_handlers import RouterHandlers
 from topics.server.watch import Watch
 from topics.server.websocket import WebSockets
+from topics.server.work import Work
 from topics.settings import Settings
 from topics.storage.job import Job
 from topics.storage.sealed import Miss
@@ -103,6 +106,9 @@ class App:
         self.websockets = WebSockets(engine, self.delivery, self.governor.admission, settings, loop, self.limits)
         self.probes = Probes(self)
         self.blocks = Blocks(engine)
+        self.routers = RouterHandlers(engine)
+        self.queues = QueueHandlers(engine)
+        self.work = Work(engine, self.delivery, self.limits, loop)
 
     def resolve(self, head: Head) -> Route:
         """The route of a head, or the error that answers it."""
@@ -116,7 +122,7 @@ class App:
             raise MethodNotAllowed(f"{head.path[:200]} does not take {head.method}", method=head.method, allow=allow)
         principal = self._authorise(head, row)
         if row.name is not None:
-            check_topic_name(match.name)
+            (check_router_name if row.name == "router" else check_topic_name)(match.name)
             principal.require_name(match.name)
         if row.body:
             _check_content_type(head)
@@ -130,7 +136,17 @@ class App:
         return route
 
     def _handler(self, name: str) -> Callable[[Exchange], None]:
-        for owner in (self.handlers, self.blocks, self.watch, self.websockets, self.probes):
+        owners = (
+            self.handlers,
+            self.queues,
+            self.routers,
+            self.blocks,
+            self.watch,
+            self.work,
+            self.websockets,
+            self.probes,
+        )
+        for owner in owners:
             found: Callable[[Exchange], None] | None = getattr(owner, name, None)
             if found is not None:
                 return found

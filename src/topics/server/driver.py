@@ -79,6 +79,7 @@ class Driver:
         self._scheduled = False
         self._window_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ns = 0
         self._running = 0
         self._syncs: SimpleQueue[Job | None] = SimpleQueue()
         self._others: SimpleQueue[Job | None] = SimpleQueue()
@@ -115,10 +116,16 @@ class Driver:
     def _start_jobs(self) -> None:
         for job in self._engine.store.jobs():
             self.start(job)
-        due_ns = self._engine.store.next_due_ns()
-        if due_ns is not None and self._timer is None:
-            delay_s = max(0.0, (due_ns - self._engine.clock.elapsed_ns()) / 1e9)
-            self._timer = self._loop.call_later(delay_s, self._timer_fired)
+        due_ns = self._engine.next_due_ns()
+        if due_ns is None:
+            return
+        if self._timer is not None:
+            if due_ns >= self._timer_due_ns:
+                return
+            self._timer.cancel()
+        self._timer_due_ns = due_ns
+        delay_s = max(0.0, (due_ns - self._engine.clock.elapsed_ns()) / 1e9)
+        self._timer = self._loop.call_later(delay_s, self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None

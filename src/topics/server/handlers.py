@@ -60,7 +60,7 @@ class Handlers:
         self.engine.put_topic(exchange.head.route.name, patch, self._put, exchange)
 
     def _put(self, receipt: Receipt) -> None:
-        self._answer_receipt(receipt, 201 if receipt.result.created else 200)
+        answer_receipt(receipt, 201 if receipt.result.created else 200)
 
     def get_topic(self, exchange: Exchange) -> None:
         """`GET /v0/topics/:topic`."""
@@ -87,18 +87,7 @@ class Handlers:
         """`DELETE /v0/topics/:topic`."""
         route: Route = exchange.head.route
         if_empty = route.query.flag("if_empty", False)
-        self.engine.delete_topic(route.name, if_empty, self._answer_receipt, exchange)
-
-    def _answer_receipt(self, receipt: Receipt, status: int = 200) -> None:
-        exchange: Exchange = receipt.context
-        if receipt.error is not None:
-            exchange.fail(receipt.error)
-            return
-        timing = {
-            "wal_append_ms": round(receipt.write_ns / 1e6, 3),
-            "fsync_ms": round(receipt.sync_ns / 1e6, 3),
-        }
-        answer(exchange, status, receipt.result, timing)
+        self.engine.delete_topic(route.name, if_empty, answer_receipt, exchange)
 
     # Records
 
@@ -156,7 +145,7 @@ class Handlers:
     def delete(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic/delete`."""
         delete: requests.Delete = bodies.delete(exchange.body)
-        self.engine.delete(exchange.head.route.name, delete, self._answer_receipt, exchange)
+        self.engine.delete(exchange.head.route.name, delete, answer_receipt, exchange)
 
 
 def is_idle(difference: Difference) -> bool:
@@ -192,6 +181,19 @@ def answer(exchange: Exchange, status: int, result: Any, timing: dict[str, float
     body = _encode(result)
     joint = b"," if len(body) > 2 else b""
     exchange.respond(status, b'%b%b"performance":%b}' % (body[:-1], joint, _encode(performance)))
+
+
+def answer_receipt(receipt: Receipt, status: int = 200) -> None:
+    """Answer with what a command came to, whose receipt carries the exchange."""
+    exchange: Exchange = receipt.context
+    if receipt.error is not None:
+        exchange.fail(receipt.error)
+        return
+    timing = {
+        "wal_append_ms": round(receipt.write_ns / 1e6, 3),
+        "fsync_ms": round(receipt.sync_ns / 1e6, 3),
+    }
+    answer(exchange, status, receipt.result, timing)
 
 
 def answer_error(exchange: Exchange, error: TopicsError) -> None:

@@ -78,21 +78,23 @@ def collect(app: App) -> Iterator[Metric]:
     engine.expire_all(engine.clock.now_ms())
     topics = engine.topics
     classes = dict.fromkeys(CLASSES, 0)
-    queues = 0
+    queues = leases = 0
     for topic in topics.values():
         classes[topic.config.durability] += 1
-        queues += topic.config.type == "queue"
+        if topic.queue is not None:
+            queues += 1
+            leases += engine.queues.state(topic.queue).in_flight
     by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
     for name, count in classes.items():
         by_class.add_metric([name], count)
     yield GaugeMetricFamily("topics_topics", "Topics.", len(topics))
     yield by_class
     for name, help, value in (
-        ("topics_routers", "Routers.", 0),
+        ("topics_routers", "Routers.", len(engine.routers)),
         ("topics_records_live", "Live records over all topics.", engine.totals.count),
         ("topics_bytes_live", "Live record bytes over all topics.", engine.totals.bytes),
         ("topics_queue_topics", "Topics that are queues.", queues),
-        ("topics_queue_leases_in_flight", "Jobs that are leased right now.", 0),
+        ("topics_queue_leases_in_flight", "Jobs that are leased right now.", leases),
         ("topics_sse_connections", "Open streams, SSE and WebSocket.", app.limits.sse_connections.used),
         ("topics_watch_sessions", "Watch sessions.", app.limits.watch_sessions.used),
         ("topics_ready", "1 while the server serves.", int(app.ready)),
@@ -111,6 +113,14 @@ def _per_topic(app: App) -> Iterator[Metric]:
         for topic in shown:
             family.add_metric([topic.name], value(topic.log))
         yield family
+    states = [(topic.name, app.engine.queues.state(topic.queue)) for topic in shown if topic.queue is not None]
+    ready = GaugeMetricFamily("topics_topic_queue_ready", "Claimable jobs per queue.", labels=["topic"])
+    in_flight = GaugeMetricFamily("topics_topic_queue_in_flight", "Leased jobs per queue.", labels=["topic"])
+    for name, state in states:
+        ready.add_metric([name], state.ready)
+        in_flight.add_metric([name], state.in_flight)
+    yield ready
+    yield in_flight
     truncated = len(app.engine.topics) > TOPICS_SHOWN_MAX
     yield GaugeMetricFamily("topics_topic_metrics_truncated", "1 if not every topic is shown.", int(truncated))
 

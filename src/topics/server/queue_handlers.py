@@ -1,0 +1,69 @@
+"""The HTTP face of queues: claim, ack, nack, extend (API §10).
+
+A claim may be answered later: when its coalescing window closes, or when a job comes within `wait_ms`. A client that
+goes away while it waits is taken out of the line, so that no job is leased to nobody.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from topics.engine.queue_requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs
+from topics.server.bodies import Body
+from topics.server.handlers import answer_receipt
+from topics.server.reply import GZIP_FLOOR_BYTES, prefix
+
+if TYPE_CHECKING:
+    from topics.engine import Engine
+    from topics.engine.claim import Claim
+    from topics.server.exchange import Exchange
+
+_claim: Final = Body(ClaimJobs)
+_ack: Final = Body(AckJobs)
+_nack: Final = Body(NackJobs)
+_extend: Final = Body(ExtendJobs)
+_CLAIMED_TAIL: Final = b'],"count":%d,"ready":%d,"performance":{"server_total_ms":%.3f,"throttle_wait_ms":%.3f}}'
+
+
+class QueueHandlers:
+    """Answers the routes of queues."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._queues = engine.queues
+
+    def claim(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/claim`."""
+        name = exchange.head.route.name
+        claim = self._queues.claim(name, _claim(exchange.body), _claimed, exchange)
+        if not claim.done:
+            exchange.on_disconnect = lambda: self._queues.give_up(name, claim)
+
+    def ack(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/ack`."""
+        self._queues.ack(exchange.head.route.name, _ack(exchange.body), answer_receipt, exchange)
+
+    def nack(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/nack`."""
+        self._queues.nack(exchange.head.route.name, _nack(exchange.body), answer_receipt, exchange)
+
+    def extend(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/extend`."""
+        self._queues.extend(exchange.head.route.name, _extend(exchange.body), answer_receipt, exchange)
+
+
+def _claimed(claim: Claim) -> None:
+    exchange: Exchange = claim.context
+    exchange.on_disconnect = None
+    if claim.error is not None:
+        exchange.fail(claim.error)
+        return
+    head = b'{"topic":"%b","claimed":[' % exchange.head.route.name_bytes
+    text = claim.text
+    elapsed_ms = (perf_counter_ns() - exchange.started_ns) / 1e6
+    tail = _CLAIMED_TAIL % (len(claim.jobs), claim.ready, elapsed_ms, exchange.throttled_ns / 1e6)
+    size = len(head) + len(text) + len(tail)
+    if exchange.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
+        exchange.respond(200, b"".join((head, text, tail)))
+    else:
+        exchange.respond_raw(b"".join((prefix(200), b"%d\r\n\r\n" % size, head, text, tail)))
