@@ -1,34 +1,84 @@
-"""One-record writes over one kept-alive connection: the smallest figure there is, bound by the generator."""
+"""`python -m bench`: run the sections, print the table, say which targets are met."""
 
 from __future__ import annotations
 
-import http.client
-import statistics
+import json
+import os
+import platform
+import tempfile
 import time
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
 
-from topics.testing import ServerProcess
+import typer
 
-REQUESTS = 5_000
-BODY = b'{"records":[{"data":{"type":"resize","url":"s3://bucket/a.png","w":256},"tag":"tenant42:job-9001"}]}'
+from bench import load, sections
+from bench.bed import Bench, filesystem, load_average
+from bench.row import HEADER, Row
 
 
-def main() -> None:
-    """Print requests per second and latency."""
-    with ServerProcess() as server:
-        connection = http.client.HTTPConnection(server.host, server.port)
-        latencies_us = []
-        for _ in range(REQUESTS):
-            start_ns = time.perf_counter_ns()
-            connection.request("POST", "/v0/topics/bench", BODY, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            content = response.read()
-            assert response.status in (200, 201), content
-            latencies_us.append((time.perf_counter_ns() - start_ns) / 1000)
-        connection.close()
-    p50, p99 = statistics.median(latencies_us), statistics.quantiles(latencies_us, n=100)[98]
-    rate = REQUESTS / (sum(latencies_us) / 1_000_000)
-    print(f"POST one record, 1 connection (generator-bound): {rate:,.0f}/s  p50 {p50:.0f} us  p99 {p99:.0f} us")
+def main(
+    full: Annotated[bool, typer.Option("--full", help="Also the rows of 10 million records: minutes more.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Measure these rows (a pattern such as `post-*`).")] = None,
+    seconds: Annotated[float, typer.Option(help="How long each round lasts.")] = 3.0,
+    rounds: Annotated[int, typer.Option(help="Rounds of the headline rows; the median is shown.")] = 3,
+    directory: Annotated[Path | None, typer.Option(help="Where the data goes: the disk to be measured.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,
+    list_rows: Annotated[bool, typer.Option("--list", help="List the rows and measure nothing.")] = False,
+) -> None:
+    """Measure this machine: server on one core, load on the other."""
+    modules = sections.present()
+    if list_rows:
+        for module in modules:
+            print(f"{module.__name__.removeprefix('bench.')}: {' '.join(getattr(module, 'ROWS', ()))}")
+        return
+    bench = Bench(full, tuple(only or ()), seconds, rounds, directory)
+    begin = time.monotonic()
+    about = _about(bench)
+    print("\n".join(f"{key}: {value}" for key, value in about.items()))
+    os.sched_setaffinity(0, {bench.cores[-1]})
+    rows: dict[str, Row] = {}
+    for module in modules:
+        _run(module, bench, rows)
+    judged = [row for row in rows.values() if row.met is not None]
+    missed = [row.name for row in judged if not row.met]
+    print(
+        f"\n{len(judged) - len(missed)} of {len(judged)} targets met{'; missed: ' if missed else ''}{', '.join(missed)}"
+    )
+    print(f"{time.monotonic() - begin:.0f} s; load average now {load_average():.2f}")
+    if json_file is not None:
+        json_file.write_text(json.dumps({"about": about, "rows": [row.as_dict() for row in rows.values()]}, indent=1))
+
+
+def _run(module: ModuleType, bench: Bench, rows: dict[str, Row]) -> None:
+    name = module.__name__.removeprefix("bench.")
+    if not hasattr(module, "measure"):
+        # A section that prints its own lines.
+        if bench.wants(name):
+            print(f"\n{name}", flush=True)
+            module.main()
+            os.sched_setaffinity(0, {bench.cores[-1]})
+        return
+    if not bench.wants(*module.ROWS):
+        return
+    print(f"\n{name} (load average {load_average():.2f})\n{HEADER}", flush=True)
+    for row in module.measure(bench):
+        rows[row.name] = row
+        print(row.line(rows), flush=True)
+
+
+def _about(bench: Bench) -> dict[str, str]:
+    cores = bench.cores
+    return {
+        "machine": f"{len(cores)} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "server": f"core {cores[0]}",
+        "generator": f"core {cores[-1]}, {'wrk' if load.has_wrk() else 'Python (wrk is not installed)'}"
+        + ("" if len(cores) > 1 else "; ONE CORE FOR BOTH"),
+        "disk": filesystem(bench.directory or Path(tempfile.gettempdir())),
+        "load average": f"{load_average():.2f}",
+    }
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,0 +1,188 @@
+"""Bed: what a measurement stands on: the cores, pinned processes, what they cost, and the settings of this run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+from bench import load
+from bench.load import Figures, Traffic
+from bench.row import Row, Target
+from topics.testing import ServerProcess
+
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+BUSY = 0.9
+"""A process that uses this share of its core has it for itself."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A server that is under measurement: ours or a peer's."""
+
+    host: str
+    port: int
+    pid: int
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time used so far, all threads."""
+        return cpu_s(self.pid)
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used, user and system, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def anon_mib(pid: int) -> float:
+    """Anonymous memory of a process: RssAnon."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("the kernel does not say RssAnon")
+
+
+def load_average() -> float:
+    """The load average of the last minute."""
+    return os.getloadavg()[0]
+
+
+def filesystem(directory: Path) -> str:
+    """The type of the filesystem that holds a directory."""
+    best = ("", "unknown")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, at, kind = line.split()[:3]
+        if directory.resolve().is_relative_to(at) and len(at) > len(best[0]):
+            best = (at, kind)
+    return best[1]
+
+
+@dataclass
+class Bench:
+    """The settings of one run, and what the sections ask for."""
+
+    full: bool = False
+    only: tuple[str, ...] = ()
+    seconds: float = 3.0
+    rounds: int = 3
+    directory: Path | None = None
+    cores: list[int] = field(default_factory=lambda: sorted(os.sched_getaffinity(0)))
+
+    def wants(self, *names: str) -> bool:
+        """Whether any of these rows was asked for."""
+        return not self.only or any(fnmatch(name, pattern) for name in names for pattern in self.only)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A directory on the disk that is measured, removed at the end."""
+        with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=self.directory) as path:
+            yield Path(path)
+
+    @contextlib.contextmanager
+    def on_server_core(self) -> Iterator[None]:
+        """Processes that are started inside run on the server's core; without it, on the generator's."""
+        os.sched_setaffinity(0, {self.cores[0]})
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, {self.cores[-1]})
+
+    @contextlib.contextmanager
+    def server(self, data_dir: Path | None = None, **settings: object) -> Iterator[ServerProcess]:
+        """A server on its core, with a data directory of its own unless one is given."""
+        with self.scratch() as scratch:
+            server = ServerProcess(data_dir or scratch / "data", log_level="info", **settings)
+            try:
+                self.start(server)
+                yield server
+            finally:
+                server.kill()
+                server.close()
+
+    def start(self, server: ServerProcess, deadline_s: float = 120.0) -> float:
+        """Start a server on its core; the seconds until it was ready."""
+        begin = time.monotonic()
+        with self.on_server_core():
+            server.start(wait_ready=False)
+        server.await_ready(begin + deadline_s)
+        return time.monotonic() - begin
+
+    def measure(
+        self,
+        name: str,
+        title: str,
+        server: ServerProcess | Process,
+        traffic: Traffic | Callable[[int], Traffic],
+        *,
+        records: int = 1,
+        rounds: int = 1,
+        target: Target | None = None,
+        peer: str | None = None,
+        note: str = "",
+    ) -> Row:
+        """Send traffic and make a row of it: the median round by requests per second.
+
+        `traffic` may be a function of the round, for traffic that must not meet what an earlier round left behind.
+        """
+        rows = []
+        for i in range(rounds):
+            sent = traffic(i) if callable(traffic) else traffic
+            used, begin = cpu_s(server.pid), time.monotonic()
+            figures = load.run(sent, server.host, server.port, self.seconds)
+            # What the server still does right after the last answer belongs to the requests before it.
+            used, took = cpu_s(server.pid) - used, time.monotonic() - begin
+            rows.append(self._row(name, title, figures, records, used, took))
+        row = statistics.median_low(_ByRate(row) for row in rows).row
+        row.target, row.peer = target, peer
+        row.note = "; ".join(part for part in (row.note, note) if part)
+        return row
+
+    def _row(self, name: str, title: str, figures: Figures, records: int, used: float, took: float) -> Row:
+        notes = []
+        core = used / took
+        if not load.has_wrk():
+            notes.append("generator-bound (no wrk)")
+        elif figures.generator_core > BUSY > core:
+            notes.append("generator-bound")
+        elif core < BUSY and len(self.cores) > 1:
+            notes.append(f"one core alone: {figures.requests / used:,.0f} req/s" if used else "")
+        if figures.refused or figures.broken:
+            notes.append(f"{figures.refused} REFUSED, {figures.broken} BROKEN")
+        rate = figures.requests / figures.seconds
+        return Row(
+            name,
+            title,
+            requests_s=rate,
+            records_s=rate * records if records else None,
+            p50_ms=figures.p50_ms,
+            p99_ms=figures.p99_ms,
+            cpu_us=used / figures.requests * 1e6 if figures.requests else None,
+            core=core,
+            note="; ".join(notes),
+        )
+
+
+class _ByRate:
+    """A row that is ordered by its rate."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+
+    def __lt__(self, other: _ByRate) -> bool:
+        return (self.row.requests_s or 0) < (other.row.requests_s or 0)
+
+
+def await_true(condition: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
+    """Poll until the condition holds."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not in time: {what}"
+        time.sleep(0.02)

@@ -1,0 +1,107 @@
+"""NATS JetStream on the same core with the same records, 64 publishes in flight on one connection.
+
+There is no client in the distribution, so this one speaks the protocol as far as it has to. It is Python, and its
+figures are those of the generator rather than of the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+
+from bench import records
+from bench.bed import Bench, Process, await_true
+from bench.redis import answers, free_port
+from bench.row import Row
+
+ROWS = ("nats-publish",)
+IN_FLIGHT = 64
+
+
+def measure(bench: Bench) -> Iterator[Row]:
+    """The row of NATS JetStream."""
+    if not bench.wants(*ROWS):
+        return
+    if shutil.which("nats-server") is None:
+        print("nats: not measured, nats-server is not installed")
+        return
+    with _running(bench) as process, socket.create_connection((process.host, process.port)) as sock:
+        _create_stream(sock)
+        used, begin = process.cpu_s, time.monotonic()
+        latencies_ms = _publish(sock, bench.seconds)
+        used, took = process.cpu_s - used, time.monotonic() - begin
+    count = len(latencies_ms)
+    latencies_ms.sort()
+    yield Row(
+        "nats-publish",
+        f"NATS JetStream publish, file storage, {IN_FLIGHT} in flight",
+        requests_s=count / took,
+        records_s=count / took,
+        p50_ms=statistics.median(latencies_ms),
+        p99_ms=latencies_ms[int(count * 0.99)],
+        cpu_us=used / count * 1e6,
+        core=used / took,
+        note="generator-bound (Python)",
+    )
+
+
+@contextlib.contextmanager
+def _running(bench: Bench) -> Iterator[Process]:
+    with bench.scratch() as scratch:
+        port = free_port()
+        with bench.on_server_core():
+            process = subprocess.Popen(
+                ["nats-server", "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(scratch)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        try:
+            await_true(lambda: answers(port), "NATS to listen", 10)
+            yield Process("127.0.0.1", port, process.pid)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _create_stream(sock: socket.socket) -> None:
+    config = {"name": "bench", "subjects": ["bench"], "storage": "file", "retention": "limits", "num_replicas": 1}
+    body = json.dumps(config).encode()
+    sock.sendall(
+        b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB inbox 1\r\n'
+        b"PUB $JS.API.STREAM.CREATE.bench inbox %d\r\n%b\r\n" % (len(body), body)
+    )
+    seen = b""
+    while b"MSG inbox" not in seen or not seen.rstrip().endswith(b"}"):
+        seen += sock.recv(65536)
+    assert b'"error"' not in seen, seen
+
+
+def _publish(sock: socket.socket, seconds: float) -> list[float]:
+    """Keep IN_FLIGHT publishes without an answer for this long; the latency of each."""
+    request = b"PUB bench inbox %d\r\n%b\r\n" % (len(records.DATA), records.DATA)
+    sock.sendall(request * IN_FLIGHT)
+    sent = [time.perf_counter()] * IN_FLIGHT
+    latencies_ms: list[float] = []
+    end = time.perf_counter() + seconds
+    rest = b""
+    while True:
+        data = rest + sock.recv(1 << 18)
+        cut = data.rfind(b"\r\n") + 2
+        whole, rest = data[:cut], data[cut:]
+        if b"PING\r\n" in whole:
+            sock.sendall(b"PONG\r\n")
+        acks = whole.count(b'"seq":')
+        now = time.perf_counter()
+        latencies_ms += [(now - at) * 1e3 for at in sent[:acks]]
+        del sent[:acks]
+        if now > end:
+            return latencies_ms
+        if acks:
+            sock.sendall(request * acks)
+            sent += [now] * acks

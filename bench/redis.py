@@ -1,0 +1,147 @@
+"""Redis on the same core with the same records: XADD as the write, XRANGE as the read, by redis-benchmark."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+from bench import records
+from bench.bed import Bench, Process, await_true
+from bench.row import Row
+
+ROWS = ("redis-xadd", "redis-xadd-always", "redis-xadd-pipelined", "redis-xrange-1000")
+FIRST_REQUESTS = 20_000
+STORED = 200_000
+
+
+def measure(bench: Bench) -> Iterator[Row]:
+    """The rows of Redis."""
+    if not bench.wants(*ROWS):
+        return
+    if shutil.which("redis-server") is None or shutil.which("redis-benchmark") is None:
+        print("redis: not measured, redis-server and redis-benchmark are not installed")
+        return
+    xadd = ("XADD", "bench", "*", "data", records.DATA.decode())
+    for name, policy, pipelined, connections, title in (
+        ("redis-xadd", "everysec", 1, 64, "Redis XADD, appendfsync everysec, 64 connections"),
+        ("redis-xadd-always", "always", 1, 64, "Redis XADD, appendfsync always, 64 connections"),
+        ("redis-xadd-pipelined", "everysec", 16, 16, "Redis XADD, pipelined by 16, 16 connections"),
+    ):
+        if bench.wants(name):
+            with running(bench, policy) as process:
+                yield _rounds(bench, name, title, process, xadd, connections, pipelined)
+    if bench.wants("redis-xrange-1000"):
+        with running(bench, "no") as process:
+            _store(process, STORED)
+            xrange = ("XRANGE", "bench", "0-__rand_int__", "+", "COUNT", "1000")
+            yield _rounds(
+                bench, "redis-xrange-1000", "Redis XRANGE of 1,000, distinct cursors", process, xrange, 16, 1, 1000
+            )
+
+
+@contextlib.contextmanager
+def running(bench: Bench, policy: str) -> Iterator[Process]:
+    """A Redis on the server's core."""
+    with bench.scratch() as scratch:
+        port = free_port()
+        appendonly = "no" if policy == "no" else "yes"
+        with bench.on_server_core():
+            process = subprocess.Popen(
+                ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(scratch), "--save", "",
+                 "--appendonly", appendonly, "--appendfsync", policy, "--auto-aof-rewrite-percentage", "0"],
+                stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+        try:
+            await_true(lambda: answers(port), "Redis to listen", 10)
+            yield Process("127.0.0.1", port, process.pid)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens on this port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _store(process: Process, count: int) -> None:
+    """Append records 0-1, 0-2, ..., so that any cursor can be named by its number."""
+    with socket.create_connection((process.host, process.port)) as sock:
+        for first in range(1, count + 1, 1000):
+            ids = [b"0-%d" % n for n in range(first, first + 1000)]
+            sock.sendall(
+                b"".join(
+                    b"*5\r\n$4\r\nXADD\r\n$5\r\nbench\r\n$%d\r\n%b\r\n$4\r\ndata\r\n$%d\r\n%b\r\n"
+                    % (len(id), id, len(records.DATA), records.DATA)
+                    for id in ids
+                )
+            )
+            left = 1000 * 2
+            while left > 0:
+                left -= sock.recv(1 << 20).count(b"\n")
+
+
+def _rounds(
+    bench: Bench,
+    name: str,
+    title: str,
+    process: Process,
+    command: tuple[str, ...],
+    connections: int,
+    pipelined: int,
+    per_request: int = 1,
+) -> Row:
+    _, first = _benchmark(process, command, connections, pipelined, FIRST_REQUESTS // per_request)
+    count = max(1000, int(float(first["rps"]) * bench.seconds))
+    rounds = []
+    for _ in range(bench.rounds):
+        used, begin = process.cpu_s, time.monotonic()
+        seconds, seen = _benchmark(process, command, connections, pipelined, count)
+        used = process.cpu_s - used
+        rounds.append((float(seen["rps"]), seen, used, min(seconds, time.monotonic() - begin)))
+    rate, seen, used, seconds = sorted(rounds, key=lambda found: found[0])[len(rounds) // 2]
+    return Row(
+        name,
+        title,
+        requests_s=rate,
+        records_s=rate * per_request,
+        p50_ms=float(seen["p50_latency_ms"]),
+        p99_ms=float(seen["p99_latency_ms"]),
+        cpu_us=used / count * 1e6,
+        core=used / seconds,
+    )
+
+
+def _benchmark(
+    process: Process, command: tuple[str, ...], connections: int, pipelined: int, count: int
+) -> tuple[float, dict[str, str]]:
+    begin = time.monotonic()
+    done = subprocess.run(
+        ["redis-benchmark", "-p", str(process.port), "-c", str(connections), "-n", str(count), "-P", str(pipelined),
+         "-r", str(STORED - 1000), "--csv", *command],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return time.monotonic() - begin, _last_fields(done.stdout)
+
+
+def _last_fields(text: str) -> dict[str, str]:
+    """The figures of the last line by the names of the first; they stand behind a command full of quotes."""
+    names, *_, values = (re.findall(r'"([^",]*)"', line) for line in text.splitlines())
+    return dict(zip(reversed(names), reversed(values), strict=False))

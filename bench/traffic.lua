@@ -1,0 +1,42 @@
+-- The requests of one measurement, for wrk. What to send comes in the environment (load.py), because wrk decides while it
+-- loads this file, before arguments arrive, whether every request is the same.
+local method, path = os.getenv("BENCH_METHOD"), os.getenv("BENCH_PATH")
+local span = tonumber(os.getenv("BENCH_SPAN"))
+local step = tonumber(os.getenv("BENCH_STEP"))
+local first = tonumber(os.getenv("BENCH_FIRST"))
+local file = io.open(os.getenv("BENCH_BODY"), "rb")
+local body = file:read("*a")
+file:close()
+
+wrk.method = method
+wrk.headers["Content-Type"] = "application/json"
+
+if span == 0 then
+  wrk.path = path
+  if #body > 0 then wrk.body = body end
+else
+  local function around(text)
+    local at = text:find("{n}", 1, true)
+    if not at then return text, nil end
+    return text:sub(1, at - 1), text:sub(at + 3)
+  end
+  local path_head, path_tail = around(path)
+  local body_head, body_tail = around(body)
+  local at = 0
+  request = function()
+    local n = first + at
+    at = (at + step) % span
+    local target = path_tail and (path_head .. n .. path_tail) or path_head
+    local content = body_tail and (body_head .. n .. body_tail) or body_head
+    return wrk.format(method, target, nil, #content > 0 and content or nil)
+  end
+end
+
+done = function(summary, latency, requests)
+  local errors = summary.errors
+  io.write(string.format(
+    'BENCH {"requests":%d,"seconds":%.6f,"bytes":%d,"refused":%d,"broken":%d,"p50_ms":%.4f,"p99_ms":%.4f,"max_ms":%.4f}\n',
+    summary.requests, summary.duration / 1e6, summary.bytes, errors.status,
+    errors.connect + errors.read + errors.write, latency:percentile(50) / 1e3, latency:percentile(99) / 1e3,
+    latency.max / 1e3))
+end
