@@ -196,3 +196,18 @@ def watch(api: Api, topics: Any, query: str = "", **options: Any) -> Json:
 def follow(api: Api, topics: Any, **options: Any) -> Events:
     """Make a session and open its stream."""
     return Events(api, watch(api, topics, **options)["stream_url"])
+
+
+def handshake(api: Api) -> socket.socket:
+    """A raw socket behind an accepted handshake."""
+    sock = socket.create_connection((api.host, api.port), timeout=DEADLINE_S)
+    sock.sendall(
+        b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += sock.recv(4096)
+    assert data.startswith(b"HTTP/1.1 101")
+    assert b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in data
+    return sock

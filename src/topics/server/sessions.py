@@ -31,6 +31,7 @@ class Session:
 
     __slots__ = (
         "epochs",
+        "flushed",
         "heartbeat_ms",
         "idle_since_ms",
         "layout",
@@ -52,7 +53,9 @@ class Session:
         self.views = views
         self.heartbeat_ms = heartbeat_ms
         self.positions: list[Position] = []
-        """Where the next stream begins, per topic of the layout."""
+        """Where the next stream begins, per topic of the layout, if its client does not say."""
+        self.flushed: list[Position] = []
+        """How far the last stream was written: an id can stand no further than that."""
         self.epochs: list[int] = []
         """The epochs with which the session began: an id that names none means these."""
         self.stream: SseStream | None = None
@@ -61,7 +64,7 @@ class Session:
     def rewound(self, id: bytes) -> list[Position]:
         """The positions of the session, moved back, never forward, to where `id` stands (API §7.4)."""
         named = self.layout.decode(id)
-        positions = list(self.positions)
+        positions = list(self.flushed)
         for i, name in enumerate(self.layout.names):
             position = named.get(name)
             if position is None:

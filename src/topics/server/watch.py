@@ -159,6 +159,7 @@ class Watch:
             Position(position.seq, found[name].id if position.epoch is None else position.epoch)
             for name, position in zip(layout.names, positions, strict=True)
         ]
+        session.flushed = session.positions
         self._answer_created(exchange, session, found)
 
     def _answer_created(self, exchange: Exchange, session: Session, found: dict[str, Topic]) -> None:
@@ -238,11 +239,11 @@ class Watch:
             self._delivery.follow(feed, topic, position.epoch)
 
     def _ended(self, session: Session, stream: SseStream) -> None:
-        """A stream is over: the session stands where the stream's client is known to have come."""
+        """A stream is over: the session stands where the client's socket is known to have come."""
         session.stream = None
-        session.positions = [
-            Position(cursor, stream.epochs.get(i, session.epochs[i])) for i, cursor in enumerate(stream.settled())
-        ]
+        epochs = [stream.epochs.get(i, epoch) for i, epoch in enumerate(session.epochs)]
+        session.positions = [Position(*each) for each in zip(stream.settled(), epochs, strict=True)]
+        session.flushed = [Position(feed.cursor, epoch) for feed, epoch in zip(stream.feeds(), epochs, strict=True)]
         self._delivery.refresh()
         self.sessions.rest(session, self._delivery.tick_ms)
 

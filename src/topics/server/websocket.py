@@ -59,7 +59,6 @@ PUBLISHES_MAX: Final = 256
 TURN_NS: Final = 1_000_000
 PIECE_BYTES: Final = 1024
 PIECE_BYTES_MAX: Final = 256 * 1024
-CLOSE_GRACE_S: Final = 5.0
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -87,6 +86,7 @@ class WebSocket(Subscriber):
     __slots__ = (
         "_admission",
         "_buffer",
+        "_closing",
         "_engine",
         "_feeds",
         "_fragments",
@@ -135,6 +135,7 @@ class WebSocket(Subscriber):
         self._turn_due = False
         self._heard = True
         self._pinged = False
+        self._closing: asyncio.TimerHandle | None = None
 
     # Opening
 
@@ -444,11 +445,17 @@ class WebSocket(Subscriber):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: nothing of it stays."""
-        self._buffer.clear()
+        self._end()
+        if self._closing is not None:
+            self._closing.cancel()
+
+    def _end(self) -> None:
+        """Neither send nor read any more, and give back what was held."""
         for slot in self._slots:
             slot.free()
         self.delivery.leave(self)
         self._feeds.clear()
+        self._buffer.clear()
 
     def shut_down(self) -> None:
         """The server stops."""
@@ -470,8 +477,9 @@ class WebSocket(Subscriber):
             if data:
                 self.transport.write(data)
             else:
+                self._end()
                 self.transport.close()
-                self._loop.call_later(CLOSE_GRACE_S, self.transport.abort)
+                self._closing = self._loop.call_later(self._settings.write_timeout_ms / 1000, self.transport.abort)
 
 
 def _published(ticket: Ticket) -> None:
