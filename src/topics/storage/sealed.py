@@ -1,4 +1,4 @@
-"""SealedBlock: a Block on disk as the log of a topic sees it, and the cache that its content is read through.
+"""SealedBlock and Segment: Blocks on disk as the log of a topic sees them, and the cache they are read through.
 
 In memory a sealed Block is a directory entry: seqs, times, totals, and its delete flags once there are any. Its content
 is read when `block()` is called, with a read that never waits: what the kernel has in memory is there at once. What it
@@ -13,17 +13,20 @@ ColdUnavailable and is asked again by the next.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from topics.errors import ColdUnavailable, Internal, TopicsError
-from topics.storage import block
+from topics.storage import block, segment
 from topics.storage.block import DELETED, Block, Extent
 from topics.storage.job import Job
 from topics.storage.scan import LostRecords
-from topics.storage.segment import Place, Tags
+from topics.storage.segment import Place, SegmentName, Tags
+from topics.storage.snapshot import SegmentRef
+from topics.storage.tier import Tier
 
 if TYPE_CHECKING:
-    from topics.storage.segments import Segment
+    from topics.storage.segments import Segments
 
 CACHE_BYTES: Final = 64 << 20
 
@@ -185,6 +188,84 @@ class SealedBlock(Extent):
             self.flags = bytearray(flags)
             self.live = self.n - deleted
             self.live_bytes = self.live_bytes * self.live // self.n
+
+
+class Segment:
+    """One sealed segment: where it is and what Blocks it has."""
+
+    def __init__(
+        self, owner: Segments, name: SegmentName, tier: Tier, places: Sequence[Place], data_bytes: int
+    ) -> None:
+        self.name = name
+        self.tier = tier
+        self.cache = owner.cache
+        self.data_bytes = data_bytes
+        self.index_bytes = 0
+        self.records = sum(place.n for place in places)
+        self.blocks: list[SealedBlock] = []
+        self.moving = False
+        self.dropped = False
+        self.index_blocks = len(places)
+        self._owner = owner
+        flags_at = 0
+        for place in places:
+            self.blocks.append(SealedBlock(self, place, flags_at))
+            flags_at += place.n
+
+    @property
+    def ref(self) -> SegmentRef:
+        """How a checkpoint lists it."""
+        return SegmentRef(self.name.first_seq, self.records)
+
+    @property
+    def first_seq(self) -> int:
+        """The seq of the first record."""
+        return self.name.first_seq
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the last record."""
+        return self.blocks[-1].last_seq
+
+    @property
+    def last_ts(self) -> int:
+        """The ts of the last record."""
+        return self.blocks[-1].last_ts
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether its records are in the cold tier."""
+        return self.tier is not self._owner.hot
+
+    @property
+    def live(self) -> int:
+        """How many records are not deleted."""
+        return sum(sealed.live for sealed in self.blocks)
+
+    def tags(self) -> Tags:
+        """The tag index; raises Miss where it has to be read, or, being damaged, made again first."""
+        key = (self.name, "tags")
+        found = self.cache.get(key)
+        if found is None:
+            try:
+                offset = segment.directory_bytes(self.index_blocks)
+                data = self._owner.hot.read_now(self.name.index_file, offset, max(0, self.index_bytes - offset))
+                found = None if data is None else Tags(data, self.name.first_seq)
+            except (OSError, block.BlockError):
+                found = None
+            if found is None:
+                raise Miss(self._owner.tags_job(self, key))
+            self.cache.put(key, found)
+        assert isinstance(found, Tags)
+        return found
+
+    def flip(self, sealed: SealedBlock, i: int, j: int) -> None:
+        """Note that the flags [i, j) of a Block are to be written."""
+        self._owner.flips.setdefault(self, []).append((sealed, i, j))
+
+    def quarantine(self, file: str, offset: int, data: bytes) -> str:
+        """Keep a copy of damaged bytes."""
+        return self._owner.quarantine(file, offset, data)
 
 
 class _Read:

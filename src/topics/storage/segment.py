@@ -50,7 +50,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -175,12 +175,17 @@ class Builder:
         self.records += found.n
         if found.bits & block.HAS_TAG:
             distance = found.first_seq - self.name.first_seq
-            for i, tag in enumerate(found.tags()):
-                if tag is not None:
-                    seqs = self._tags.get(tag)
+            raw, columns, tags = found.raw, found.columns, self._tags
+            assert columns.tag_at is not None
+            assert columns.tag_len is not None
+            for i, (start, end), length in zip(
+                count(distance), pairwise(columns.tag_at), columns.tag_len, strict=False
+            ):
+                if length != block.ABSENT:
+                    seqs = tags.get(tag := raw[start:end])
                     if seqs is None:
-                        seqs = self._tags[tag] = array("I")
-                    seqs.append(distance + i)
+                        seqs = tags[tag] = array("I")
+                    seqs.append(i)
 
     def data_parts(self) -> list[bytes]:
         """The `.data` file, in parts."""

@@ -37,90 +37,14 @@ from topics.storage.block import DELETED, Block
 from topics.storage.disk import Disk
 from topics.storage.job import Job, Task
 from topics.storage.scan import LostRecords
-from topics.storage.sealed import CACHE_BYTES, BlockCache, Corrupt, Miss, SealedBlock, unreadable
+from topics.storage.sealed import CACHE_BYTES, BlockCache, Corrupt, SealedBlock, Segment, unreadable
 from topics.storage.segment import DATA_MAGIC, FLAGS_MAGIC, HEADER_BYTES, INDEX_MAGIC, Builder, Place, SegmentName, Tags
 from topics.storage.snapshot import SegmentRef
 from topics.storage.tier import DirectoryTier, Tier
 
-_Flips = dict["Segment", list[tuple[SealedBlock, int, int]]]
+__all__ = ["Loaded", "Segment", "Segments"]
 
-
-class Segment:
-    """One sealed segment: where it is and what Blocks it has."""
-
-    def __init__(
-        self, owner: Segments, name: SegmentName, tier: Tier, places: Sequence[Place], data_bytes: int
-    ) -> None:
-        self.name = name
-        self.tier = tier
-        self.cache = owner.cache
-        self.data_bytes = data_bytes
-        self.records = sum(place.n for place in places)
-        self.blocks: list[SealedBlock] = []
-        self.moving = False
-        self.dropped = False
-        self.index_blocks = len(places)
-        self._owner = owner
-        flags_at = 0
-        for place in places:
-            self.blocks.append(SealedBlock(self, place, flags_at))
-            flags_at += place.n
-
-    @property
-    def ref(self) -> SegmentRef:
-        """How a checkpoint lists it."""
-        return SegmentRef(self.name.first_seq, self.records)
-
-    @property
-    def first_seq(self) -> int:
-        """The seq of the first record."""
-        return self.name.first_seq
-
-    @property
-    def last_seq(self) -> int:
-        """The seq of the last record."""
-        return self.blocks[-1].last_seq
-
-    @property
-    def last_ts(self) -> int:
-        """The ts of the last record."""
-        return self.blocks[-1].last_ts
-
-    @property
-    def is_cold(self) -> bool:
-        """Whether its records are in the cold tier."""
-        return self.tier is not self._owner.hot
-
-    @property
-    def live(self) -> int:
-        """How many records are not deleted."""
-        return sum(sealed.live for sealed in self.blocks)
-
-    def tags(self) -> Tags:
-        """The tag index; raises Miss where it has to be read, or, being damaged, made again first."""
-        key = (self.name, "tags")
-        found = self.cache.get(key)
-        if found is None:
-            try:
-                data = self._owner.hot.read_now(
-                    self.name.index_file, segment.directory_bytes(self.index_blocks), 1 << 30
-                )
-                found = None if data is None else Tags(data, self.name.first_seq)
-            except (OSError, block.BlockError):
-                found = None
-            if found is None:
-                raise Miss(self._owner.tags_job(self, key))
-            self.cache.put(key, found)
-        assert isinstance(found, Tags)
-        return found
-
-    def flip(self, sealed: SealedBlock, i: int, j: int) -> None:
-        """Note that the flags [i, j) of a Block are to be written."""
-        self._owner.flips.setdefault(self, []).append((sealed, i, j))
-
-    def quarantine(self, file: str, offset: int, data: bytes) -> str:
-        """Keep a copy of damaged bytes."""
-        return self._owner.quarantine(file, offset, data)
+_Flips = dict[Segment, list[tuple[SealedBlock, int, int]]]
 
 
 class Loaded(NamedTuple):
@@ -180,6 +104,7 @@ class Segments:
                 on_sealed(None, error)
                 return
             made = Segment(self, name, self.hot, builder.places, builder.data_bytes)
+            made.index_bytes = len(index)
             self._known.add(name)
             for sealed, source, written in zip(made.blocks, builder.sources, builder.written_flags, strict=True):
                 # The content is in memory still: it seeds the cache, so that totals need no read.
@@ -335,7 +260,8 @@ class Segments:
         return loaded
 
     def _load(self, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> Segment | None:
-        index = self.hot.read(name.index_file, 0, 1 << 30) if self.hot.size(name.index_file) is not None else b""
+        index_bytes = self.hot.size(name.index_file)
+        index = b"" if index_bytes is None else self.hot.read(name.index_file, 0, index_bytes)
         header = segment.decode_header(index, INDEX_MAGIC, name.index_file)
         places = None if header is None else segment.decode_directory(index, header[1])
         size = self.hot.size(name.data_file)
@@ -355,8 +281,10 @@ class Segments:
         if places is None:
             kept = self.quarantine(name.index_file, 0, index)
             damage.append(Corrupt(name.index_file, 0, len(index), LostRecords(name.topic_id, 0, 0), kept))
-            places = self._rebuild(tier, name, ref, damage)
+            places = self._rebuild(tier, name, ref, size, damage)
+            index_bytes = self.hot.size(name.index_file)
         found = Segment(self, name, tier, places, size)
+        found.index_bytes = index_bytes or 0
         self._check_data(found, size, damage)
         self._load_flags(found, damage)
         return found
@@ -375,9 +303,9 @@ class Segments:
                 damage.append(Corrupt(name.data_file, sealed.offset, 0, lost))
         found.blocks = [sealed for sealed in found.blocks if sealed.offset + sealed.length <= size]
 
-    def _rebuild(self, tier: Tier, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> list[Place]:
+    def _rebuild(self, tier: Tier, name: SegmentName, ref: SegmentRef, size: int, damage: list[Corrupt]) -> list[Place]:
         """Make the `.idx` again from the Blocks; a Block that cannot be read either is lost."""
-        data = tier.read(name.data_file, 0, 1 << 30)
+        data = tier.read(name.data_file, 0, size)
         places = segment.scan_blocks(data)
         expected = ref.first_seq
         missing = ref.n - sum(place.n for place in places)
@@ -415,12 +343,11 @@ class Segments:
             beside = self.hot.read(found.name.flags_file, HEADER_BYTES, found.records)
             if not found.is_cold:
                 self._after_checkpoint(lambda: self.hot.delete(found.name.flags_file))
+        stored = self._stored_flags(found) if not found.is_cold or not beside else {}
         for sealed in list(found.blocks):
             also = beside[sealed.flags_at : sealed.flags_at + sealed.n]
-            flags = bytes(sealed.n)
+            flags = stored.get(sealed, b"")
             try:
-                if not found.is_cold or not beside:
-                    flags = found.tier.read(found.name.data_file, sealed.offset + sealed.length, sealed.n)
                 if DELETED in flags or DELETED in also:
                     content = sealed.decode(found.tier.read(found.name.data_file, sealed.offset, sealed.length))
                     self.cache.put((found.name, sealed.offset), content)
@@ -437,6 +364,16 @@ class Segments:
                     sealed.take_flags(also)
                 else:
                     _delete_also(sealed, also)
+
+    def _stored_flags(self, found: Segment) -> dict[SealedBlock, bytes]:
+        """The flags behind the Blocks; none where the cold store is out of reach."""
+        ranges = [(sealed.offset + sealed.length, sealed.n) for sealed in found.blocks]
+        try:
+            return dict(zip(found.blocks, found.tier.read_ranges(found.name.data_file, ranges), strict=True))
+        except OSError:
+            if not found.is_cold:
+                raise
+            return {}
 
     def sweep(self) -> list[str]:
         """Remove the files that no checkpoint listed, once everything was loaded: what a crash left. Their names."""
@@ -458,14 +395,15 @@ class Segments:
 
         def work() -> None:
             offset = segment.directory_bytes(found.index_blocks)
-            data = self.hot.read(name.index_file, offset, 1 << 30)
+            data = self.hot.read(name.index_file, offset, (self.hot.size(name.index_file) or offset) - offset)
             try:
                 result.append(Tags(data, name.first_seq))
             except block.BlockError:
                 self.quarantine(name.index_file, offset, data)
-                content = found.tier.read(name.data_file, 0, 1 << 30)
+                content = found.tier.read(name.data_file, 0, found.data_bytes)
                 tags = self._write_index(name, content, segment.scan_blocks(content))
                 result.append(Tags(tags, name.first_seq))
+                found.index_bytes = offset + len(tags)
 
         def finish(error: BaseException | None) -> None:
             self.hot.forget(name.index_file)

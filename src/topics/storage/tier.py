@@ -34,6 +34,9 @@ class Tier(Protocol):
     def read(self, file: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`; fewer only at the end of the file."""
 
+    def read_ranges(self, file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """As `read`, for many (offset, length) of one file."""
+
     def read_now(self, file: str, offset: int, length: int) -> bytes | None:
         """As `read`, but None where that would wait."""
 
@@ -91,10 +94,14 @@ class DirectoryTier:
 
     def read(self, file: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`; fewer only at the end of the file."""
+        return self.read_ranges(file, ((offset, length),))[0]
+
+    def read_ranges(self, file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """As `read`, for many (offset, length) of one file."""
         # A handle of its own: the ones kept open belong to the engine's thread, which may close them meanwhile.
         handle = self._disk.open(f"{self._directory}/{file}")
         try:
-            return self._disk.read(handle, offset, length)
+            return [self._disk.read(handle, offset, length) for offset, length in ranges]
         finally:
             self._disk.close(handle)
 
