@@ -162,7 +162,7 @@ class Server:
 
 
 def _notice_dead_peers(listener: asyncio.Server) -> None:
-    """Have the kernel probe silent connections, so that a stream to a machine that vanished ends; accepts inherit it."""
+    """Have the kernel probe silent connections, so that a stream to a machine that is gone ends; accepts inherit it."""
     for listening in listener.sockets:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
