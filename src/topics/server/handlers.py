@@ -111,7 +111,7 @@ class Handlers:
         elif count == 1:
             seqs = b'"seqs":[%d],' % first_seq
         else:
-            seqs = b'"seqs":%b,' % repr([*range(first_seq, first_seq + count)]).encode()
+            seqs = b'"seqs":%b,' % repr([*range(first_seq, first_seq + count)]).replace(" ", "").encode()
         body = _WRITTEN % (
             route.name_bytes,
             first_seq,
