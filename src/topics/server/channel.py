@@ -14,7 +14,6 @@ sync has passed that mark; `fsync` publishes only what is synced, and `ephemeral
 from __future__ import annotations
 
 from collections import deque
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -146,7 +145,7 @@ class Channel:
         topic, todo, begin = self.topic, self._todo, self._at
         if topic.deleted:
             return self._say_goodbye()
-        now_ms = self.delivery.now_ms
+        now_ms, clock = self.delivery.now_ms, self.delivery.engine.clock
         topic.expire(now_ms)
         topic.touch(now_ms)
         parcels: dict[tuple[int, View], Parcel | None] = {}
@@ -167,7 +166,7 @@ class Channel:
             if parcel is None:
                 parcel = self._fetch(feed, first=key not in parcels)
                 parcels[key] = parcel
-                if perf_counter_ns() > deadline_ns:
+                if clock.elapsed_ns() > deadline_ns:
                     end = at
                 if parcel is None:
                     continue
