@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.loop import Listener, ManualLoop, plain_view
-from topics.engine import ConfigPatch, Engine, Write
+from topics.engine import ConfigPatch, Delete, Engine, Write
 from topics.server import channel as channels
 from topics.server.delivery import SLICE_FEEDS, Delivery
 from topics.testing import ManualClock
@@ -286,8 +286,6 @@ def test_strong_shows_only_what_is_synced(
 
 def test_records_deleted_before_their_slice_are_not_delivered(world: World) -> None:
     """DESIGN §7: a delete is effective immediately for every reader."""
-    from topics.engine import Delete
-
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(300)]
     world.loop.settle()
