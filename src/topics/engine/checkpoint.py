@@ -35,13 +35,17 @@ class TopicExtra(msgspec.Struct, array_like=True):
     config_lsn: int = 0
     last_write_ts: int | None = None
     count: int = 0
+    # Up to here everything that takes effect when it is logged is included: leases, routers, dead letters.
+    taken_lsn: int = 0
+    queue: bytes = b""
+    forward: bytes = b""
 
 
 _encode_extra = msgspec.msgpack.Encoder().encode
 decode_extra = msgspec.msgpack.Decoder(TopicExtra).decode
 
 
-def capture(topic: Topic, lsn: int) -> list[bytes]:
+def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
     """The sections of one topic: its state, then the Blocks of its tail. An ephemeral topic leaves its state alone."""
     log = topic.log
     ephemeral = topic.config.durability == "ephemeral"
@@ -56,14 +60,23 @@ def capture(topic: Topic, lsn: int) -> list[bytes]:
         evict_floor=log.evict_floor,
         earliest_seq=log.start,
         last_ts=topic.last_ts,
-        ceiling=topic.ceiling,
+        # The frame that asks for a ceiling may be among those that the snapshot makes superfluous.
+        ceiling=max(topic.ceiling, topic.ceiling_asked),
         lost=[(first, last, reason) for first, last, reason in log.lost],
         producers=producers,
         dedupe=dedupe,
         segments=[] if ephemeral else [segment.ref for segment in topic.segments],
         extra=_encode_extra(
             TopicExtra(
-                log.cap_evicted, log.ttl_expired, log.evicted_ts, topic.config_lsn, topic.last_write_ts, log.count
+                log.cap_evicted,
+                log.ttl_expired,
+                log.evicted_ts,
+                topic.config_lsn,
+                topic.last_write_ts,
+                log.count,
+                taken_lsn,
+                b"" if topic.queue is None else topic.queue.capture(),
+                b"" if topic.inbound is None else topic.inbound.capture(),
             )
         ),
     )
@@ -99,20 +112,31 @@ class Capture:
         self.lsn = lsn
         self.sections: list[bytes] = []
         self.essential: list[int] = []
-        self._rest: Iterator[Topic] = iter(list(engine.topics.values()))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Sources before their destinations: then a destination lacks nothing that its source has let go of."""
+        routers = self._engine.routers
+        self.sections = []
+        self.essential = []
+        self._links_version = routers.links_version
+        self._rest: Iterator[Topic] = iter(routers.in_order(self._engine.topics.values()))
 
     def step(self, topics: int) -> bool:
         """Capture up to so many topics; whether that was all."""
         for _ in range(topics):
             topic = next(self._rest, None)
             if topic is None:
+                if self._links_version != self._engine.routers.links_version:
+                    self._begin()
+                    return False
                 self._capture_engine()
                 return True
             if topic.deleted:
                 continue
-            lsn = self.lsn if topic.pending else self._store.last_lsn
+            taken_lsn = self._store.last_lsn
             self.essential.append(len(self.sections))
-            self.sections += capture(topic, lsn)
+            self.sections += capture(topic, self.lsn if topic.pending else taken_lsn, taken_lsn)
         return False
 
     def _capture_engine(self) -> None:

@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from topics.engine import router_event
 from topics.engine.copying import STAMP, Copies, HopRun, Run, copy, take_over, whole
 from topics.engine.derive import derive
@@ -46,6 +48,7 @@ CATCH_UP_SLICES: Final = 64
 LATE_MS: Final = 1000
 BACKOFF_MS_MIN: Final = 10
 BACKOFF_MS_MAX: Final = 1000
+_decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 _FORGETFUL: Final = frozenset(("ephemeral", "memory"))
 
 
@@ -54,6 +57,7 @@ class Forward:
 
     __slots__ = (
         "_engine",
+        "_unseen",
         "backoff_ms",
         "cursor",
         "dest",
@@ -85,6 +89,8 @@ class Forward:
         # Stamps of `exactly_once` that direct writes brought into the destination, with their seqs.
         self.keys: dict[str, int] = {}
         self.visiting = False
+        # Of copies that wait for a write before them: the cursor before them, and how many each router made.
+        self._unseen: deque[tuple[int, list[int]]] = deque()
 
     @property
     def behind(self) -> bool:
@@ -146,16 +152,17 @@ class Forward:
         before = self.cursor
         made = self.make(runs, dest.next_seq, dest.last_ts)
         if made.block is not None:
-
-            def failed(ticket: Ticket) -> None:
-                if ticket.error is not None:
-                    self.cursor = min(self.cursor, before)
-
-            derive(dest, made.block, failed)
+            self._unseen.append((before, made.counts))
+            derive(dest, made.block, self._seen)
             if self.source.config.durability in _FORGETFUL:
                 # The source may come back without these records, and without a word of how many there were.
                 self._engine.reserve_seqs(dest)
         return True
+
+    def _seen(self, ticket: Ticket) -> None:
+        before, _ = self._unseen.popleft()
+        if ticket.error is not None:
+            self.cursor = min(self.cursor, before)
 
     def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
         """The copies of these runs, from `first_seq` on; the cursor stands behind them then."""
@@ -171,14 +178,15 @@ class Forward:
             self._drop_stale_keys()
             made = copy(runs, self.routers, dest.id, first_seq, ts_min, self.keys, hops_of)
         block, _, end = runs[-1]
-        self._move(block.first_seq + end - 1)
+        self.move(block.first_seq + end - 1)
         for router, count in zip(self.routers, made.counts, strict=True):
             router.forwarded_total += count
         if made.hops:
             self._note_hops(made.hops)
         return made
 
-    def _move(self, cursor: int) -> None:
+    def move(self, cursor: int) -> None:
+        """Stand behind the source record `cursor`."""
         self.cursor = cursor
         held = self.held
         while held and held[0][0].first_seq + held[0][2] - 1 <= cursor:
@@ -255,7 +263,7 @@ class Forward:
         first = dest.log.head + 1
         dest.log.lose(first, first + count - 1, SOURCE_TRIM)
         dest.next_seq = dest.log.head + 1
-        self._move(cursor)
+        self.move(cursor)
         for listener in tuple(dest.listeners):
             listener(dest)
 
@@ -362,10 +370,19 @@ class Forward:
             for i, j in entry.live_runs(max(0, first - entry.first_seq), min(entry.n, upto + 1 - entry.first_seq)):
                 yield entry.block(), i, j
 
-    def capture(self) -> ForwardImage:
-        """How far the destination has been served, for a checkpoint."""
-        totals = {router.name: router.forwarded_total for router in self.routers}
-        return ForwardImage(self.source.id, self.cursor, self.ts_min, totals, self.hops, self.keys)
+    def skip_all(self) -> None:
+        """Copy nothing of what is there: the destination keeps nothing over a restart."""
+        self.held.clear()
+        self.cursor = self.source.log.head
+
+    def capture(self) -> bytes:
+        """How far the destination has been served, for a checkpoint; copies that are not visible yet do not count."""
+        cursor = self._unseen[0][0] if self._unseen else self.cursor
+        unseen = [sum(counts) for counts in zip(*(each[1] for each in self._unseen), strict=True)]
+        unseen += [0] * (len(self.routers) - len(unseen))
+        totals = {each.name: each.forwarded_total - n for each, n in zip(self.routers, unseen, strict=True)}
+        image = ForwardImage(self.source.id, cursor, self.ts_min, totals, self.hops, self.keys)
+        return router_event.encode(image)
 
     def restore(self, image: ForwardImage) -> None:
         """Go on where a checkpoint stood."""
@@ -378,6 +395,4 @@ class Forward:
 
 
 def _stamp_in(meta: bytes) -> str | None:
-    import msgspec
-
-    return msgspec.json.decode(meta, type=dict[str, str]).get(STAMP)
+    return _decode_meta(meta).get(STAMP)

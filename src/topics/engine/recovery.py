@@ -25,6 +25,7 @@ import msgspec
 from topics.engine.checkpoint import decode_extra
 from topics.engine.config import TopicConfig
 from topics.engine.dedupe import Dedupe, Remembered
+from topics.engine.derivation import Derivation
 from topics.engine.extra import decode as decode_append_extra
 from topics.engine.log import LostRange
 from topics.engine.topic import Topic
@@ -59,6 +60,7 @@ class Recovery:
         self._engine = engine
         self._open_segments = open_segments
         self._by_id: dict[int, Topic] = {}
+        self._derivation = Derivation(engine, self._by_id, self._apply_as_it_is)
         self._same_boot = True
         self._clean = False
         self._lsn = 0
@@ -72,12 +74,9 @@ class Recovery:
 
     def apply(self, event: Event) -> None:
         """Apply one event."""
-        if isinstance(event, Appended):
+        if isinstance(event, Appended | Control):
             self._clean = False
-            self._append(event)
-        elif isinstance(event, Control):
-            self._clean = False
-            self._control(event)
+            self._derivation.take(event)
         elif isinstance(event, TopicLoaded):
             self._load(event)
         elif isinstance(event, Damaged):
@@ -91,6 +90,12 @@ class Recovery:
             assert isinstance(event, SectionLoaded)
             self._restore(event.kind, self._by_id.get(event.topic_id), event.payload)
 
+    def _apply_as_it_is(self, event: Appended | Control) -> None:
+        if isinstance(event, Appended):
+            self._append(event)
+        else:
+            self._control(event)
+
     def _load(self, event: TopicLoaded) -> None:
         state = event.state
         extra = decode_extra(state.extra)
@@ -99,6 +104,9 @@ class Recovery:
         topic.last_write_ts = extra.last_write_ts
         topic.ceiling = topic.ceiling_asked = state.ceiling
         topic.config_lsn = extra.config_lsn
+        self._derivation.load(topic, extra.taken_lsn, extra.forward)
+        if topic.queue is not None and extra.queue and topic.config.durability != "ephemeral":
+            topic.queue.restore(extra.queue)
         if state.producers or state.dedupe:
             topic.dedupe = dedupe = Dedupe()
             dedupe.producers = {who: (seq, Remembered(0, 0, 0)) for who, seq in state.producers.items()}
@@ -231,6 +239,8 @@ class Recovery:
         )  # fmt: skip
         for topic_id, first_seq, n in event.lost:
             topic = self._by_id.get(topic_id)
+            if topic is not None and self._derivation.lose(topic, first_seq, n, event.lsn):
+                continue
             if topic is not None and first_seq + n - 1 > topic.log.head:
                 if first_seq > topic.log.head + 1:
                     self._lose(topic, topic.log.head + 1, first_seq - 1)
@@ -247,6 +257,7 @@ class Recovery:
 
     def _finish(self) -> None:
         now = self._engine.clock.now_ms()
+        self._derivation.settle()
         for topic in self._by_id.values():
             head = topic.log.head
             lost_power = not self._same_boot and not self._clean
@@ -254,6 +265,7 @@ class Recovery:
                 self._lose(topic, head + 1, topic.ceiling, CRASH)
             topic.next_seq = topic.log.head + 1
             topic.expire(now)
+        self._derivation.finish()
 
 
 def _behind(topic_id: int, block: Block, head: int) -> Block:

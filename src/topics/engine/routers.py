@@ -14,6 +14,7 @@ checkpoint captures sources before their destinations, and begins anew where tha
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +37,14 @@ from topics.engine.router import (
 )
 from topics.engine.router_event import Dropped, ForwardImage, Put, RouterImage
 from topics.engine.ticket import Receipt
-from topics.errors import RouterCycle, RouterNotFound, Throttled, TopicExistsIncompatible, TopicNotFound
+from topics.errors import (
+    RouterCycle,
+    RouterNotFound,
+    Throttled,
+    TopicExistsIncompatible,
+    TopicNotFound,
+    TopicsError,
+)
 from topics.names import check_router_name
 from topics.storage import frame as frames
 from topics.storage import snapshot
@@ -356,8 +364,9 @@ class Routers:
         """Log a change of what exists, twice: no single damaged place in the WAL may take a router."""
         engine = self._engine
         shard = engine.store.shard_of(dest.id)
-        for ticket in (None, receipt):
-            shard.submit(frames.encode(kind, engine.store.next_lsn(), dest.id, payload), True, ticket)
+        shard.submit(frames.encode(kind, engine.store.next_lsn(), dest.id, payload), True, receipt)
+        with contextlib.suppress(TopicsError):
+            shard.submit(frames.encode(kind, engine.store.next_lsn(), dest.id, payload), True, None)
         engine.wake()
 
     # Checkpoints
@@ -443,9 +452,9 @@ class Routers:
             router.set(_rule(put))
             self._see_cycles()
 
-    def restore_drop(self, dropped: Dropped) -> None:
+    def restore_drop(self, name: str) -> None:
         """ROUTER_DROP, at its place among the destination's frames."""
-        router = self.by_name.get(dropped.name)
+        router = self.by_name.get(name)
         if router is not None:
             self._remove(router)
 

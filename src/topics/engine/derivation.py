@@ -1,0 +1,310 @@
+"""Derivation: at a restart, the records that are logged nowhere as such, back at their places (architecture.md).
+
+A router's copies and dead letters follow from other topics' frames, and those may stand in other shards and come in any
+order. What makes this exact is that every frame of a topic that takes derived records says where they stood: the
+topic's own next seq, and the source seq up to which its router had forwarded. So:
+
+1. Before a frame of such a topic is applied, its log is brought to that place: with the dead letters that belong there,
+   and with copies of source records up to the position.
+2. Where these are not there yet, because their frames come later, the frame waits, and all later ones of its topic wait
+   behind it. Whatever makes progress looks whether somebody waits for it.
+3. Before something leaves a source (a delete, a cap, the topic itself), the records that its routers had seen by then
+   are held, so that they can still be copied when the destination asks for them. A delete names the routers that
+   had not seen everything; for those nothing is held beyond their cursor, because it was never copied.
+4. At the end nothing more comes. What is missing then cannot be derived again, and is a lost range of the destination.
+   Then everything is copied that stands behind the last positions: it is what readers saw before the crash, or what
+   they would have seen next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from topics.engine import extra as extras
+from topics.engine import lease_event, router_event
+from topics.engine.dead_letter import Letter, copies
+from topics.engine.forward import SLICE_RECORDS, SOURCE_TRIM, Forward
+from topics.engine.lease_event import Buried
+from topics.engine.router_event import Moved
+from topics.storage import block as blocks
+from topics.storage import frame as frames
+from topics.storage.block import Block
+from topics.storage.job import run_inline
+from topics.storage.replay import Appended, Control
+from topics.storage.sealed import Corrupt, Miss
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+    from topics.engine.log import Log
+    from topics.engine.topic import Topic
+
+T = TypeVar("T")
+
+CORRUPTION: Final = "corruption"
+ANYWHERE: Final = 1 << 62
+_AT_ONCE: Final = frozenset((frames.ROUTER_PUT, frames.ROUTER_DROP, frames.CURSOR, frames.LEASE, frames.DEAD_LETTER))
+_DESTRUCTIVE: Final = frozenset((frames.DELETE, frames.DROP, frames.CONFIG, frames.DEAD_LETTER))
+
+
+class Derivation:
+    """Puts derived records between the events of a restart. `apply` is who applies an event as it is."""
+
+    def __init__(self, engine: Engine, by_id: dict[int, Topic], apply: Callable[[Appended | Control], None]) -> None:
+        self._engine = engine
+        self._by_id = by_id
+        self._apply = apply
+        self._waiting: dict[Topic, deque[Appended | Control]] = {}
+        self._letters: dict[Topic, dict[int, Block]] = {}
+        self._taken: dict[int, int] = {}
+        engine.routers.recovering = True
+
+    def load(self, topic: Topic, taken_lsn: int, forward: bytes) -> None:
+        """A topic of the checkpoint: what took effect when it was logged is included up to `taken_lsn`."""
+        self._taken[topic.id] = taken_lsn
+        if forward:
+            self._engine.routers.remember(topic.id, forward)
+
+    def take(self, event: Appended | Control) -> None:
+        """Apply an event, now or when its place is reached."""
+        topic = self._by_id.get(event.topic_id)
+        if isinstance(event, Control) and event.kind in _AT_ONCE and event.lsn <= self._taken.get(event.topic_id, 0):
+            return
+        if topic is None:
+            if isinstance(event, Control) and event.topic_id == 0:
+                self.settle()
+            self._apply(event)
+            return
+        if topic in self._waiting:
+            self._waiting[topic].append(event)
+        elif self._reach(topic, *_place(event), final=False):
+            self._act(topic, event)
+        else:
+            self._waiting[topic] = deque((event,))
+
+    def lose(self, topic: Topic, first_seq: int, n: int, lsn: int) -> bool:
+        """Damage took records of a topic: True if that is seen to at its place between derived ones."""
+        if topic.inbound is None and not topic.letters and topic not in self._waiting:
+            return False
+        moved = Moved(-1, first_seq, -1, n)
+        self.take(Control(lsn, frames.CURSOR, topic.id, router_event.encode(moved)))
+        return True
+
+    def settle(self) -> None:
+        """Nothing more comes from before here: derive what can be, and lose what cannot."""
+        routers = self._engine.routers
+        topics = routers.in_order(list(self._engine.topics.values()))
+        for topic in topics:
+            self._drain(topic, final=True)
+            for dest_seq, block in sorted(self._letters.get(topic, {}).items()):
+                self._reach(topic, dest_seq + block.n, -1, final=True)
+            if topic.inbound is not None and topic.config.durability != "ephemeral":
+                self._copy_rest(topic, topic.inbound)
+        for topic in list(self._waiting):
+            self._drain(topic, final=True)
+
+    def finish(self) -> None:
+        """Go over to serving: routers without both ends are gone, and nothing is asked for that was never there."""
+        routers = self._engine.routers
+        for router in list(routers.by_name.values()):
+            if router.forward.source.deleted or router.forward.dest.deleted:
+                routers.restore_drop(router.name)
+        routers.recovering = False
+        for topic in self._engine.topics.values():
+            if topic.queue is not None:
+                topic.queue.reconcile()
+            forward = topic.inbound
+            if forward is None:
+                continue
+            if topic.config.durability == "ephemeral":
+                forward.skip_all()
+            # A source that came back without its newest records hands out their seqs again.
+            forward.cursor = min(forward.cursor, forward.source.log.head)
+            if forward.source.outbound is not None:
+                forward.source.outbound.published(forward.source)
+
+    def _copy_rest(self, topic: Topic, forward: Forward) -> None:
+        while True:
+            room = _room(topic)
+            if room <= 0 or not self._derive(topic, forward, room, ANYWHERE):
+                return
+
+    def _drain(self, topic: Topic, final: bool) -> None:
+        waiting = self._waiting.get(topic)
+        if waiting is None:
+            return
+        while waiting:
+            if topic.deleted:
+                break
+            if not self._reach(topic, *_place(waiting[0]), final=final):
+                return
+            self._act(topic, waiting.popleft())
+        self._waiting.pop(topic, None)
+
+    def _reach(self, topic: Topic, at: int, position: int, final: bool) -> bool:
+        """Bring a topic to the place before its seq `at`, from source records up to `position` (-1: any)."""
+        log = topic.log
+        forward = topic.inbound
+        upto = ANYWHERE if position < 0 else position
+        while log.head + 1 < at:
+            next_seq = log.head + 1
+            letters = self._letters.get(topic, {})
+            letter = letters.pop(next_seq, None)
+            if letter is not None:
+                self._adopt(topic, letter)
+                continue
+            room = min([at, *(seq for seq in letters if seq > next_seq)]) - next_seq
+            if forward is not None and self._derive(topic, forward, room, upto):
+                continue
+            if not final:
+                return False
+            log.lose(next_seq, next_seq + room - 1, SOURCE_TRIM)
+        if forward is not None and position > forward.cursor:
+            forward.move(position)
+        return True
+
+    def _derive(self, topic: Topic, forward: Forward, room: int, upto: int) -> bool:
+        """Copy the next source records, making at most `room` copies; whether there were any to look at."""
+        records_max = max(1, min(room, SLICE_RECORDS) // max(1, len(forward.routers)))
+        runs = self._patiently(lambda: forward.take(records_max, upto), forward.source)
+        if not runs:
+            return False
+        made = self._patiently(lambda: forward.make(runs, topic.log.head + 1, topic.last_ts), forward.source)
+        if made.block is not None:
+            self._adopt(topic, made.block if made.block.n <= room else _front(topic.id, made.block, room))
+        return True
+
+    def _adopt(self, topic: Topic, block: Block) -> None:
+        topic.adopt(block)
+        self._progressed(topic)
+
+    def _progressed(self, topic: Topic) -> None:
+        """A topic has more than before: whoever derives from it may go on."""
+        if topic.outbound is not None and self._waiting:
+            for forward in list(topic.outbound.forwards):
+                if forward.dest in self._waiting and forward.cursor < topic.log.head:
+                    self._drain(forward.dest, final=False)
+
+    def _act(self, topic: Topic, event: Appended | Control) -> None:
+        if isinstance(event, Appended):
+            self._apply(event)
+            if topic.inbound is not None:
+                topic.inbound.note_keys(event.block)
+            self._progressed(topic)
+            return
+        kind, payload = event.kind, event.payload
+        if topic.outbound is not None and kind in _DESTRUCTIVE:
+            self._hold(topic, extras.decode_delete(payload.extra) if kind == frames.DELETE and payload.extra else None)
+        if kind == frames.ROUTER_PUT:
+            self._engine.routers.restore_put(topic, router_event.decode_put(payload))
+        elif kind == frames.ROUTER_DROP:
+            self._engine.routers.restore_drop(router_event.decode_dropped(payload).name)
+        elif kind == frames.CURSOR:
+            self._move(topic, router_event.decode_moved(payload))
+        elif kind == frames.DEAD_LETTER:
+            self._bury(topic, lease_event.decode_buried(payload))
+        else:
+            self._apply(event)
+
+    def _hold(self, topic: Topic, extra: extras.DeleteExtra | None) -> None:
+        assert topic.outbound is not None
+        lagging = {} if extra is None else dict(extra.lagging)
+        for forward in topic.outbound.forwards:
+            upto = lagging.get(forward.dest.id, topic.log.head)
+            self._patiently(lambda forward=forward, upto=upto: forward.hold(upto), topic)  # type: ignore[misc]
+
+    def _move(self, topic: Topic, moved: Moved) -> None:
+        forward = topic.inbound
+        log = topic.log
+        if moved.lost and moved.dest_seq + moved.lost - 1 > log.head:
+            reason = SOURCE_TRIM if moved.position >= 0 else CORRUPTION
+            log.lose(log.head + 1, moved.dest_seq + moved.lost - 1, reason)
+        if forward is not None:
+            forward.move(max(forward.cursor, moved.cursor))
+            forward.ts_min = max(forward.ts_min, moved.ts_min)
+
+    def _bury(self, topic: Topic, buried: Buried) -> None:
+        log = topic.log
+        dest = self._by_id.get(buried.dest_id)
+        if dest is not None:
+            for i, seq in enumerate(buried.seqs):
+                if buried.dest_seq + i > dest.log.head and log.is_live(seq):
+                    letter = self._patiently(lambda i=i, seq=seq: _letter(log, seq, buried.deliveries[i]), topic)  # type: ignore[misc]
+                    block = copies(topic.name, [letter], dest.id, buried.dest_seq + i, buried.dest_ts)
+                    self._letters.setdefault(dest, {})[block.first_seq] = block
+            dest.letters = True
+            self._engine.routers.link(topic, dest)
+        self._patiently(lambda: log.fetch(buried.seqs), topic)
+        log.delete_seqs(buried.seqs)
+        if topic.queue is not None:
+            topic.queue.dead_lettered = max(topic.queue.dead_lettered, buried.total)
+        if dest is None:
+            return
+        if dest in self._waiting:
+            self._drain(dest, final=False)
+        else:
+            self._reach(dest, buried.dest_seq + len(buried.seqs), buried.position, final=False)
+
+    @staticmethod
+    def _patiently(read: Callable[[], T], topic: Topic) -> T:
+        """What `read` gives; what it misses is read from the disk here and now."""
+        while True:
+            try:
+                return read()
+            except Miss as miss:
+                run_inline([miss.job])
+            except Corrupt as corrupt:
+                topic.lose(corrupt)
+
+
+def _place(event: Appended | Control) -> tuple[int, int]:
+    """Where an event stands: (the topic's next seq, the position of its router). (0, -1) where it does not matter."""
+    payload: Any
+    if isinstance(event, Appended):
+        for first_seq, _, data in event.extras:
+            if first_seq == event.block.first_seq:
+                position = extras.decode(data).position
+                return (0, -1) if position is None else (first_seq, position)
+        return 0, -1
+    payload = event.payload
+    if event.kind == frames.DELETE and payload.extra:
+        extra = extras.decode_delete(payload.extra)
+        return extra.next_seq, extra.position
+    if event.kind == frames.CURSOR:
+        moved = router_event.decode_moved(payload)
+        return moved.dest_seq, moved.position
+    if event.kind == frames.ROUTER_PUT:
+        put = router_event.decode_put(payload)
+        return put.dest_seq, put.position
+    if event.kind == frames.ROUTER_DROP:
+        dropped = router_event.decode_dropped(payload)
+        return dropped.dest_seq, dropped.position
+    return 0, -1
+
+
+def _room(topic: Topic) -> int:
+    """How many copies a topic takes: all of them, unless it refuses when it is full."""
+    config, log = topic.config, topic.log
+    if config.discard != "reject":
+        return ANYWHERE
+    room = config.cap_records - log.count if config.cap_records else ANYWHERE
+    return min(room, 1) if config.cap_bytes and log.bytes < config.cap_bytes else 0 if config.cap_bytes else room
+
+
+def _letter(log: Log, seq: int, deliveries: int) -> Letter:
+    entry = log.entries[log.index_of(seq)]
+    return Letter(entry.block(), seq - entry.first_seq, seq, deliveries)
+
+
+def _front(topic_id: int, block: Block, n: int) -> Block:
+    """The first n records of a Block."""
+    return blocks.encode(
+        topic_id,
+        block.first_seq,
+        list(block.columns.ts)[:n],
+        block.datas()[:n],
+        block.nodes()[:n] if block.bits & blocks.HAS_NODE else None,
+        block.tags()[:n] if block.bits & blocks.HAS_TAG else None,
+        block.metas()[:n] if block.bits & blocks.HAS_META else None,
+    )
