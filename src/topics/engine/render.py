@@ -9,9 +9,11 @@ The bytes kept in this way are bounded over all topics by `WireCache`: what was 
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Collection
-from itertools import accumulate
+from collections.abc import Collection, Iterable
+from itertools import accumulate, repeat
+from operator import add
 from typing import Final
 
 import msgspec
@@ -25,6 +27,8 @@ WITH_DATA: Final = 4
 
 WIRE_CACHE_BYTES_MAX: Final = 128 * 1024 * 1024
 _SINGLE_DATA_AT: Final = 60
+_OPEN: Final = b'{"$seq":'
+_BETWEEN: Final = b'},{"$seq":'
 
 _encode = msgspec.json.Encoder().encode
 
@@ -34,9 +38,9 @@ class Wire:
 
     __slots__ = ("at", "text")
 
-    def __init__(self, parts: list[bytes]) -> None:
-        self.text = b",".join(parts)
-        self.at = [0, *accumulate(len(part) + 1 for part in parts)]
+    def __init__(self, text: bytes, at: array[int]) -> None:
+        self.text = text
+        self.at = at
 
     def slice(self, i: int, j: int) -> bytes:
         """The records [i, j), separated by commas."""
@@ -61,7 +65,7 @@ class WireCache:
         if found is not None:
             self._wires.move_to_end(key)
             return found[1]
-        wire = Wire(render(block, fields))
+        wire = render_whole(block, fields)
         block.forget_columns()
         self._wires[key] = (block, wire)
         self.bytes += len(wire.text)
@@ -99,6 +103,72 @@ def render(block: Block, fields: int) -> list[bytes]:
             first_seq,
         )
     ]
+
+
+def render_whole(block: Block, fields: int) -> Wire:
+    """The whole Block as text: what `render` says, joined by commas.
+
+    Works by column: the pieces of all records are interleaved in one list and joined once, at half the cost of
+    formatting record by record.
+    """
+    n = block.n
+    with_data = bool(fields & WITH_DATA)
+    label_bits = block.bits & (HAS_NODE | (HAS_TAG if fields & WITH_TAG else 0))
+    with_meta = bool(block.bits & HAS_META and fields & WITH_META)
+    data_key = b',"data":' if with_data else b""
+    columns = [
+        _encode([*range(block.first_seq, block.first_seq + n)])[1:-1].split(b","),
+        _times(block, b"" if label_bits else data_key),
+    ]
+    if label_bits:
+        columns += [
+            _labels(key, block, bit)
+            for key, bit in ((b',"$node":', HAS_NODE), (b',"$tag":', HAS_TAG))
+            if label_bits & bit
+        ]
+        columns.append([data_key] * n)
+    if with_data:
+        columns.append(block.datas())
+    if with_meta:
+        columns.append(_metas(block, fields))
+    width = len(columns) + 1
+    parts = [_BETWEEN] * (width * n)
+    parts[0] = _OPEN
+    for k, column in enumerate(columns, 1):
+        parts[k::width] = column
+    parts.append(b"}")
+    text = b"".join(parts)
+    if with_data and not label_bits and not with_meta and _is_even(columns[0]) and _is_even(columns[1]):
+        return Wire(text, _offsets_by_data(block.columns.data_at, columns, n))
+    return Wire(text, _offsets(columns))
+
+
+def _times(block: Block, behind: bytes) -> list[bytes]:
+    """The times as text, with the bytes that follow them."""
+    if block.first_ts == block.last_ts:
+        return [b',"$ts":%d%b' % (block.first_ts, behind)] * block.n
+    column = block.columns.ts
+    texts = {ts: b',"$ts":%d%b' % (ts, behind) for ts in set(column)}
+    return [texts[ts] for ts in column]
+
+
+def _is_even(numbers: list[bytes]) -> bool:
+    """Whether ascending numbers all have the same count of digits."""
+    return len(numbers[0]) == len(numbers[-1])
+
+
+def _offsets_by_data(data_at: list[int], columns: list[list[bytes]], n: int) -> array[int]:
+    """The offsets of records that differ in length by their data alone."""
+    each = len(_BETWEEN) + len(columns[0][0]) + len(columns[1][0])
+    return array("I", map(add, data_at, range(-data_at[0], each * (n + 1), each)))
+
+
+def _offsets(columns: list[list[bytes]]) -> array[int]:
+    """The offsets of records whose pieces these are."""
+    lengths: Iterable[int] = repeat(len(_BETWEEN))
+    for column in columns:
+        lengths = map(add, lengths, map(len, column))
+    return array("I", accumulate(lengths, initial=0))
 
 
 def _labels(key: bytes, block: Block, bit: int) -> list[bytes]:
