@@ -37,6 +37,8 @@ from topics.storage.walfile import WalName
 
 FILE_BYTES: Final = 64 << 20
 FIRST_FILE_BYTES: Final = 4 << 20
+FILE_GROWTH: Final = 4
+PREPARE_AT_FRACTION: Final = 4
 QUEUE_BYTES_MAX: Final = 64 << 20
 SYNC_INTERVAL_NS: Final = 50_000_000
 # A file that fills faster than this is under bulk load: writing its successor's zeros would double the load, and the
@@ -325,18 +327,29 @@ class Shard:
         if self.on_synced is not None:
             self.on_synced(self)
 
+    @property
+    def prepare_needed(self) -> bool:
+        """Whether the current file is used so far that its successor should be made."""
+        return self._file.at >= self._file.size // PREPARE_AT_FRACTION
+
     def prepare_job(self, now_ns: int) -> Job | None:
-        """The making of the next file, or None where it is there, being made, or failed a moment ago."""
+        """The making of the next file, or None where it is there, being made, not needed soon, or failed just now.
+
+        Files grow with use: a server that is hardly written to prepares nothing, a busy one the full size.
+        """
         if self._next is not None or self._preparing or self._poison is not None or now_ns < self._prepare_after_ns:
+            return None
+        if not self.prepare_needed:
             return None
         self._preparing = True
         bulk = self.rotations_total > 1 and now_ns - self._file_since_ns < ZERO_FILL_LIFE_NS
         self._file_since_ns = now_ns
         made: list[WrittenFile] = []
         number = self._file.name.number + 1
+        size = min(self._file_bytes, self._file.size * FILE_GROWTH)
 
         def work() -> None:
-            made.append(self._create(number, self._file_bytes, zero_fill=not bulk))
+            made.append(self._create(number, size, zero_fill=not bulk))
 
         def finish(error: BaseException | None) -> None:
             self._preparing = False
