@@ -16,12 +16,14 @@ from typing import Annotated, Any
 import typer
 
 from topics import __version__, settings
+from topics.pipeline import cli as pipelines
 from topics.server.auth import Keys, check_exposure
 
 EXIT_BAD_SETTINGS = 2
 
 # Tracebacks with local variables could show a key.
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app.add_typer(pipelines.app, name="pipeline")
 
 
 def _print_version(wanted: bool) -> None:

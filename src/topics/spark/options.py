@@ -30,7 +30,7 @@ READ_OPTIONS: Final = (
     "dataDir", "coldDir", "retryTimeoutMs", "pushFilters", "pauseFile",
 )  # fmt: skip
 WRITE_OPTIONS: Final = (
-    "url", "token", "topic", "errorTopic", "stagingDir", "txnId", "recordsPerSecond", "retryTimeoutMs",
+    "url", "token", "topic", "errorTopic", "stagingDir", "txnId", "txnVersion", "recordsPerSecond", "retryTimeoutMs",
     "checkpointLocation",
 )  # fmt: skip
 
@@ -191,6 +191,7 @@ class WriteOptions:
             if name is not None:
                 check_name(option, name)
         self.txn_id = options.text("txnId")
+        self.txn_version = options.number("txnVersion", 0) or 0
         self.records_per_second = options.number("recordsPerSecond", 1)
         self.staging = options.text("stagingDir")
         self.checkpoint = options.text("checkpointLocation")

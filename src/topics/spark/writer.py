@@ -1,8 +1,9 @@
 """The two ways to write: a batch, and the epochs of a stream. Both stage and then publish, see `stage`.
 
 The tasks of a stream learn from Spark's local properties which query and epoch they work for; the query's id lives in
-its checkpoint, so it is the same after a restart. A batch has its `txnId` instead, where the user gave one; without it
-a batch is one attempt, and running it again writes its rows again.
+its checkpoint, so it is the same after a restart. A batch has its `txnId` instead, where the user gave one, and
+a `txnVersion` that rises from one write to the next under the same id (the batch id, in `foreachBatch`). Without it a
+batch is one attempt, and running it again writes its rows again.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ class TopicsWriter(DataSourceArrowWriter):
         """Stage the rows of one task."""
         partition = _task().partitionId()
         rows = Rows(self._options, self._columns, partition)
-        stage = Stage(self._root, self._producer_id, 0)
+        stage = self._stage()
         if stage.is_done():
-            return Staged(self._producer_id, 0, StagedFile(None, partition, 0, 0))
+            return Staged(self._producer_id, stage.epoch, StagedFile(None, partition, 0, 0))
         file = stage.write((record for batch in iterator for record in rows.render(batch)), partition)
-        return Staged(self._producer_id, 0, file)
+        return Staged(self._producer_id, stage.epoch, file)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged, or what the first attempt of the same `txnId` had staged."""
-        stage = Stage(self._root, self._producer_id, 0)
+        stage = self._stage()
         if stage.is_done():
             return
         files = stage.decide(message.file for message in messages if isinstance(message, Staged))
@@ -68,6 +69,10 @@ class TopicsWriter(DataSourceArrowWriter):
             stage.forget()
         else:
             stage.forget_content()
+            stage.forget_earlier()
+
+    def _stage(self) -> Stage:
+        return Stage(self._root, self._producer_id, self._options.txn_version)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave everything: Spark also aborts what was already published."""

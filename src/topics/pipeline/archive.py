@@ -1,0 +1,96 @@
+"""Archive: topics into a lake table, every record once and every gap told.
+
+The source is asked from the beginning and for tombstones, so that what was evicted before it could be archived is in
+the table of losses. Each batch of the stream is one commit; see `lake` for what that means.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from topics.pipeline import files
+from topics.pipeline.lake import DeltaLake, Lake, Offsets, ParquetLake
+from topics.pipeline.run import PipelineError, Progress
+
+FILE_BYTES: Final = 128 << 20
+CHECKPOINT: Final = "_checkpoint"
+
+
+@dataclass
+class Archive:
+    """One archive pipeline."""
+
+    source: dict[str, str]
+    """Options of the source: url, token, and which topics."""
+    root: Path
+    format: str = "delta"
+    checkpoint: Path | None = None
+    file_bytes: int = FILE_BYTES
+    offsets_max: int | None = None
+    partitions_min: int | None = None
+    progress: Progress = field(default_factory=lambda: Progress("archive"))
+
+    def start(self, spark: Any, once: bool, interval: str, pause_file: Path) -> Any:
+        """The running query."""
+        if self.format not in ("delta", "parquet"):
+            raise PipelineError(f'--format is "{self.format}"; it must be delta or parquet')
+        lake: DeltaLake | ParquetLake = DeltaLake(self.root) if self.format == "delta" else ParquetLake(self.root)
+        checkpoint = self.checkpoint or self.root / CHECKPOINT
+        options = {
+            **self.source,
+            "failOnDataLoss": "false",
+            "includeTombstones": "true",
+            "startingOffsets": self._start_of(lake, checkpoint),
+            "pauseFile": str(pause_file),
+        }
+        if self.offsets_max is not None:
+            options["maxOffsetsPerTrigger"] = str(self.offsets_max)
+        if self.partitions_min is not None:
+            options["minPartitions"] = str(self.partitions_min)
+
+        def commit(frame: Any, batch_id: int) -> None:
+            self._commit(lake, checkpoint, frame, batch_id)
+
+        stream = spark.readStream.format("topics").options(**options).load()
+        query = stream.writeStream.foreachBatch(commit).option("checkpointLocation", str(checkpoint))
+        query = query.trigger(availableNow=True) if once else query.trigger(processingTime=interval)
+        return query.queryName("archive").start()
+
+    @staticmethod
+    def _start_of(lake: Lake, checkpoint: Path) -> str:
+        """Where a pipeline without a checkpoint begins: behind what the table already holds."""
+        known = None if (checkpoint / "offsets").exists() else lake.offsets()
+        return "beginning" if known is None else json.dumps(known)
+
+    def _commit(self, lake: DeltaLake | ParquetLake, checkpoint: Path, frame: Any, batch_id: int) -> None:
+        app_id = f"topics-archive-{query_id(checkpoint)}"
+        if lake.has(app_id, batch_id):
+            lake.finish(app_id, batch_id)
+            return
+        write = files.writer(str(lake.root), lake.prefix, lake.hive, batch_id, self.file_bytes)
+        told = [files.Told(*row) for row in frame.mapInArrow(write, files.TOLD_SCHEMA).collect()]
+        lake.commit(app_id, batch_id, told, batch_offsets(checkpoint, batch_id))
+        self.progress.files += sum(file.path is not None for file in told)
+        self.progress.losses += sum(file.path is None for file in told)
+
+
+def query_id(checkpoint: Path) -> str:
+    """The id of the query whose checkpoint this is; it stays the same over restarts."""
+    found: str = json.loads((checkpoint / "metadata").read_text())["id"]
+    return found
+
+
+def batch_offsets(checkpoint: Path, batch_id: int) -> Offsets:
+    """The offsets at the end of a batch, which Spark has written down before the batch runs."""
+    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+    found: Offsets = json.loads(lines[-1])
+    return found
+
+
+def forget(root: Path) -> None:
+    """Remove staged files that no batch names; only while no pipeline runs."""
+    shutil.rmtree(root / "events" / "_staging", ignore_errors=True)

@@ -1,0 +1,223 @@
+"""The commands `topics pipeline archive`, `transform` and `replay`.
+
+The key for the server comes from `TOPICS_TOKEN` or from a file, never from the command line, where every user of the
+machine could read it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from topics.pipeline.run import PipelineError, Progress, Stop, follow, reason
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Run data pipelines on Spark.")
+
+Url = Annotated[str, typer.Option(help="The server.", envvar="TOPICS_URL")]
+TokenFile = Annotated[Path | None, typer.Option(help="A file that holds the key; otherwise TOPICS_TOKEN is used.")]
+Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:port, or any other cluster.")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
+Once = Annotated[bool, typer.Option("--once", help="Stop when everything that is there now is done.")]
+Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
+OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
+DEFAULT_URL = "http://127.0.0.1:4000"
+
+
+@app.command()
+def archive(
+    to: Annotated[Path, typer.Option(help="The directory of the lake tables: events and losses.")],
+    topic: Annotated[list[str] | None, typer.Option(help="A topic to archive; may be repeated.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Archive all topics with this prefix, also later ones.")] = None,
+    format: Annotated[str, typer.Option(help="delta or parquet.")] = "delta",
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The state; by default _checkpoint beside the tables.")
+    ] = None,
+    target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.")] = 128 << 20,
+    min_partitions: Annotated[int | None, typer.Option(help="At least so many tasks per batch.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    master: Master = "local[2]",
+    conf: Conf = None,
+    once: Once = False,
+    interval: Interval = "1 second",
+    offsets_max: OffsetsMax = None,
+    verbose: Verbose = False,
+) -> None:
+    """Keep a lake table of topics: every record once, every gap in a table of its own."""
+    from topics.pipeline.archive import Archive
+
+    if bool(topic) == (prefix is not None):
+        _fail("say what to archive: --topic (one or more) or --prefix")
+    chosen = {"topicPrefix": prefix} if prefix is not None else {"topics": ",".join(topic or [])}
+    progress = Progress("archive")
+    pipeline = Archive(
+        {**_server(url, token_file), **{name: value for name, value in chosen.items() if value is not None}},
+        to.absolute(),
+        format,
+        checkpoint.absolute() if checkpoint else None,
+        target_file_bytes,
+        offsets_max,
+        min_partitions,
+        progress,
+    )
+    _run(pipeline, progress, master, conf, once, interval, verbose)
+    Console().print(f"the tables are in {to}: events, losses", soft_wrap=True)
+
+
+@app.command()
+def transform(
+    sql: Annotated[Path, typer.Option(help="A file with the SELECT; each topic is a view of its name.")],
+    to: Annotated[str, typer.Option(help="The topic that the rows go to.")],
+    topic: Annotated[list[str], typer.Option(help="A topic to read; may be repeated.")],
+    checkpoint: Annotated[Path, typer.Option(help="The state; a directory of its own for each pipeline.")],
+    watermark: Annotated[str, typer.Option(help="How late an event may come before its window closes.")] = "10 seconds",
+    mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
+    error_topic: Annotated[str | None, typer.Option(help="Where rows go that cannot be records.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    master: Master = "local[2]",
+    conf: Conf = None,
+    once: Once = False,
+    interval: Interval = "1 second",
+    offsets_max: OffsetsMax = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run streaming SQL over topics; its rows become records, each once."""
+    from topics.pipeline.transform import Transform
+
+    try:
+        text = sql.read_text(encoding="utf-8")
+    except OSError as error:
+        _fail(f"--sql {sql}: {error.strerror}")
+    if mode not in ("append", "update", "complete"):
+        _fail(f'--mode is "{mode}"; it must be append, update or complete')
+    pipeline = Transform(
+        _server(url, token_file), topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic
+    )
+    progress = Progress(f"transform to {to}")
+    _run(pipeline, progress, master, conf, once, interval, verbose)
+
+
+@app.command()
+def replay(
+    source: Annotated[Path, typer.Option("--from", help="The directory that archive wrote.")],
+    to: Annotated[str, typer.Option(help="The topic that the records go to.")],
+    name: Annotated[str, typer.Option(help="Names this replay: the same name goes on where it stopped.")],
+    state: Annotated[Path, typer.Option(help="A directory for what is under way.")],
+    topic: Annotated[list[str] | None, typer.Option(help="Replay only this topic; may be repeated.")] = None,
+    from_seq: Annotated[int | None, typer.Option(help="The first seq.")] = None,
+    to_seq: Annotated[int | None, typer.Option(help="The last seq.")] = None,
+    from_time: Annotated[
+        str | None, typer.Option(help="From this time on, 2024-01-31 or 2024-01-31 12:00:00 UTC.")
+    ] = None,
+    to_time: Annotated[str | None, typer.Option(help="Before this time.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="A condition in SQL over topic, seq, ts, node, tag, meta, data.")
+    ] = None,
+    rate: Annotated[int | None, typer.Option(help="Most records per second.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    master: Master = "local[2]",
+    conf: Conf = None,
+    verbose: Verbose = False,
+) -> None:
+    """Write records of a lake table into a topic again, in order and each once."""
+    from topics.pipeline.replay import Replay
+    from topics.spark.client import Client
+    from topics.spark.errors import SourceError
+    from topics.spark.options import WriteOptions
+
+    server = _server(url, token_file)
+    pipeline = Replay(
+        server, source.absolute(), to, name, state.absolute(), topic or [],
+        from_seq, to_seq, from_time, to_time, where, rate,
+    )  # fmt: skip
+    console = Console()
+    failures: list[BaseException] = []
+    try:
+        client = Client(WriteOptions({**server, "topic": to}).server)
+        before = _head(client, to)
+        spark = _session("replay", master, conf, verbose)
+
+        def work() -> None:
+            try:
+                pipeline.run(spark)
+            except BaseException as failure:
+                failures.append(failure)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        with console.status("replay") as status:
+            while thread.is_alive():
+                thread.join(0.5)
+                status.update(f"replay to {to}: {_head(client, to) - before:,} records")
+        spark.stop()
+        if not failures:
+            console.print(f"replay to {to}: {_head(client, to) - before:,} records, done", soft_wrap=True)
+    except (PipelineError, SourceError) as failure:
+        failures.append(failure)
+    if failures:
+        _fail(reason(failures[0]))
+
+
+def _head(client: Any, topic: str) -> int:
+    from topics.spark.errors import ServerRefused
+
+    try:
+        head: int = client.plan(topic).head_seq
+    except ServerRefused as refused:
+        if refused.code in ("topic_not_found", "forbidden"):
+            return 0
+        raise
+    return head
+
+
+def _server(url: str, token_file: Path | None) -> dict[str, str]:
+    token = os.environ.get("TOPICS_TOKEN")
+    if token_file is not None:
+        try:
+            token = token_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            _fail(f"--token-file {token_file}: {error.strerror}")
+    return {"url": url, "token": token} if token else {"url": url}
+
+
+def _session(name: str, master: str, conf: list[str] | None, verbose: bool) -> Any:
+    from topics.spark import session
+
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+    for setting in conf or []:
+        key, separator, value = setting.partition("=")
+        if not separator:
+            _fail(f"--conf {setting}: it must be NAME=VALUE")
+        settings[key] = value
+    spark = session(app_name=f"topics {name}", master=master, config=settings)
+    if not verbose:
+        spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def _run(
+    pipeline: Any, progress: Progress, master: str, conf: list[str] | None, once: bool, interval: str, verbose: bool
+) -> None:
+    with Stop() as stop:
+        try:
+            spark = _session(type(pipeline).__name__.lower(), master, conf, verbose)
+            query = pipeline.start(spark, once, interval, stop.file)
+            follow(query, progress, stop, Console(), once)
+            spark.stop()
+        except Exception as failure:
+            if verbose:
+                raise
+            _fail(reason(failure))
+
+
+def _fail(message: str) -> Any:
+    typer.echo(f"topics pipeline: {message}", err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,156 @@
+"""Lake files: what executors write, and what they tell the driver about it.
+
+A task of the source holds rows of one topic in the order of their seqs, so that its files need no shuffle: one for each
+topic and date it meets, cut at the target size. A file has a name of its own, and nobody sees it before the driver
+commits it: the files of a task that was retried or killed stay unnamed. Rows that stand for gaps are not written but
+told, because the driver keeps them in a table of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+TOLD_SCHEMA: Final = (
+    "path string, topic string, date string, size bigint, records bigint, "
+    "seq_min bigint, seq_max bigint, ts_min bigint, ts_max bigint, reason string"
+)
+_TOLD_ARROW: Final = pa.schema(
+    [(name, pa.int64() if kind == "bigint" else pa.string()) for name, kind in map(str.split, TOLD_SCHEMA.split(", "))]
+)
+FILE_SCHEMA: Final = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("ts", pa.timestamp("us", "UTC")),
+        ("node", pa.string()),
+        ("tag", pa.string()),
+        ("meta", pa.map_(pa.string(), pa.string())),
+        ("data", pa.string()),
+    ]
+)
+TABLE_SCHEMA: Final = pa.schema([("topic", pa.string()), ("date", pa.date32()), *FILE_SCHEMA])
+PARTITION_BY: Final = ("topic", "date")
+ROW_GROUP_BYTES: Final = 32 << 20
+
+
+class Told(NamedTuple):
+    """One file of a batch, or, with a reason and no path, one gap."""
+
+    path: str | None
+    topic: str
+    date: str | None
+    size: int
+    records: int
+    seq_min: int
+    seq_max: int
+    ts_min: int
+    ts_max: int
+    reason: str | None
+
+
+class _File:
+    """One Parquet file being written."""
+
+    def __init__(self, root: Path, path: str, topic: str, date: str) -> None:
+        self._target = root / path
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = self._target.open("xb")
+        self._writer = pq.ParquetWriter(self._stream, FILE_SCHEMA, compression="zstd")
+        self._path, self._topic, self._date = path, topic, date
+        self._waiting: list[Any] = []
+        self._waiting_bytes = 0
+        self._records = 0
+        self._seqs: list[int] = []
+        self._times: list[int] = []
+
+    def add(self, batch: Any) -> int:
+        """Take rows; the bytes of the file so far."""
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+        self._records += batch.num_rows
+        seqs, times = pc.min_max(batch["seq"]), pc.min_max(batch["ts"].cast(pa.int64()))
+        self._seqs = [*self._seqs[:1], seqs["min"].as_py(), seqs["max"].as_py()]
+        self._times = [*self._times[:1], times["min"].as_py(), times["max"].as_py()]
+        return self._stream.tell() + self._waiting_bytes
+
+    def _flush(self) -> None:
+        if self._waiting:
+            rows = sum(batch.num_rows for batch in self._waiting)
+            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=rows)
+            self._waiting, self._waiting_bytes = [], 0
+
+    def close(self) -> Told:
+        """Finish the file, on disk."""
+        self._flush()
+        self._writer.close()
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        size = self._stream.tell()
+        self._stream.close()
+        seqs, times = (min(self._seqs), max(self._seqs)), (min(self._times), max(self._times))
+        return Told(self._path, self._topic, self._date, size, self._records, *seqs, *times, None)
+
+
+def writer(
+    root: str, prefix: str, hive: bool, batch_id: int, file_bytes: int
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function that `mapInArrow` runs in each task: rows in, what was written out."""
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        told: list[Told] = []
+        open_files: dict[tuple[str, str], _File] = {}
+        for batch in batches:
+            told += _gaps(batch)
+            rows = batch.filter(pc.is_valid(batch["seq"]))
+            for topic, date, part in _parts(rows, file_bytes):
+                file = open_files.get((topic, date))
+                if file is None:
+                    name = f"part-{batch_id:08d}-{uuid.uuid4().hex}.parquet"
+                    # A colon in a path is not portable. Where readers take the topic from the path it is escaped as
+                    # Hive does; in a Delta table the log says it, and a path that needs no escaping is safer.
+                    directory = quote(topic, safe="") if hive else topic.replace(":", "~")
+                    path = f"{prefix}topic={directory}/date={date}/{name}"
+                    file = open_files[topic, date] = _File(Path(root), path, topic, date)
+                if file.add(part) >= file_bytes:
+                    told.append(open_files.pop((topic, date)).close())
+        told += [file.close() for file in open_files.values()]
+        yield pa.RecordBatch.from_pylist([entry._asdict() for entry in told], schema=_TOLD_ARROW)
+
+    return write
+
+
+def _gaps(batch: Any) -> list[Told]:
+    lost = batch.filter(pc.is_valid(batch["tombstone"])).select(["topic", "tombstone"]).to_pylist()
+    return [
+        Told(None, row["topic"], None, 0, gap["missed_estimate"], gap["gap_from"], gap["gap_to"], 0, 0, gap["reason"])
+        for row in lost
+        for gap in [row["tombstone"]]
+    ]
+
+
+def _parts(rows: Any, bytes_max: int) -> Iterator[tuple[str, str, Any]]:
+    """The rows of each topic and date, in pieces of about `bytes_max`."""
+    if not rows.num_rows:
+        return
+    topics = rows["topic"]
+    days = pc.strftime(rows["ts"], format="%Y-%m-%d")
+    content = pa.RecordBatch.from_arrays(
+        [rows[name].cast(FILE_SCHEMA.field(name).type) for name in FILE_SCHEMA.names], schema=FILE_SCHEMA
+    )
+    for topic in pc.unique(topics).to_pylist():
+        of_topic = pc.equal(topics, topic)
+        for day in pc.unique(days.filter(of_topic)).to_pylist():
+            part = content.filter(pc.and_(of_topic, pc.equal(days, day)))
+            step = max(1, part.num_rows * bytes_max // max(part.nbytes, bytes_max))
+            for at in range(0, part.num_rows, step):
+                yield topic, day, part.slice(at, step)

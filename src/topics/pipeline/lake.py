@@ -1,0 +1,236 @@
+"""Lake tables: how the files of a batch become visible, all at once and once.
+
+Delta: one commit per batch carries the files, the app transaction (query, batch) and the offsets, so that data and
+offsets cannot disagree. Committing the same app transaction twice would succeed, so the version is compared before.
+There is no atomicity across tables: the gaps of a batch ride in the commit of its events, and the table of losses is
+brought up to date from there, so that a crash between the two commits loses no gap and invents none.
+
+Parquet: executors write into a directory that readers skip; the driver writes the list of the batch's files first (the
+first list wins) and then moves them into place, which can be repeated as often as needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from topics.pipeline.files import PARTITION_BY, TABLE_SCHEMA, Told
+
+OFFSETS: Final = "topics.offsets"
+LOSSES: Final = "topics.losses"
+BATCH: Final = "topics.batch"
+HISTORY_MAX: Final = 200
+LOSS_SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("gap_from", pa.int64()),
+        ("gap_to", pa.int64()),
+        ("reason", pa.string()),
+        ("missed_estimate", pa.int64()),
+        ("batch", pa.int64()),
+        ("seen_ts", pa.timestamp("us", "UTC")),
+    ]
+)
+
+Offsets = dict[str, Any]
+
+
+class Lake(Protocol):
+    """Where an archive goes."""
+
+    prefix: str
+    """Where executors write, relative to the root: visible at once, or staged."""
+    hive: bool
+    """Whether readers take the topic and date from the path."""
+
+    def has(self, app_id: str, batch_id: int) -> bool:
+        """Whether the batch is already there."""
+
+    def commit(self, app_id: str, batch_id: int, told: list[Told], offsets: Offsets) -> None:
+        """Make the files and gaps of a batch visible."""
+
+    def finish(self, app_id: str, batch_id: int) -> None:
+        """Complete what a crash may have left undone after the commit of a batch."""
+
+    def offsets(self) -> Offsets | None:
+        """How far the table reaches, for a pipeline that lost its checkpoint."""
+
+
+class DeltaLake:
+    """Events and losses as two Delta tables under one root."""
+
+    prefix = ""
+    hive = False
+
+    def __init__(self, root: Path) -> None:
+        from deltalake import DeltaTable
+
+        self._events_dir, self._losses_dir = root / "events", root / "losses"
+        for directory, schema, by in (
+            (self._events_dir, TABLE_SCHEMA, list(PARTITION_BY)),
+            (self._losses_dir, LOSS_SCHEMA, []),
+        ):
+            if not DeltaTable.is_deltatable(str(directory)):
+                directory.mkdir(parents=True, exist_ok=True)
+                DeltaTable.create(str(directory), schema=schema, partition_by=by, mode="ignore")
+        self._events = DeltaTable(str(self._events_dir))
+        self._losses = DeltaTable(str(self._losses_dir))
+
+    @property
+    def root(self) -> Path:
+        """Where executors write."""
+        return self._events_dir
+
+    def has(self, app_id: str, batch_id: int) -> bool:
+        """Whether the batch is already there."""
+        self._events.update_incremental()
+        version = self._events.transaction_version(app_id)
+        return version is not None and version >= batch_id
+
+    def commit(self, app_id: str, batch_id: int, told: list[Told], offsets: Offsets) -> None:
+        """Add the files of a batch in one commit, with its offsets and its gaps."""
+        from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+
+        now_ms = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=file.path,
+                size=file.size,
+                partition_values={"topic": file.topic, "date": file.date},
+                modification_time=now_ms,
+                data_change=True,
+                stats=_stats(file),
+            )
+            for file in told
+            if file.path is not None
+        ]
+        losses = [[gap.topic, gap.seq_min, gap.seq_max, gap.reason, gap.records] for gap in told if gap.path is None]
+        metadata = {BATCH: f"{app_id}:{batch_id}", OFFSETS: json.dumps(offsets), LOSSES: json.dumps(losses)}
+        self._events.create_write_transaction(
+            actions,
+            mode="append",
+            schema=TABLE_SCHEMA,
+            partition_by=list(PARTITION_BY),
+            commit_properties=CommitProperties(
+                custom_metadata=metadata, app_transactions=[Transaction(app_id, batch_id)]
+            ),
+        )
+        self._lose(app_id, batch_id, losses, now_ms)
+
+    def finish(self, app_id: str, batch_id: int) -> None:
+        """Bring the table of losses up to the events."""
+        self._losses.update_incremental()
+        version = self._losses.transaction_version(app_id)
+        if version is not None and version >= batch_id:
+            return
+        self._events.update_incremental()
+        for entry in self._events.history(HISTORY_MAX):
+            if entry.get(BATCH) == f"{app_id}:{batch_id}":
+                self._lose(app_id, batch_id, json.loads(entry[LOSSES]), int(entry["timestamp"]))
+
+    def _lose(self, app_id: str, batch_id: int, losses: list[list[Any]], seen_ms: int) -> None:
+        from deltalake import write_deltalake
+        from deltalake.transaction import CommitProperties, Transaction
+
+        if not losses:
+            return
+        rows = [dict(zip(LOSS_SCHEMA.names, (*loss, batch_id, seen_ms * 1000), strict=True)) for loss in losses]
+        write_deltalake(
+            self._losses,
+            pa.Table.from_arrays(
+                [pa.array([row[field.name] for row in rows], field.type) for field in LOSS_SCHEMA], schema=LOSS_SCHEMA
+            ),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction(app_id, batch_id)]),
+        )
+
+    def offsets(self) -> Offsets | None:
+        """The offsets of the newest batch."""
+        for entry in self._events.history(HISTORY_MAX):
+            if OFFSETS in entry:
+                found: Offsets = json.loads(entry[OFFSETS])
+                return found
+        return None
+
+
+def _stats(file: Told) -> str:
+    low, high = ({"seq": seq, "ts": _iso(ts)} for seq, ts in ((file.seq_min, file.ts_min), (file.seq_max, file.ts_max)))
+    return json.dumps(
+        {"numRecords": file.records, "minValues": low, "maxValues": high, "nullCount": {"seq": 0, "ts": 0}}
+    )
+
+
+def _iso(ts_us: int) -> str:
+    seconds, us = divmod(ts_us, 1_000_000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{us // 1000:03d}Z"
+
+
+class ParquetLake:
+    """Plain Parquet files by topic and date, and losses as lines of JSON."""
+
+    prefix = "_staging/"
+    hive = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "events"
+        self._losses = root / "losses"
+        self._batches = root / "_batches"
+        for directory in (self.root, self._losses, self._batches):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    def _list_of(self, app_id: str, batch_id: int) -> Path:
+        return self._batches / f"{app_id}-{batch_id:08d}.json"
+
+    def has(self, app_id: str, batch_id: int) -> bool:
+        """Whether the batch is already decided."""
+        return self._list_of(app_id, batch_id).exists()
+
+    def commit(self, app_id: str, batch_id: int, told: list[Told], offsets: Offsets) -> None:
+        """Decide the files of a batch, then move them into place."""
+        decided = self._list_of(app_id, batch_id)
+        temporary = self._batches / f".{uuid.uuid4().hex}"
+        with temporary.open("x") as file:
+            json.dump(
+                {"offsets": offsets, "ts": time.time_ns() // 1_000_000, "told": [list(one) for one in told]}, file
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, decided)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+        self.finish(app_id, batch_id)
+
+    def finish(self, app_id: str, batch_id: int) -> None:
+        """Move the files of a decided batch into place, those that are not there yet."""
+        decided = json.loads(self._list_of(app_id, batch_id).read_text())
+        told = [Told(*one) for one in decided["told"]]
+        for file in told:
+            if file.path is None:
+                continue
+            source, target = self.root / file.path, self.root / file.path.removeprefix(self.prefix)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.exists():
+                source.replace(target)
+        gaps = [(one.topic, one.seq_min, one.seq_max, one.reason, one.records) for one in told if one.path is None]
+        if gaps:
+            lines = [dict(zip(LOSS_SCHEMA.names, (*gap, batch_id, decided["ts"]), strict=True)) for gap in gaps]
+            temporary = self._losses / f".{uuid.uuid4().hex}"
+            temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            temporary.replace(self._losses / f"{app_id}-{batch_id:08d}.json")
+
+    def offsets(self) -> Offsets | None:
+        """The offsets of the newest batch."""
+        lists = sorted(self._batches.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        if not lists:
+            return None
+        found: Offsets = json.loads(lists[-1].read_text())["offsets"]
+        return found

@@ -1,0 +1,76 @@
+"""Transform: streaming SQL over topics, whose rows become records of another topic.
+
+Each source topic is a view of its own name, with the characters that SQL does not take in a name as underscores. Event
+time is `ts`, with a watermark, so that windows close. A result with a column `data` is written as it is (with `tag`,
+`node`, `meta` and `topic` if it has them); any other result becomes one JSON object per row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topics.pipeline.archive import query_id
+from topics.pipeline.run import PipelineError, reason
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass
+class Transform:
+    """One transform pipeline."""
+
+    source: dict[str, str]
+    topics: list[str]
+    sql: str
+    target: str
+    checkpoint: Path
+    watermark: str = "10 seconds"
+    mode: str = "append"
+    offsets_max: int | None = None
+    error_topic: str | None = None
+
+    def start(self, spark: Any, once: bool, interval: str, pause_file: Path) -> Any:
+        """The running query."""
+        views: dict[str, str] = {}
+        for topic in self.topics:
+            view = _UNSAFE.sub("_", topic)
+            if view in views:
+                raise PipelineError(f'topics "{views[view]}" and "{topic}" would both be the view {view}')
+            views[view] = topic
+            options = {**self.source, "topic": topic, "pauseFile": str(pause_file)}
+            if self.offsets_max is not None:
+                options["maxOffsetsPerTrigger"] = str(self.offsets_max)
+            stream = spark.readStream.format("topics").options(**options).load()
+            stream.withWatermark("ts", self.watermark).createOrReplaceTempView(view)
+        try:
+            result = spark.sql(self.sql.strip().rstrip(";"))
+        except Exception as failure:
+            raise PipelineError(f"the SQL cannot be used: {reason(failure)}") from None
+        if not result.isStreaming:
+            raise PipelineError(f"the SQL reads none of the topics; their views are: {', '.join(views)}")
+        if "data" not in result.columns:
+            result = result.selectExpr("to_json(struct(*)) AS data")
+        sink = {key: value for key, value in self.source.items() if key in ("url", "token", "retryTimeoutMs")}
+        if self.error_topic is not None:
+            sink["errorTopic"] = self.error_topic
+        sink["topic"] = self.target
+        query = result.writeStream.outputMode(self.mode).option("checkpointLocation", str(self.checkpoint))
+        query = (
+            query.format("topics").options(**sink) if self.mode == "append" else query.foreachBatch(self._save(sink))
+        )
+        query = query.trigger(availableNow=True) if once else query.trigger(processingTime=interval)
+        return query.queryName(f"transform to {self.target}").start()
+
+    def _save(self, sink: dict[str, str]) -> Callable[[Any, int], None]:
+        """Spark knows no update mode for Python sinks: each batch is a write of its own, exactly-once by its number."""
+
+        def save(frame: Any, batch_id: int) -> None:
+            once = {"txnId": query_id(self.checkpoint), "txnVersion": str(batch_id)}
+            staging = str(self.checkpoint / "topics-staging")
+            frame.write.format("topics").mode("append").options(**sink, **once, stagingDir=staging).save()
+
+        return save
