@@ -147,7 +147,7 @@ class Engine:
         if topic.inbound is not None:
             topic.inbound.catch_up()
             topic.inbound.mark()
-        payload = frames.Config(msgspec.json.encode(config), self.clock.now_ms())
+        payload = frames.Config(msgspec.json.encode(config), self.clock.now_ms(), topic.next_seq - 1)
         topic.config_lsn = self._submit_control(topic, frames.CONFIG, payload, receipt)
         topic.reconfigure(config, payload.ts)
         return self._settled(receipt)
@@ -193,10 +193,12 @@ class Engine:
 
     def _submit_control(self, topic: Topic, kind: int, payload: msgspec.Struct, receipt: Receipt) -> int:
         """Log a change of what exists, twice: no single damaged place in the WAL may take a topic's name or config."""
-        shard = self.store.shard_of(topic.id)
-        shard.submit(frames.control(kind, self.store.next_lsn(), topic.id, payload), True, None)
         lsn = self.store.next_lsn()
         self._submit(topic, frames.control(kind, lsn, topic.id, payload), True, receipt)
+        # The change is on its way with the first; a queue that is too full for the second is no reason to take it back.
+        with contextlib.suppress(TopicsError):
+            lsn = self.store.next_lsn()
+            self.store.shard_of(topic.id).submit(frames.control(kind, lsn, topic.id, payload), True, None)
         return lsn
 
     def enter(self, topic: Topic) -> None:
@@ -310,14 +312,14 @@ class Engine:
         batch = batches.check(write, self.limits)
         n = len(batch.datas)
         now = self.clock.now_ms()
-        created = False
+        created: Receipt | None = None
         if topic is None:
             config = self._config_for_create(name, write)
             self._check_head(name, 0, write)
             _check_fits(config, n, batch.size_bytes)
             self._check_quota(batch.size_bytes, now)
-            topic = self._create(name, config, None)
-            created = True
+            created = Receipt(None, None, None)
+            topic = self._create(name, config, created)
         else:
             if write.idempotency_key is not None or write.producer_id is not None:
                 repeat = self._repeat(topic, write, now, on_done, context)
@@ -342,7 +344,7 @@ class Engine:
         batch: batches.Batch,
         now: int,
         write: requests.Write,
-        created: bool,
+        created: Receipt | None,
         on_done: OnDone | None,
         context: Any,
     ) -> Ticket:
@@ -357,7 +359,7 @@ class Engine:
         ticket.tags = batch.tags
         ticket.first_seq = first_seq
         ticket.count = n
-        ticket.created = created
+        ticket.created = created is not None
         keyed = write.idempotency_key is not None or write.producer_id is not None
         last = topic.last_ticket
         ephemeral = topic.config.durability == "ephemeral"
@@ -366,7 +368,7 @@ class Engine:
             durability = topic.config.durability
             ticket.gated = gated = (
                 durability == "fsync"
-                or created
+                or ticket.created
                 or (last is not None and last.gated)
                 or (durability == "disk" and first_seq + n > topic.ceiling + 1)
             )
@@ -395,6 +397,11 @@ class Engine:
             self.reserve_seqs(topic)
             if self.on_pending is not None:
                 self.on_pending()
+        elif created is not None:
+            # The records go nowhere, but the config must survive whoever is told of it.
+            ticket.gated = True
+            topic.last_ticket = ticket
+            created.on_done = ticket.after
         elif last is not None:
             ticket.follow(last)
         else:

@@ -8,9 +8,8 @@ Whatever
    stands behind the damage is kept.
 3. Config changes act at the time they were made, so retention decides as it did then.
 4. After a loss of power, a `disk` topic goes on above its durable ceiling: seqs that may have been acked are never
-handed
-   out again, and the range between is a lost range. After the death of the process alone nothing is missing (decision
-   37).
+   handed out again, and the range between is a lost range (`given_up`, which goes into the WAL before anything else, so
+   that the next start knows it too). After the death of the process alone nothing is missing (decision 37).
 5. An `ephemeral` topic keeps its config and its head; its records are gone, and said to be.
 """
 
@@ -61,16 +60,20 @@ class Recovery:
         self._open_segments = open_segments
         self._by_id: dict[int, Topic] = {}
         self._derivation = Derivation(engine, self._by_id, self._apply_as_it_is)
-        self._same_boot = True
         self._clean = False
+        # (topic id, first, last) of what a loss of power has taken, beyond what the log says itself.
+        self.given_up: list[tuple[int, int, int]] = []
         self._lsn = 0
 
-    def run(self, events: Iterator[Event]) -> Iterator[None]:
-        """Apply everything; yields after each event, so that a caller may do other things in between."""
+    def run(self, events: Iterator[Event], lost_power: Callable[[], bool]) -> Iterator[None]:
+        """Apply everything; yields after each event, so that a caller may do other things in between.
+
+        `lost_power` is asked at the end: whether the power was lost since the last frame.
+        """
         for event in events:
             self.apply(event)
             yield
-        self._finish()
+        self._finish(lost_power())
 
     def apply(self, event: Event) -> None:
         """Apply one event."""
@@ -82,7 +85,6 @@ class Recovery:
         elif isinstance(event, Damaged):
             self._damage(event)
         elif isinstance(event, Started):
-            self._same_boot = event.same_boot
             if event.header is not None:
                 self._clean = event.header.clean
                 self._engine.next_topic_id = max(self._engine.next_topic_id, event.header.next_topic_id)
@@ -199,6 +201,9 @@ class Recovery:
         if kind == frames.CONFIG:
             assert topic is not None
             if event.lsn > topic.config_lsn:
+                if topic.config.durability == "disk":
+                    # Seqs that the class before may have acked and a loss of power took: the next class has no ceiling.
+                    self._lose(topic, topic.log.head + 1, payload.head_seq, CRASH)
                 topic.reconfigure(_decode_config(payload.config), payload.ts)
                 topic.config_lsn = event.lsn
         elif kind == frames.DROP:
@@ -214,6 +219,11 @@ class Recovery:
         elif kind == frames.CEILING:
             assert topic is not None
             topic.ceiling = topic.ceiling_asked = max(topic.ceiling, payload.seq)
+        elif kind == frames.LOST:
+            for topic_id, first, last in payload.ranges:
+                topic = self._by_id.get(topic_id)
+                if topic is not None:
+                    self._lose(topic, max(first, topic.log.head + 1), last, CRASH)
         else:
             self._restore(kind, topic, payload)
 
@@ -255,14 +265,14 @@ class Recovery:
             log.error("topic %s: records %d to %d are lost (%s)", topic.name, first, last, reason)
             topic.log.lose(first, last, reason)
 
-    def _finish(self) -> None:
+    def _finish(self, lost_power: bool) -> None:
         now = self._engine.clock.now_ms()
         self._derivation.settle()
         for topic in self._by_id.values():
             head = topic.log.head
-            lost_power = not self._same_boot and not self._clean
-            if lost_power and topic.config.durability == "disk" and topic.ceiling > head:
+            if lost_power and not self._clean and topic.config.durability == "disk" and topic.ceiling > head:
                 self._lose(topic, head + 1, topic.ceiling, CRASH)
+                self.given_up.append((topic.id, head + 1, topic.ceiling))
             topic.next_seq = topic.log.head + 1
             topic.expire(now)
         self._derivation.finish()

@@ -73,6 +73,13 @@ class Ticket:
             other.followers = []
         other.followers.append(self)
 
+    def after(self, receipt: Receipt) -> None:
+        """Finish as a receipt did."""
+        if receipt.error is not None:
+            self.fail(receipt.error)
+        else:
+            self.commit(receipt.write_ns, receipt.sync_ns)
+
     def commit(self, write_ns: int, sync_ns: int) -> None:
         """The WAL holds the write as its class asks: publish it and answer."""
         self.write_ns = write_ns

@@ -18,6 +18,7 @@ from msgspec import Struct
 from topics.engine.checkpoint import Capture
 from topics.engine.recovery import Recovery
 from topics.engine.shelf import Shelf
+from topics.storage import frame as frames
 from topics.storage.job import run_inline
 from topics.storage.segments import Loaded
 from topics.storage.snapshot import SegmentRef
@@ -66,12 +67,26 @@ class Upkeep:
         """Take over what the data directory holds, then open it for writing; yields between events."""
         engine, store = self._engine, self._store
         engine.shelf = self._shelf
-        yield from Recovery(engine, self._load_segments).run(store.recover())
+        recovery = Recovery(engine, self._load_segments)
+        yield from recovery.run(store.recover(), lambda: store.recovery.lost_power)
         for name in store.segments.sweep():
             log.info("removed %s, which no checkpoint lists: its records are in the log", name)
         store.start()
+        self._log_losses(recovery.given_up)
         for topic in engine.topics.values():
             topic.check_full()
+
+    def _log_losses(self, ranges: list[tuple[int, int, int]]) -> None:
+        """Put what a loss of power took into the WAL, as the first frame of this start, before anybody is served.
+
+        It is one frame, so that all of it is there or nothing; in the latter case the next start finds the same anew.
+        And it is there twice, as everything that no other frame can stand in for.
+        """
+        if ranges:
+            store = self._store
+            for _ in range(2):
+                store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, frames.Lost(ranges)), True)
+            store.settle()
 
     def _load_segments(self, topic_id: int, refs: list[SegmentRef]) -> Loaded:
         return self._store.segments.load(topic_id, refs)

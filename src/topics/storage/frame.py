@@ -58,6 +58,7 @@ ROUTER_DROP: Final = 8
 CURSOR: Final = 9
 LEASE: Final = 10
 DEAD_LETTER: Final = 11
+LOST: Final = 12
 # What recovery lays over a torn region that has whole frames behind it, so that no later start judges it again.
 VOID: Final = 255
 NAMES: Final = {
@@ -72,6 +73,7 @@ NAMES: Final = {
     CURSOR: "cursor",
     LEASE: "lease",
     DEAD_LETTER: "dead_letter",
+    LOST: "lost",
     VOID: "void",
 }
 
@@ -96,10 +98,11 @@ class Create(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Config(msgspec.Struct, array_like=True, frozen=True):
-    """CONFIG: a topic's config is now this JSON text."""
+    """CONFIG: a topic's config is now this JSON text. Seqs up to `head_seq` had been handed out by then."""
 
     config: bytes
     ts: int
+    head_seq: int = 0
 
 
 class Drop(msgspec.Struct, array_like=True, frozen=True):
@@ -123,12 +126,19 @@ class Ceiling(msgspec.Struct, array_like=True, frozen=True):
     seq: int
 
 
+class Lost(msgspec.Struct, array_like=True, frozen=True):
+    """LOST: what a start after a loss of power gave up: (topic id, first seq, last seq) of each topic, all in one."""
+
+    ranges: list[tuple[int, int, int]]
+
+
 PAYLOADS: Final[dict[int, type[msgspec.Struct]]] = {
     CREATE: Create,
     CONFIG: Config,
     DROP: Drop,
     DELETE: Delete,
     CEILING: Ceiling,
+    LOST: Lost,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _decoders = {kind: msgspec.msgpack.Decoder(payload).decode for kind, payload in PAYLOADS.items()}

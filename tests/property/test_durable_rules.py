@@ -1,0 +1,177 @@
+"""Promises across a crash that took a particular order of events to break, each as the shortest story that tells it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from topics.engine import ConfigPatch, Write
+from topics.storage.wal import QueueFull
+from topics.testing.crash import World, small
+from topics.testing.oracle import read_all
+
+
+@pytest.fixture(autouse=True)
+def _small() -> Iterator[None]:
+    with small():
+        yield
+
+
+def lose_power(world: World) -> None:
+    """A loss of power that takes everything unsynced, and the next start; no promise is checked but the test's own."""
+    world.disk.crash("dropped", random.Random(1))
+    world.start()
+
+
+def test_range_lost_with_the_power_is_still_told_after_a_kill_that_follows() -> None:
+    """Decision 37: acked and lost seqs are never reused, whatever happens before the next write."""
+    world = World()
+    world.write("t", 2, durability="disk")
+    world.settle()
+    world.write("t", 3)
+    world.turn()
+    lose_power(world)
+    told = read_all(world.engine, "t")[1]
+    assert told
+    assert told[0][1] >= 5
+    # Something else happens, so that the next start finds a log that this kernel has written.
+    world.engine.put_topic("u", ConfigPatch())
+    world.disk.crash("kill", random.Random(1))
+    world.start()
+    assert read_all(world.engine, "t")[1] == told
+    assert world.engine.topics["t"].next_seq == told[0][1] + 1
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
+def test_write_that_creates_a_topic_is_acked_once_the_config_is_safe(durability: str) -> None:
+    """DESIGN §2.2: the topic config always survives, whatever the class of the records."""
+    world = World()
+    acked: list[Any] = []
+    config = ConfigPatch(durability=durability)  # type: ignore[arg-type]
+    world.engine.write("t", Write.of([1], config=config), acked.append)
+    world.engine.turn()
+    assert not acked, "the frame with the config is written, and not synced"
+    world.settle()
+    assert [ticket.error for ticket in acked] == [None]
+    lose_power(world)
+    assert world.engine.topics["t"].config.durability == durability
+
+
+def test_ephemeral_writes_behind_the_one_that_creates_the_topic_become_visible_in_order() -> None:
+    """DESIGN §4: seq order is commit order is delivery order."""
+    world = World()
+    order: list[int] = []
+    config = ConfigPatch(durability="ephemeral")
+    for i in (1, 2):
+        world.engine.write("t", Write.of([i], config=config), lambda ticket: order.append(ticket.first_seq))
+    world.settle()
+    assert order == [1, 2]
+    assert list(read_all(world.engine, "t")[0]) == [1, 2]
+
+
+def test_topic_that_the_queue_had_no_room_for_leaves_no_trace() -> None:
+    """API §12: a topic id serves one topic; a refused create must not lend its id to the next one."""
+    world = World(queue_bytes_max=400)
+    refused: list[str] = []
+    for i in range(40):
+        try:
+            world.engine.put_topic(f"t{i}", ConfigPatch(ttl_ms=i + 1), lambda receipt: None)
+        except QueueFull:
+            refused.append(f"t{i}")
+    assert refused
+    world.settle()
+    taken = {name: topic.id for name, topic in world.engine.topics.items()}
+    assert not set(refused) & set(taken)
+    world.engine.put_topic("after", ConfigPatch())
+    taken = {name: topic.id for name, topic in world.engine.topics.items()}
+    lose_power(world)
+    assert {name: topic.id for name, topic in world.engine.topics.items()} == taken
+
+
+def test_deletion_of_a_topic_happens_whole_or_not_at_all_where_the_queue_is_nearly_full() -> None:
+    """API §1.4: what was refused did not happen, also not after a restart."""
+    outcomes = set()
+    for room in range(0, 400, 40):
+        world = World(queue_bytes_max=2000)
+        world.engine.write("t", Write.of([1], config=ConfigPatch(durability="fsync")))
+        shard = world.store.shards[0]
+        filler = 2000 - room - 200
+        world.engine.write("t", Write.of(["x" * filler]), lambda ticket: None)
+        shard._queue_bytes_max = shard.queue_bytes + room
+        try:
+            world.engine.delete_topic("t", on_done=lambda receipt: None)
+            deleted = True
+        except QueueFull:
+            deleted = False
+        world.settle()
+        assert ("t" in world.engine.topics) != deleted
+        lose_power(world)
+        assert ("t" in world.engine.topics) != deleted
+        outcomes.add(deleted)
+    assert outcomes == {True, False}
+
+
+def test_ceiling_that_a_checkpoint_overtakes_is_not_forgotten() -> None:
+    """Decision 37: seqs acked without a sync stay below the durable ceiling, also where a checkpoint comes between."""
+    world = World()
+    world.write("t", 1, durability="disk")
+    world.settle()
+    topic = world.engine.topics["t"]
+    world.upkeep.checkpoint()
+    world.upkeep.step()
+    while topic.ceiling_asked == topic.ceiling:
+        world.write("t", 1)
+        world.engine.turn()
+    # The ceiling's frame waits for its sync, and the checkpoint is taken now.
+    assert topic.pending == 0
+    before = topic.ceiling
+    world.upkeep.step()
+    world.settle()
+    assert world.store.checkpoints_total == 1
+    assert topic.ceiling > before
+    while topic.log.head <= before:
+        world.write("t", 1)
+        world.engine.turn()
+    acked = topic.log.head
+    lose_power(world)
+    assert world.engine.topics["t"].next_seq > acked
+
+
+@pytest.mark.parametrize("next_class", ["memory", "fsync", "ephemeral"])
+def test_seqs_acked_as_disk_stay_taken_where_only_the_change_of_class_reached_the_disk(next_class: str) -> None:
+    """Decision 37: acked and lost seqs are never reused; issue 3: class changes apply going forward."""
+    world = World()
+    world.put("t", durability="disk")
+    world.write("t", 1)
+    world.settle()
+    world.write("t", 3)
+    world.engine.turn()
+    acked = world.engine.topics["t"].log.head
+    assert acked == 4
+    lost = world.disk.files()
+    world.put("t", durability=next_class)
+    world.engine.turn()
+    path, at = _first_difference(lost, world.disk.files())
+    # A loss of power that keeps the sectors of the last frames and drops those of the records before them.
+    inode = world.disk._names[path]
+    records, frames = [entry for entry in inode.pending if entry[0] < at], inode.pending[len(inode.pending) - 1]
+    assert records
+    assert frames[0] >= at
+    inode.pending[:] = [frames]
+    world.disk.sync(next(handle for handle, entry in world.disk._handles.items() if entry[1] is inode))
+    lose_power(world)
+    assert world.engine.topics["t"].config.durability == next_class
+    records_left, told = read_all(world.engine, "t")
+    assert list(records_left) == [1]
+    assert told == [(2, 4, "crash")]
+    assert world.engine.topics["t"].next_seq == 5
+
+
+def _first_difference(before: dict[str, bytes], after: dict[str, bytes]) -> tuple[str, int]:
+    for path, content in after.items():
+        if before.get(path) != content:
+            return path, next(i for i, (a, b) in enumerate(zip(before[path], content, strict=True)) if a != b)
+    raise AssertionError("nothing was written")
