@@ -39,13 +39,13 @@ def _is_u64(annotation: Any) -> bool:
 class Body(Generic[T]):
     """Decodes the bodies of one endpoint."""
 
-    __slots__ = ("_decode", "_default", "_keys", "_numbers")
+    __slots__ = ("_decode", "_default", "_find_keys", "_numbers")
 
     def __init__(self, shape: type[T], default: T | None = None) -> None:
         self._decode = msgspec.json.Decoder(shape).decode
         self._default = default
         fields: tuple[str, ...] = shape.__struct_fields__  # type: ignore[attr-defined]
-        self._keys = tuple(b'"%b"' % name.encode() for name in fields)
+        self._find_keys = re.compile(b'"(?:%b)"' % "|".join(fields).encode()).findall
         # The decoder has no bound above 2^63 - 1, so a u64 is bounded here.
         self._numbers = tuple(
             field.name
@@ -84,7 +84,8 @@ class Body(Generic[T]):
 
     def _may_repeat(self, body: bytes, decoded: T) -> bool:
         """Whether a key of ours occurs more often than the objects that may hold it: then it is worth a closer look."""
-        return any(body.count(key) > 1 for key in self._keys)
+        found = self._find_keys(body)
+        return len(found) != len(set(found))
 
 
 class WriteBody(Body[requests.Write]):
@@ -94,29 +95,52 @@ class WriteBody(Body[requests.Write]):
 
     def check_range(self, decoded: requests.Write, within: str = "") -> None:
         """Raise InvalidRequest where a number is no u64, also in the config."""
-        super().check_range(decoded, within)
+        if decoded.producer_seq is not None or decoded.expected_head_seq is not None:
+            super().check_range(decoded, within)
         if decoded.config is not None:
             config.check_range(decoded.config, "config.")
 
     def _may_repeat(self, body: bytes, decoded: requests.Write) -> bool:
         records = decoded.records
-        if len(records) == 1 and len(body) - len(records[0].data) < _LEAST_REPEAT_BYTES:
+        # Most bodies hold nothing but what was decoded, so that there is no room in them for a key that repeats.
+        n = len(records)
+        data_bytes = len(records[0].data) if n == 1 else sum([len(record.data) for record in records])
+        room = len(body) - data_bytes - _ENVELOPE_BYTES - _RECORD_BYTES * n
+        if room < REPEAT_BYTES:
             return False
-        if body.count(b'"records"') != 1 or body.count(b'"data"') != len(records):
-            return True
-        for key, named in (
-            (b'"node"', [record.node for record in records if record.node is not None]),
-            (b'"tag"', [record.tag for record in records if record.tag is not None]),
-            (b'"meta"', [record.meta for record in records if record.meta is not NO_RAW]),
-        ):
-            at_batch = decoded.node is not None and key == b'"node"'
-            if (named or at_batch) and body.count(key) != len(named) + at_batch:
-                return True
-        return len(body) < _SMALL_BYTES and any(body.count(key) > 1 for key in _RARE_KEYS)
+        tags = nodes = metas = 0
+        for record in records:
+            if record.tag is not None:
+                tags += 1
+                room -= len(record.tag) + _TAG_BYTES
+            if record.node is not None:
+                nodes += 1
+                room -= len(record.node) + _NODE_BYTES
+            if record.meta is not NO_RAW:
+                metas += 1
+                room -= len(record.meta) + _META_BYTES
+        if room < REPEAT_BYTES:
+            return False
+        nodes += decoded.node is not None
+        return (
+            body.count(b'"records"') != 1
+            or body.count(b'"data"') != n
+            or any(
+                count and body.count(key) != count
+                for key, count in ((b'"tag"', tags), (b'"node"', nodes), (b'"meta"', metas))
+            )
+            or (len(body) < _SMALL_BYTES and any(body.count(key) > 1 for key in _RARE_KEYS))
+        )
 
 
-# The envelope of a one-record write without anything else has 22 bytes; a key that repeats adds at least 9.
-_LEAST_REPEAT_BYTES: Final = 31
+# The least that the parts of a write take beside their values; the comma that only the last record lacks is a record's.
+_ENVELOPE_BYTES: Final = len(b'{"records":[]}') - 1
+_RECORD_BYTES: Final = len(b'{"data":},')
+_TAG_BYTES: Final = len(b',"tag":""')
+_NODE_BYTES: Final = len(b',"node":""')
+_META_BYTES: Final = len(b',"meta":')
+REPEAT_BYTES: Final = len(b'"data":0,')
+"""The least that a key which is given twice adds to a write."""
 _SMALL_BYTES: Final = 4096
 _RARE_KEYS: Final = (b'"idempotency_key"', b'"create"', b'"config"', b'"producer_', b'"expected_head_seq"')
 
