@@ -21,6 +21,7 @@ META_KEYS_MAX: Final = 64
 KEY_CHARS_MAX: Final = 256
 
 _decode_meta = msgspec.json.Decoder(dict[str, str]).decode
+_decode_metas = msgspec.json.Decoder(list[dict[str, str]]).decode
 _NULL: Final = b"null"
 
 
@@ -60,11 +61,8 @@ def check(write: Write, limits: Limits) -> Batch:
         )
     if write.idempotency_key is not None or write.producer_id is not None or write.producer_seq is not None:
         _check_keys(write)
-    if n == 1 and write.node is None:
-        only = records[0]
-        size = len(only.data)
-        if only.tag is None and only.node is None and only.meta is NO_RAW and size <= limits.max_record_bytes:
-            return Batch((only.data,), None, None, None, size + RECORD_FRAMING_BYTES)
+    if n == 1:
+        return _check_one(records[0], write.node, limits)
     datas: list[bytes] = [record.data for record in records]
     sizes = list(map(len, datas))
     largest = max(sizes)
@@ -73,13 +71,38 @@ def check(write: Write, limits: Limits) -> Batch:
     nodes = _labels([record.node for record in records], write.node, "node", limits.max_node_bytes)
     metas = _metas(records, limits)
     if metas is not None:
-        largest += max(len(meta) for meta in metas if meta)
+        largest += max(map(len, filter(None, metas)))
     if largest > limits.max_record_bytes:
         _find_too_large(sizes, metas, limits)
     for column in (tags, nodes, metas):
         if column is not None:
-            total += sum(len(text) for text in column if text)
+            total += sum(map(len, filter(None, column)))
     return Batch(datas, nodes, tags, metas, total)
+
+
+def _check_one(only: RecordIn, node: str | None, limits: Limits) -> Batch:
+    """The columns of a write of one record, the common case."""
+    size = len(only.data)
+    total = size + RECORD_FRAMING_BYTES
+    tags: list[bytes | None] | None = None
+    nodes: list[bytes | None] | None = None
+    metas: list[bytes | None] | None = None
+    if only.tag is not None:
+        tag = only.tag.encode()
+        if len(tag) > limits.max_tag_bytes:
+            _refuse_label("tag", "records[0].tag", len(tag), limits.max_tag_bytes)
+        tags = [tag]
+        total += len(tag)
+    if only.node is not None or node is not None:
+        nodes = _labels([only.node], node, "node", limits.max_node_bytes)
+        assert nodes is not None
+        total += len(nodes[0] or b"")
+    if only.meta is not NO_RAW:
+        metas = _metas([only], limits)
+        total += len(metas[0] or b"") if metas else 0
+    if size + (len(metas[0] or b"") if metas else 0) > limits.max_record_bytes:
+        _find_too_large([size], metas, limits)
+    return Batch((only.data,), nodes, tags, metas, total)
 
 
 def _check_keys(write: Write) -> None:
@@ -100,11 +123,13 @@ def _labels(values: list[str | None], default: str | None, name: str, bytes_max:
         if len(text) > bytes_max:
             _refuse_label(name, name, len(text), bytes_max)
         return [text] * len(values)
-    labels = [default if value is None else value for value in values]
-    encoded = [None if value is None else value.encode() for value in labels]
-    for i, label in enumerate(encoded):
-        if label is not None and len(label) > bytes_max:
-            _refuse_label(name, f"records[{i}].{name}", len(label), bytes_max)
+    if default is not None:
+        values = [default if value is None else value for value in values]
+    encoded = [None if value is None else value.encode() for value in values]
+    if max(map(len, filter(None, encoded)), default=0) > bytes_max:
+        for i, label in enumerate(encoded):
+            if label is not None and len(label) > bytes_max:
+                _refuse_label(name, f"records[{i}].{name}", len(label), bytes_max)
     return encoded
 
 
@@ -122,15 +147,28 @@ def _metas(records: list[RecordIn], limits: Limits) -> list[bytes | None] | None
     raws = [record.meta for record in records]
     if raws.count(NO_RAW) == len(raws):
         return None
-    metas: list[bytes | None] = []
-    for i, raw in enumerate(raws):
-        meta = bytes(raw)
-        if not meta or meta == _NULL:
-            metas.append(None)
-            continue
-        _check_meta(meta, i, limits)
-        metas.append(meta)
-    return metas if any(metas) else None
+    metas: list[bytes | None] = [bytes(raw) or None for raw in raws]
+    if _NULL in metas:
+        metas = [None if meta == _NULL else meta for meta in metas]
+    given: list[bytes] = list(filter(None, metas))
+    if not given:
+        return None
+    if not _are_metas(given, limits):
+        for i, meta in enumerate(metas):
+            if meta is not None:
+                _check_meta(meta, i, limits)
+    return metas
+
+
+def _are_metas(given: list[bytes], limits: Limits) -> bool:
+    """Whether each of these is a meta that keeps every limit."""
+    if max(map(len, given)) > limits.max_meta_bytes:
+        return False
+    try:
+        # Each is one JSON value already, so joined they are as many.
+        return max(map(len, _decode_metas(b"[" + b",".join(given) + b"]"))) <= META_KEYS_MAX
+    except msgspec.DecodeError:
+        return False
 
 
 def _check_meta(meta: bytes, i: int, limits: Limits) -> None:
