@@ -157,7 +157,6 @@ def send_difference(exchange: Exchange, difference: Difference) -> None:
     """Answer a diff."""
     tombstone = difference.tombstone
     head = b'{"topic":"%b","records":[' % exchange.head.route.name_bytes
-    text = difference.text
     tail = _DIFF_TAIL % (
         difference.next_from_seq,
         difference.head_seq,
@@ -168,11 +167,17 @@ def send_difference(exchange: Exchange, difference: Difference) -> None:
         (perf_counter_ns() - exchange.started_ns) / 1e6,
         difference.scanned,
     )
-    size = len(head) + len(text) + len(tail)
+    pieces = difference.pieces
+    if len(pieces) > 1:
+        # One join for the whole answer: the text of a large read is not copied once more for its commas.
+        spread = [b","] * (2 * len(pieces) - 1)
+        spread[::2] = pieces
+        pieces = spread
+    size = len(head) + sum(map(len, pieces)) + len(tail)
     if exchange.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
-        exchange.respond(200, b"".join((head, text, tail)))
+        exchange.respond(200, b"".join((head, *pieces, tail)))
     else:
-        exchange.respond_raw(b"".join((prefix(200), b"%d\r\n\r\n" % size, head, text, tail)))
+        exchange.respond_raw(b"".join((prefix(200), b"%d\r\n\r\n" % size, head, *pieces, tail)))
 
 
 def answer(exchange: Exchange, status: int, result: Any, timing: dict[str, float] | None = None) -> None:
