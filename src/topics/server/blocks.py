@@ -1,7 +1,8 @@
 """Whole Blocks over HTTP: how a scan reads a topic by column instead of record by record.
 
 `GET /v0/topics/:topic/plan` answers, as JSON, what a scan has to know before it starts: the epoch, the floors, the lost
-ranges and, for a range of seqs, the gaps in it. `GET /v0/topics/:topic/blocks` answers with the Blocks behind a cursor:
+ranges, for a range of seqs the gaps in it, and with `segments=true` where the sealed segments are and what was deleted
+from them. `GET /v0/topics/:topic/blocks` answers with the Blocks behind a cursor:
 
     offset  size   field
     0       4      magic "TBKS"
@@ -21,8 +22,8 @@ on how the records were written.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -33,12 +34,14 @@ from topics.errors import InvalidRequest
 from topics.server.handlers import answer
 from topics.server.reply import prefix
 from topics.storage.block import DELETED, Block, Extent, merge
+from topics.storage.sealed import Corrupt
 
 if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.topic import Topic
     from topics.server.exchange import Exchange
     from topics.server.query import Query
+    from topics.storage.sealed import Segment
 
 MAGIC: Final = b"TBKS"
 CONTENT_TYPE: Final = b"application/octet-stream"
@@ -46,6 +49,7 @@ BYTES_DEFAULT: Final = 1 << 20
 BYTES_MAX: Final = 8 << 20
 LIMIT_MAX: Final = 100_000
 GAPS_MAX: Final = 1000
+DELETED_RUNS_MAX: Final = 1000
 MERGE_BELOW_RECORDS: Final = 256
 MERGED_RECORDS: Final = 1024
 MERGED_BYTES: Final = 256 * 1024
@@ -54,6 +58,8 @@ _encode: Final = msgspec.json.Encoder().encode
 _LEAD: Final = struct.Struct("<4sI")
 _CHECKSUM: Final = struct.Struct("<Q")
 _TS_MAX: Final = 2**63 - 1
+
+T = TypeVar("T")
 
 
 class Blocks:
@@ -64,56 +70,91 @@ class Blocks:
 
     def plan(self, exchange: Exchange) -> None:
         """`GET /v0/topics/:topic/plan`."""
-        query: Query = exchange.head.route.query
-        topic = self._topic(exchange)
-        log = topic.log
-        body: dict[str, Any] = {
-            **_floors(topic),
-            "count": log.count,
-            "bytes": log.bytes,
-            "lost": [{"gap_from": lost.first, "gap_to": lost.last, "reason": lost.reason} for lost in log.lost],
-        }
-        for name, resolve in (("from_ts", log.cursor_at_ts), ("to_ts", lambda ts: log.seq_at_ts(ts) - 1)):
-            if query.has(name):
-                body[f"{name}_seq"] = resolve(min(query.number(name, 0), _TS_MAX))
-        if query.has("from_seq"):
-            from_seq = query.number("from_seq", 0)
-            body["gaps"] = list(_gaps(log, from_seq, query.number("to_seq", log.head)))
-        answer(exchange, 200, body)
+        answer(exchange, 200, self._readable(exchange, _plan))
 
     def blocks(self, exchange: Exchange) -> None:
         """`GET /v0/topics/:topic/blocks`."""
-        query: Query = exchange.head.route.query
-        from_seq = query.number("from_seq", 0)
-        limit = min(query.number("limit", LIMIT_MAX, least=1), LIMIT_MAX)
-        bytes_max = min(query.number("bytes", BYTES_DEFAULT, least=1), BYTES_MAX)
-        topic = self._topic(exchange)
-        log = topic.log
-        to_seq = query.number("to_seq", log.head)
-        if query.has("to_seq") and to_seq < from_seq:
-            raise InvalidRequest(f"to_seq {to_seq} lies before from_seq {from_seq}", field="to_seq", from_seq=from_seq)
-        tombstone, cursor = gap_at(log, from_seq)
-        chunks, next_from_seq, sent = _scan(log, cursor, max(to_seq, cursor), limit, bytes_max)
-        header = _encode(
-            {
-                **_floors(topic),
-                "from_seq": from_seq,
-                "next_from_seq": next_from_seq,
-                "caught_up": next_from_seq >= log.head,
-                "tombstone": None if tombstone is None else _gap(tombstone.gap_from, tombstone.gap_to, tombstone),
-                "blocks": sent,
-                "performance": {"server_total_ms": exchange.elapsed_ms},
-            }
-        )
+        said, chunks = self._readable(exchange, _blocks)
+        header = _encode({**said, "performance": {"server_total_ms": exchange.elapsed_ms}})
         body = (_LEAD.pack(MAGIC, len(header)), header, *chunks)
         size = sum(map(len, body))
         exchange.respond_raw(b"".join((prefix(200, CONTENT_TYPE), b"%d\r\n\r\n" % size, *body)))
 
-    def _topic(self, exchange: Exchange) -> Topic:
-        """The topic asked for, its TTL applied. A scan is not a consumer: it does not count as a read."""
-        topic = self._engine.topic(exchange.head.route.name)
-        topic.expire(self._engine.clock.now_ms())
-        return topic
+    def _readable(self, exchange: Exchange, look: Callable[[Topic, Query], T]) -> T:
+        """What `look` finds in the topic asked for, its router and its TTL applied. May raise Miss.
+
+        A scan is not a consumer: it does not count as a read.
+        """
+        route = exchange.head.route
+        topic = self._engine.topic(route.name)
+        self._engine.catch_up(topic)
+        while True:
+            try:
+                topic.expire(self._engine.clock.now_ms())
+                return look(topic, route.query)
+            except Corrupt as corrupt:
+                topic.lose(corrupt)
+
+
+def _plan(topic: Topic, query: Query) -> dict[str, Any]:
+    log = topic.log
+    body: dict[str, Any] = {
+        **_floors(topic),
+        "count": log.count,
+        "bytes": log.bytes,
+        "lost": [{"gap_from": lost.first, "gap_to": lost.last, "reason": lost.reason} for lost in log.lost],
+    }
+    for name, resolve in (("from_ts", log.cursor_at_ts), ("to_ts", lambda ts: log.seq_at_ts(ts) - 1)):
+        if query.has(name):
+            body[f"{name}_seq"] = resolve(min(query.number(name, 0), _TS_MAX))
+    if query.has("from_seq"):
+        body["gaps"] = list(_gaps(log, query.number("from_seq", 0), query.number("to_seq", log.head)))
+    if query.flag("segments", False):
+        found = (_segment(segment) for segment in topic.segments)
+        body["segments"] = [segment for segment in found if segment is not None]
+    return body
+
+
+def _segment(segment: Segment) -> dict[str, Any] | None:
+    """Where a sealed segment is and what of it was deleted; None where that is too much to say.
+
+    The flags behind the Blocks of the file may lag behind, because they are written by a later job.
+    """
+    deleted: list[tuple[int, int]] = []
+    for sealed in segment.blocks:
+        if sealed.flags is not None:
+            deleted += [(sealed.first_seq + i, sealed.first_seq + j - 1) for i, j in _runs(sealed.flags)]
+            if len(deleted) > DELETED_RUNS_MAX:
+                return None
+    return {
+        "first_seq": segment.first_seq,
+        "last_seq": segment.last_seq,
+        "file": segment.name.data_file,
+        "cold": segment.is_cold,
+        "bytes": segment.data_bytes,
+        "deleted": deleted,
+    }
+
+
+def _blocks(topic: Topic, query: Query) -> tuple[dict[str, Any], list[bytes]]:
+    log = topic.log
+    from_seq = query.number("from_seq", 0)
+    limit = min(query.number("limit", LIMIT_MAX, least=1), LIMIT_MAX)
+    bytes_max = min(query.number("bytes", BYTES_DEFAULT, least=1), BYTES_MAX)
+    to_seq = query.number("to_seq", log.head)
+    if query.has("to_seq") and to_seq < from_seq:
+        raise InvalidRequest(f"to_seq {to_seq} lies before from_seq {from_seq}", field="to_seq", from_seq=from_seq)
+    tombstone, cursor = gap_at(log, from_seq)
+    chunks, next_from_seq, sent = _scan(log, cursor, max(to_seq, cursor), limit, bytes_max)
+    said = {
+        **_floors(topic),
+        "from_seq": from_seq,
+        "next_from_seq": next_from_seq,
+        "caught_up": next_from_seq >= log.head,
+        "tombstone": None if tombstone is None else _gap(tombstone.gap_from, tombstone.gap_to, tombstone),
+        "blocks": sent,
+    }
+    return said, chunks
 
 
 def _floors(topic: Topic) -> dict[str, Any]:

@@ -48,6 +48,17 @@ class Gap(NamedTuple):
         return max(0, self.gap_to - self.gap_from + 1)
 
 
+class SealedFile(NamedTuple):
+    """A sealed segment as the server names it, and the runs of seqs that were deleted from it."""
+
+    first_seq: int
+    last_seq: int
+    file: str
+    cold: bool
+    bytes: int
+    deleted: list[list[int]]
+
+
 @dataclass
 class Plan:
     """What the server says about a topic before it is scanned."""
@@ -61,7 +72,7 @@ class Plan:
     gaps: list[Gap]
     from_ts_seq: int
     to_ts_seq: int
-    segments: list[dict[str, Any]]
+    segments: list[SealedFile]
 
 
 class Answer(NamedTuple):
@@ -116,7 +127,7 @@ class Client:
             [_gap(gap) for gap in said.get("gaps", ())],
             said.get("from_ts_seq", 0),
             said.get("to_ts_seq", 0),
-            said.get("segments", []),
+            [SealedFile(**segment) for segment in said.get("segments", ())],
         )
 
     def blocks(self, topic: str, from_seq: int, to_seq: int) -> Answer:

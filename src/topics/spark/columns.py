@@ -73,6 +73,8 @@ class View(NamedTuple):
     meta: tuple[int, int]
     data: tuple[int, int]
     flags: int
+    gone: bytes | None = None
+    """Delete flags that are newer than those in the buffer."""
 
 
 def views(buffer: memoryview, at: int = 0, checked: bool = True) -> Iterator[View]:
@@ -156,7 +158,9 @@ def _batch(topic: str, group: list[tuple[View, int, int]], schema: pa.Schema, pr
 def _kept(group: list[tuple[View, int, int]], n: int, prune: Prune) -> Any:
     """Which of the n records are wanted and live, or None for all."""
     keep = None
-    flags = b"".join([view.buffer[view.flags : view.flags + view.n] for view, _, _ in group])
+    flags = b"".join(
+        [view.buffer[view.flags : view.flags + view.n] if view.gone is None else view.gone for view, _, _ in group]
+    )
     if _DELETED_BYTE in flags:
         keep = pc.not_equal(_fixed(pa.uint8(), flags, n), pa.scalar(DELETED, pa.uint8()))
     if any(lo > view.first_seq or hi < view.first_seq + view.n - 1 for view, lo, hi in group):

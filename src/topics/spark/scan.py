@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from topics.spark import columns
-from topics.spark.client import Answer, Client, Gap, Plan
+from topics.spark import columns, segments
+from topics.spark.client import Answer, Client, Gap, Plan, SealedFile
 from topics.spark.errors import DataLoss, ServerRefused
 from topics.spark.filters import Prune
 from topics.spark.options import ReadOptions
@@ -36,7 +36,9 @@ class Range:
     to_seq: int
     gap: Gap | None = None
     """Set where the range is a gap known when the read was planned."""
-    segments: tuple[dict[str, Any], ...] = ()
+    earliest_seq: int = 1
+    segments: tuple[SealedFile, ...] = ()
+    """Sealed segments in this range, where they may be read directly."""
 
     @property
     def size(self) -> int:
@@ -50,8 +52,11 @@ def ranges(client: Client, plan: Plan, from_seq: int, to_seq: int, options: Read
     if from_seq >= to_seq:
         return found
     cursor = from_seq
-    gaps = client.plan(plan.topic, from_seq=from_seq, to_seq=to_seq).gaps
-    for gap in gaps:
+    direct = {} if options.data_dir is None else {"segments": 1}
+    planned = client.plan(plan.topic, from_seq=from_seq, to_seq=to_seq, **direct)
+    if planned.epoch != plan.epoch:
+        planned.segments = []
+    for gap in planned.gaps:
         lost(plan.topic, gap, options.fail_on_data_loss)
         if gap.gap_from - 1 > cursor:
             found.append(Range(plan.topic, plan.epoch, cursor, gap.gap_from - 1))
@@ -59,6 +64,9 @@ def ranges(client: Client, plan: Plan, from_seq: int, to_seq: int, options: Read
         cursor = gap.gap_to
     if cursor < to_seq:
         found.append(Range(plan.topic, plan.epoch, cursor, to_seq))
+    for piece in found:
+        piece.earliest_seq = planned.earliest_seq
+        piece.segments = tuple(planned.segments)
     return found
 
 
@@ -76,7 +84,9 @@ def split(found: list[Range], plans: dict[str, Plan], partitions_min: int) -> li
         by_count = -(-partitions_min * piece.size // total)
         n = min(max(by_bytes, by_count), piece.size, PARTITIONS_MAX)
         edges = [piece.from_seq + piece.size * i // n for i in range(n + 1)]
-        parts += [Range(piece.topic, piece.epoch, a, b, None, piece.segments) for a, b in pairwise(edges)]
+        for a, b in pairwise(edges):
+            inside = tuple(file for file in piece.segments if file.first_seq <= b and file.last_seq > a)
+            parts.append(Range(piece.topic, piece.epoch, a, b, None, piece.earliest_seq, inside))
     return parts
 
 
@@ -103,11 +113,27 @@ class RangeReader:
         client = Client(self._options.server)
         gaps: list[Gap] = []
         try:
-            yield from columns.batches(piece.topic, self._found(client, piece, gaps), self._schema, self._prune)
+            yield from columns.batches(piece.topic, self._pieces(client, piece, gaps), self._schema, self._prune)
         finally:
             client.close()
         for gap in gaps:
             yield from self._gap(piece, gap)
+
+    def _pieces(self, client: Client, piece: Range, gaps: list[Gap]) -> Iterator[tuple[columns.View, int, int]]:
+        """The Blocks of a range: from the sealed files that can be read here, and from the server all others."""
+        cursor = piece.from_seq
+        for sealed in piece.segments:
+            views = segments.views(sealed, piece.epoch, self._options)
+            if views is None:
+                continue
+            if sealed.first_seq > cursor + 1:
+                yield from self._found(client, replace(piece, from_seq=cursor, to_seq=sealed.first_seq - 1), gaps)
+            lo = max(cursor + 1, piece.earliest_seq)
+            cursor = min(sealed.last_seq, piece.to_seq)
+            for view in views:
+                yield view, lo, cursor
+        if cursor < piece.to_seq:
+            yield from self._found(client, replace(piece, from_seq=cursor), gaps)
 
     def _found(self, client: Client, piece: Range, gaps: list[Gap]) -> Iterator[tuple[columns.View, int, int]]:
         """The Blocks of a range, each with the seqs that are wanted of it; `gaps` takes what was lost meanwhile."""

@@ -1,0 +1,65 @@
+"""Sealed segments read straight from disk, where an executor sees the data directory.
+
+The server has said which files there are, how long each is and what was deleted from it; a file is used only if all
+of that fits and every Block of it is intact. Whatever does not fit, a file that has gone meanwhile included, is not an
+error: the range is read from the server, which knows better.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections.abc import Iterable
+from typing import Final
+
+from topics.spark import columns
+from topics.spark.client import SealedFile
+from topics.spark.columns import View
+from topics.spark.errors import SourceError
+from topics.spark.options import ReadOptions
+from topics.storage import segment
+from topics.storage.block import DELETED
+from topics.storage.walfile import UnknownFormat
+
+SEGMENTS_DIR: Final = "segments"
+
+log = logging.getLogger("topics.spark")
+
+
+def views(sealed: SealedFile, epoch: int, options: ReadOptions) -> list[View] | None:
+    """The Blocks of a sealed file, or None where it cannot be used here."""
+    if sealed.cold:
+        directory = options.cold_dir
+    else:
+        directory = None if options.data_dir is None else options.data_dir / SEGMENTS_DIR
+    if directory is None:
+        return None
+    path = directory / sealed.file
+    try:
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        header = segment.decode_header(content[: segment.HEADER_BYTES], segment.DATA_MAGIC, str(path))
+        if header is None or header[0].topic_id != epoch or header[0].first_seq != sealed.first_seq:
+            raise SourceError("it is not the segment that the server means")
+        if len(content) < sealed.bytes:
+            raise SourceError(f"it has {len(content)} bytes instead of {sealed.bytes}")
+        found = list(columns.views(memoryview(content)[: sealed.bytes], segment.HEADER_BYTES))
+        if not found or found[-1].first_seq + found[-1].n - 1 != sealed.last_seq:
+            raise SourceError("it ends before the seq that the server names")
+    except (OSError, ValueError, SourceError, UnknownFormat) as error:
+        log.info("%s is not used, its records are read from the server: %s", path, error)
+        return None
+    return [_with_flags(view, sealed.deleted) for view in found]
+
+
+def _with_flags(view: View, deleted: Iterable[list[int]]) -> View:
+    """A Block with the flags of the file and the deletes that the server named."""
+    last_seq = view.first_seq + view.n - 1
+    flags: bytearray | None = None
+    for first, last in deleted:
+        if first <= last_seq and last >= view.first_seq:
+            if flags is None:
+                flags = bytearray(view.buffer[view.flags : view.flags + view.n])
+            i, j = max(first, view.first_seq) - view.first_seq, min(last, last_seq) - view.first_seq + 1
+            flags[i:j] = bytes((DELETED,)) * (j - i)
+    return view if flags is None else view._replace(gone=bytes(flags))

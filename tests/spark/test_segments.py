@@ -1,0 +1,162 @@
+"""Sealed segments read straight from the data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import Api, until
+from topics.spark.client import Client
+from topics.spark.errors import DataLoss
+from topics.testing import ServerProcess
+
+pytestmark = pytest.mark.spark
+
+RECORDS = 1050
+
+
+@pytest.fixture
+def sealed(start_server: Any) -> Iterator[tuple[ServerProcess, Api]]:
+    """A server whose topic "events" has sealed segments of 100 records and a tail."""
+    server: ServerProcess = start_server(segment_max_events=100)
+    api = Api(server.host, server.port)
+    for first in range(1, RECORDS, 50):
+        api.write("events", *({"data": n, "tag": f"t{n % 10}"} for n in range(first, first + 50)))
+    until(lambda: len(segments(api)) >= 9, "the segments are sealed")
+    yield server, api
+    api.close()
+
+
+def segments(api: Api) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get("/v0/topics/events/plan?segments=true").ok()["segments"]
+    return found
+
+
+class Reads:
+    """Reads "events" without Spark and counts what was asked of the server."""
+
+    def __init__(self, server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server = server
+        self.asked: list[tuple[int, int]] = []
+        fetch = Client.blocks
+
+        def counted(client: Client, topic: str, from_seq: int, to_seq: int) -> Any:
+            self.asked.append((from_seq, to_seq))
+            return fetch(client, topic, from_seq, to_seq)
+
+        monkeypatch.setattr(Client, "blocks", counted)
+
+    def seqs(self, **given: str) -> list[int]:
+        import pyarrow as pa
+
+        from topics.spark import columns, scan
+        from topics.spark.filters import Prune
+        from topics.spark.options import ReadOptions
+
+        self.asked.clear()
+        chosen = {"url": self.server.url, "topic": "events", "minPartitions": "3", **given}
+        options = ReadOptions(chosen, streaming=False)
+        found = []
+        with closing(Client(options.server)) as client:
+            plan = client.plan("events")
+            pieces = scan.split(scan.ranges(client, plan, 0, plan.head_seq, options), {"events": plan}, 3)
+        schema = pa.schema([(name, columns.TYPES[name]) for name in ("seq", "data")])
+        for piece in pieces:
+            for batch in scan.RangeReader(options, schema, Prune()).read(piece):
+                assert batch["seq"].cast(pa.string()).equals(batch["data"])
+                found += batch["seq"].to_pylist()
+        return sorted(found)
+
+
+def test_sealed_files_are_read_directly_and_the_tail_from_the_server(
+    sealed: tuple[ServerProcess, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _ = sealed
+    reads = Reads(server, monkeypatch)
+    assert reads.seqs(dataDir=str(server.data_dir)) == list(range(1, RECORDS + 1))
+    assert reads.asked, "the tail is not on disk yet"
+    assert min(first for first, _ in reads.asked) >= 900
+    assert reads.seqs(dataDir=f"file://{server.data_dir}") == list(range(1, RECORDS + 1))
+    assert min(first for first, _ in reads.asked) >= 900
+
+
+def test_deleted_records_stay_deleted_in_direct_reads(
+    sealed: tuple[ServerProcess, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flags on disk may lag behind; the plan says what was deleted."""
+    server, api = sealed
+    api.erase("events", match="t3")
+    api.erase("events", before_seq=41)
+    expected = [n for n in range(41, RECORDS + 1) if n % 10 != 3]
+    reads = Reads(server, monkeypatch)
+    assert reads.seqs() == expected
+    assert reads.seqs(dataDir=str(server.data_dir)) == expected
+
+
+def test_evicted_records_are_loss_in_direct_reads_too(
+    sealed: tuple[ServerProcess, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, api = sealed
+    api.put("events", cap_records=330)
+    reads = Reads(server, monkeypatch)
+    with pytest.raises(DataLoss, match="1 to 720"):
+        reads.seqs(dataDir=str(server.data_dir))
+    assert reads.seqs(dataDir=str(server.data_dir), failOnDataLoss="false") == list(range(721, RECORDS + 1))
+
+
+@pytest.mark.parametrize("harm", ["nowhere", "truncated", "vanished", "other topic"])
+def test_what_does_not_fit_is_read_from_the_server(
+    sealed: tuple[ServerProcess, Api], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, harm: str
+) -> None:
+    """An executor may not see the directory, or a file may have gone since the plan was made."""
+    server, api = sealed
+    copied = tmp_path / "data" / "segments"
+    copied.mkdir(parents=True)
+    for file in (server.data_dir / "segments").glob("*.data"):
+        (copied / file.name).write_bytes(file.read_bytes())
+    chosen = copied / segments(api)[4]["file"]
+    if harm == "truncated":
+        chosen.write_bytes(chosen.read_bytes()[:-40])
+    elif harm == "vanished":
+        chosen.unlink()
+    elif harm == "other topic":
+        api.fill("other", 300)
+        chosen.write_bytes((copied / segments(api)[3]["file"]).read_bytes())
+    reads = Reads(server, monkeypatch)
+    directory = tmp_path / "missing" if harm == "nowhere" else tmp_path / "data"
+    assert reads.seqs(dataDir=str(directory)) == list(range(1, RECORDS + 1))
+    first = segments(api)[4]["first_seq"] - 1
+    assert any(a <= first < b for a, b in reads.asked)
+
+
+def test_a_damaged_block_is_never_read_and_never_silent(
+    sealed: tuple[ServerProcess, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decision 20: where the server finds it damaged too, it becomes a lost range with its reason."""
+    server, api = sealed
+    api.fill("push", 1)
+    chosen = segments(api)[2]
+    server.stop()
+    path = server.data_dir / "segments" / chosen["file"]
+    content = bytearray(path.read_bytes())
+    content[2000] ^= 0xFF
+    path.write_bytes(content)
+    server.start()
+    reads = Reads(server, monkeypatch)
+    with pytest.raises(DataLoss, match=r"reason: corruption"):
+        reads.seqs(dataDir=str(server.data_dir))
+    left = reads.seqs(dataDir=str(server.data_dir), failOnDataLoss="false")
+    gone = set(range(1, RECORDS + 1)) - set(left)
+    assert gone
+    assert gone <= set(range(chosen["first_seq"], chosen["last_seq"] + 1))
+
+
+def test_a_table_over_the_data_directory(spark: Any, sealed: tuple[ServerProcess, Api]) -> None:
+    server, _ = sealed
+    options = {"url": server.url, "topic": "events", "dataDir": str(server.data_dir), "minPartitions": "4"}
+    frame = spark.read.format("topics").options(**options).load()
+    assert frame.groupBy("tag").count().orderBy("tag").collect()[0] == ("t0", RECORDS // 10)
