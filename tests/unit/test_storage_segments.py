@@ -64,6 +64,9 @@ def test_delete_of_a_sealed_record_flips_one_byte_behind_the_checksum_and_surviv
     before = mini.disk.files()[path]
     mini.delete(7, 4, 4)
     mini.turn()
+    assert mini.disk.files()[path] == before, "the flag is not on the disk before its frame is durable"
+    mini.store.settle()
+    mini.turn()
     after = mini.disk.files()[path]
     changed = [i for i in range(len(after)) if before[i] != after[i]]
     assert len(changed) == 1

@@ -262,7 +262,9 @@ class Store:
         jobs, self._queued = self._queued, []
         for shard in self.shards:
             jobs += shard.jobs(now_ns)
-        if self.segments.flips:
+        if self.segments.flips and all(shard.settled for shard in self.shards):
+            # The frame that says why a record is deleted goes first: a dead letter is deleted and copied, or neither.
+            # Where syncs never catch up with writes, the flips are the next checkpoint's.
             flip = self.segments.flip_job()
             if flip is not None:
                 jobs.append(flip)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
@@ -145,6 +146,11 @@ class Shard:
         return bool(self._frames)
 
     @property
+    def settled(self) -> bool:
+        """Whether everything that was submitted is durable."""
+        return not self._frames and self.synced_lsn >= self.written_lsn
+
+    @property
     def queue_depth(self) -> int:
         """How many frames wait to be written, and gated ones to be synced."""
         return len(self._frames) + len(self._waiting) + len(self._syncing or ())
@@ -259,17 +265,19 @@ class Shard:
         """Make the next file the current one; False where it is not ready yet. A frame always fits into it."""
         needed = walfile.HEADER_BYTES + frame_bytes + walfile.TAIL_BYTES
         following = self._next
+        skipped: list[WrittenFile] = []
         if following is not None and needed <= following.size + walfile.TAIL_BYTES:
             self._next = None
         elif self._preparing:
             return False
         else:
             if following is not None:
-                self._trimmable.append(following)
+                # Too small and never used; it goes when the one before it goes, since a missing number is damage.
+                skipped.append(following)
                 self._next = None
             number = (following or self._file).name.number + 1
             following = self._create(number, max(needed, self._file_bytes), zero_fill=False)
-        self._retired.append(self._file)
+        self._retired += [self._file, *skipped]
         self._file = following
         self.rotations_total += 1
         return True
@@ -376,8 +384,9 @@ class Shard:
         return jobs
 
     def trimmable(self, upto_lsn: int) -> list[WalName]:
-        """The full, synced files whose every frame is at or below `upto_lsn`, oldest first."""
-        return [file.name for file in self._trimmable if file.last_lsn <= upto_lsn]
+        """The full, synced files whose every frame is at or below `upto_lsn`, oldest first, and none behind another."""
+        upto = itertools.takewhile(lambda file: file.last_lsn <= upto_lsn, self._trimmable)
+        return [file.name for file in upto]
 
     def trimmed(self, names: Collection[WalName]) -> None:
         """Let go of files that have been unlinked."""
