@@ -1,9 +1,9 @@
 """Dead letters: a job that was delivered too often moves to another topic (API §10.6, DESIGN §10.7).
 
-The move is one frame in the queue's shard that says both: these jobs are deleted, and their copies have these seqs in
-the dead-letter topic. The copies are derived from that frame and from the jobs, and are logged nowhere else; so after a
-crash both halves have happened or neither has. A copy keeps node, tag, meta and data, and says in its meta where it
-came from.
+The move is one frame in the queue's shard that says both: these jobs are deleted, and this is the Block of their copies
+in the dead-letter topic, which is logged nowhere else. So after a crash both halves have happened or neither has. The
+frame holds the Block, because the delete may be on the disk already when the frame is replayed. A copy keeps node, tag,
+meta and data, and says in its meta where it came from.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from topics.engine import extra as extras
 from topics.engine import lease_event, router_event
-from topics.engine.dead_letter import Letter, copies
 from topics.engine.forward import SLICE_RECORDS, SOURCE_TRIM, Forward
 from topics.engine.lease_event import Buried
 from topics.engine.router_event import Moved
@@ -37,7 +36,6 @@ from topics.storage.sealed import Corrupt, Miss
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
-    from topics.engine.log import Log
     from topics.engine.topic import Topic
 
 T = TypeVar("T")
@@ -227,12 +225,10 @@ class Derivation:
     def _bury(self, topic: Topic, buried: Buried) -> None:
         log = topic.log
         dest = self._by_id.get(buried.dest_id)
+        block, _ = blocks.decode(buried.block, with_flags=False)
         if dest is not None:
-            for i, seq in enumerate(buried.seqs):
-                if buried.dest_seq + i > dest.log.head and log.is_live(seq):
-                    letter = self._patiently(lambda i=i, seq=seq: _letter(log, seq, buried.deliveries[i]), topic)  # type: ignore[misc]
-                    block = copies(topic.name, [letter], dest.id, buried.dest_seq + i, buried.dest_ts)
-                    self._letters.setdefault(dest, {})[block.first_seq] = block
+            if block.first_seq > dest.log.head:
+                self._letters.setdefault(dest, {})[block.first_seq] = block
             dest.letters = True
             self._engine.routers.link(topic, dest)
         self._patiently(lambda: log.fetch(buried.seqs), topic)
@@ -244,7 +240,7 @@ class Derivation:
         if dest in self._waiting:
             self._drain(dest, final=False)
         else:
-            self._reach(dest, buried.dest_seq + len(buried.seqs), buried.position, final=False)
+            self._reach(dest, block.last_seq + 1, buried.position, final=False)
 
     @staticmethod
     def _patiently(read: Callable[[], T], topic: Topic) -> T:
@@ -290,11 +286,6 @@ def _room(topic: Topic) -> int:
         return ANYWHERE
     room = config.cap_records - log.count if config.cap_records else ANYWHERE
     return min(room, 1) if config.cap_bytes and log.bytes < config.cap_bytes else 0 if config.cap_bytes else room
-
-
-def _letter(log: Log, seq: int, deliveries: int) -> Letter:
-    entry = log.entries[log.index_of(seq)]
-    return Letter(entry.block(), seq - entry.first_seq, seq, deliveries)
 
 
 def _front(topic_id: int, block: Block, n: int) -> Block:

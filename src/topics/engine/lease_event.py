@@ -59,17 +59,15 @@ Event = Claimed | Released | Extended | Acked
 
 
 class Buried(msgspec.Struct, array_like=True, frozen=True):
-    """DEAD_LETTER: the jobs `seqs` left the queue for the topic `dest_id`, where they have `dest_seq` and following.
+    """DEAD_LETTER: the jobs `seqs` left the queue for the topic `dest_id`; `block` is the Block of their copies there.
 
-    `deliveries` goes with `seqs`. `total` is the queue's `dead_lettered` behind this move. `position` is that of the
-    router into the destination at this moment, -1 without one.
+    `total` is the queue's `dead_lettered` behind this move. `position` is that of the router into the destination at
+    this moment, -1 without one.
     """
 
     seqs: Seqs
-    deliveries: list[int]
     dest_id: int
-    dest_seq: int
-    dest_ts: int
+    block: bytes
     total: int
     position: int = -1
 

@@ -372,17 +372,16 @@ class Queues:
         if topic.inbound is not None:
             topic.inbound.mark()
         seqs = [letter.seq for letter in letters]
-        ts = max(now, dest.last_ts)
         total = queue.dead_lettered + len(letters)
-        deliveries = [letter.deliveries for letter in letters]
-        buried = Buried(seqs, deliveries, dest.id, dest.next_seq, ts, total, position(dest))
+        block = copies(topic.name, letters, dest.id, dest.next_seq, max(now, dest.last_ts))
+        buried = Buried(seqs, dest.id, block.raw, total, position(dest))
         if topic.config.durability != "ephemeral":
             frame = frames.encode(
                 frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, lease_event.encode(buried), first_seq=0
             )
             engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", None)
             engine.wake()
-        derive(dest, copies(topic.name, letters, dest.id, dest.next_seq, ts))
+        derive(dest, block)
         engine.reserve_seqs(dest)
         topic.log.delete_seqs(seqs)
         queue.forget(seqs)
