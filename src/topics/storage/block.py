@@ -451,7 +451,7 @@ def merge(blocks: Iterable[Block]) -> Block:
 
 
 def readdress(block: Block, topic_id: int, first_seq: int, ts_min: int) -> Block:
-    """The same records as another topic's, from `first_seq` on, none dated before `ts_min`; nothing is deleted in it."""
+    """The same records as another topic's, from `first_seq` on, none dated before `ts_min`, none deleted."""
     raw, n = block.raw, block.n
     header = HEADER.unpack_from(raw)
     head = HEADER.pack(*header[:6], topic_id, first_seq, *header[8:])
