@@ -25,6 +25,7 @@ from topics.testing import ServerProcess
 
 ROUNDS = 60
 PAYLOAD = "x" * 90
+SEQ = b'"$seq":'
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -97,6 +98,7 @@ class Streams:
         while seen.count(b"event: caught-up") < want:
             seen += sock.recv(65536)
         sock.setblocking(False)
+        _tails.pop(sock.fileno(), None)
         self.selector.register(sock, selectors.EVENT_READ)
 
     def read_records(self, want: int, deadline_s: float, on_read: Callable[[bytes, int], int]) -> int:
@@ -107,8 +109,7 @@ class Streams:
             left = end - time.monotonic()
             assert left > 0, f"only {got} of {want} records came"
             for key, _ in self.selector.select(left):
-                data = key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
-                got += on_read(data, time.perf_counter_ns())
+                got += on_read(read_on(key), time.perf_counter_ns())
         return got
 
     def close(self) -> None:
@@ -116,6 +117,16 @@ class Streams:
         for sock in self.sockets:
             sock.close()
         self.selector.close()
+
+
+_tails: dict[int, bytes] = {}
+
+
+def read_on(key: selectors.SelectorKey) -> bytes:
+    """What a socket has, behind the end of what it had before: a seq may be cut between two reads."""
+    data = _tails.get(key.fd, b"") + key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
+    _tails[key.fd] = data[1 - len(SEQ) :]
+    return data
 
 
 def show(name: str, latencies_ns: list[int], extra: str = "") -> None:
@@ -145,7 +156,7 @@ def fan_out(count: int, topic_count: int) -> None:
             sent = time.perf_counter_ns()
 
             def note(data: bytes, now: int, sent: int = sent) -> int:
-                found = data.count(b'"$seq":')
+                found = data.count(SEQ)
                 latencies.extend([now - sent] * found)
                 return found
 
@@ -189,7 +200,7 @@ def sustained(count: int, rate: int, seconds: float) -> None:
 def drain(streams: Streams, want: int, deadline_s: float) -> None:
     """In a process of its own: read until every stream has everything, then exit."""
     try:
-        streams.read_records(want, deadline_s, lambda data, now: data.count(b'"$seq":'))
+        streams.read_records(want, deadline_s, lambda data, now: data.count(SEQ))
     except BaseException as error:
         print(error, file=sys.stderr)
         os._exit(1)
@@ -233,7 +244,7 @@ def room(talkers: int, rate: int, seconds: float) -> None:
             got, end = 0, time.monotonic() + seconds + 60
             while got < expected and time.monotonic() < end:
                 for key, _ in selector.select(1):
-                    got += key.fileobj.recv(1 << 20).count(b'"$seq":')  # type: ignore[union-attr]
+                    got += read_on(key).count(SEQ)
             os._exit(0 if got == expected else 1)
         frames = [
             client_frame(json.dumps({"op": "publish", "topic": "room", "return_seqs": False,

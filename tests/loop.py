@@ -122,6 +122,9 @@ class Listener(Subscriber):
         self.given_up = True
         self.delivery.leave(self)
 
+    def flush(self) -> None:
+        pass
+
     def pause(self) -> None:
         self.write_paused = True
         self.unsent_bytes = 100_000

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
 
 from topics.server import part as parts
 from topics.server.sse import UNACKED_MS_MAX, error_event, heartbeat, tune
@@ -75,6 +76,7 @@ def test_messages_are_single_unmasked_text_frames(size: int) -> None:
     """RFC 6455 §5.2."""
     payload = b"x" * size
     frame = parts.text_frame(payload)
+    assert frame == Frame(Opcode.TEXT, payload).serialize(mask=False)
     assert frame[0] == 0x81
     assert frame[1] & 0x80 == 0
     assert frame.endswith(payload)

@@ -60,6 +60,7 @@ class Delivery:
         self._bands: Bands[Channel] = Bands(self._priority)
         self._resting: dict[Channel, None] = {}
         self._beats: deque[Subscriber] = deque()
+        self._unflushed: list[Subscriber] = []
         self._unsynced: dict[Channel, None] = {}
         self._slice_due = False
         self._rest_due = False
@@ -121,6 +122,11 @@ class Delivery:
         self._bands.put(channel, self.tick_ms)
         self._wake()
 
+    def flush_soon(self, subscriber: Subscriber) -> None:
+        """A stream gathers what it sends: have it written at the end of the next slice."""
+        self._unflushed.append(subscriber)
+        self._wake()
+
     def _wake(self) -> None:
         if not self._slice_due:
             self._slice_due = True
@@ -156,6 +162,10 @@ class Delivery:
         while left > 0 and self._beats:
             left -= 1
             self._beat(self._beats.popleft())
+        if self._unflushed:
+            unflushed, self._unflushed = self._unflushed, []
+            for subscriber in unflushed:
+                subscriber.flush()
         if left <= 0 or self._beats:
             self._wake()
         if len(bands) and not self._tick_due:

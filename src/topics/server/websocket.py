@@ -56,6 +56,7 @@ _quiet.setLevel(logging.CRITICAL)
 
 PING_AFTER_MS: Final = 30_000
 PUBLISHES_MAX: Final = 256
+OUTBOX_BYTES_MAX: Final = 16 * 1024
 TURN_NS: Final = 1_000_000
 PIECE_BYTES: Final = 1024
 PIECE_BYTES_MAX: Final = 256 * 1024
@@ -92,6 +93,8 @@ class WebSocket(Subscriber):
         "_fragments",
         "_heard",
         "_loop",
+        "_outbox",
+        "_outbox_bytes",
         "_pinged",
         "_principal",
         "_protocol",
@@ -130,6 +133,8 @@ class WebSocket(Subscriber):
         self._feeds: dict[str, Feed] = {}
         self._buffer = bytearray()
         self._fragments: bytearray | None = None
+        self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
         self._publishing = 0
         self._reading = True
         self._turn_due = False
@@ -368,9 +373,22 @@ class WebSocket(Subscriber):
         self._send(text_frame(_encode(frame)))
 
     def _send(self, message: bytes) -> None:
-        if self._protocol.state is State.OPEN and not self.closed:
-            self.last_ms = self.delivery.tick_ms
-            self.transport.write(message)
+        """Send with everything else of this turn of the loop: an ack and the records behind it leave in one write."""
+        if self._protocol.state is not State.OPEN or self.closed:
+            return
+        self.last_ms = self.delivery.tick_ms
+        if not self._outbox:
+            self.delivery.flush_soon(self)
+        self._outbox.append(message)
+        self._outbox_bytes += len(message)
+        if self._outbox_bytes >= OUTBOX_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        outbox, self._outbox, self._outbox_bytes = self._outbox, [], 0
+        if outbox and not self.closed and not self.transport.is_closing():
+            self.transport.write(outbox[0] if len(outbox) == 1 else b"".join(outbox))
 
     # Being told
 
@@ -425,7 +443,7 @@ class WebSocket(Subscriber):
     @property
     def unsent_bytes(self) -> int:
         """Bytes written that the client has not taken."""
-        return 0 if self.closed else self.transport.get_write_buffer_size()
+        return 0 if self.closed else self._outbox_bytes + self.transport.get_write_buffer_size()
 
     def pause_writing(self) -> None:
         """The client does not read: neither send to it nor read from it."""
@@ -471,7 +489,10 @@ class WebSocket(Subscriber):
 
     def _flush(self) -> None:
         """Send what the protocol wants to send; its end of file closes the connection, in time or by force."""
-        for data in self._protocol.data_to_send():
+        writes = self._protocol.data_to_send()
+        if writes:
+            self.flush()
+        for data in writes:
             if self.closed or self.transport.is_closing():
                 return
             if data:
