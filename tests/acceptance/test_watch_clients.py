@@ -18,7 +18,7 @@ from topics.testing import ServerProcess
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-@pytest.mark.parametrize("version", ["--http1.1", "--http1.0"])
+@pytest.mark.parametrize("version", ["--http1.1", "--http1.0", "--http2-prior-knowledge"])
 def test_curl_follows(server: ServerProcess, topic_name: str, version: str) -> None:
     """`curl -N` prints each event as it comes."""
     with closing(Api(server.host, server.port)) as api:

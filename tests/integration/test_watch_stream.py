@@ -353,3 +353,14 @@ def test_concurrent_writers_are_seen_in_seq_order_by_all(api: Api, topic_name: s
         events.close()
     for writer in writers:
         writer.join()
+
+
+def test_replay_of_sealed_segments_is_complete_and_in_order(start_api: StartApi) -> None:
+    """DESIGN §5.6: segments change nothing about what a watcher sees."""
+    api = start_api(segment_max_events=200)
+    for _ in range(30):
+        api.write("t", *({"data": {"n": n, "pad": "x" * 200}} for n in range(100)))
+    streams = [follow(api, {"t": {"from_seq": from_seq}}, limit=1000) for from_seq in (0, 0, 1234)]
+    for events, first in zip(streams, (1, 1, 1235), strict=True):
+        assert [record["$seq"] for record in events.records(3001 - first)] == list(range(first, 3001))
+        events.close()

@@ -297,3 +297,25 @@ def test_records_deleted_before_their_slice_are_not_delivered(world: World) -> N
     assert 0 < len(told) < 300
     assert all(listener.seqs() == [2, 3] for listener in told)
     assert all(listener.seqs() == [3] for listener in listeners if listener not in told)
+
+
+def test_defect_with_one_stream_does_not_silence_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One feed that cannot be served ends alone, with a line in the log."""
+    world.write("t")
+    listeners = [world.listener("t", 1) for _ in range(300)]
+    world.loop.settle()
+    broken = listeners[7]
+
+    def fail(*args: Any) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(broken, "send", fail)
+    monkeypatch.setattr(broken, "unreadable", lambda feed, error: world.delivery.leave(broken))
+    for _ in range(3):
+        world.write("t")
+        world.loop.settle()
+    assert all(listener.seqs() == [2, 3, 4] for listener in listeners if listener is not broken)
+    assert broken.closed
+    assert [record.message for record in caplog.records] == ['delivering topic "t" failed']

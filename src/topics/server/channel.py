@@ -13,13 +13,14 @@ sync has passed that mark; `fsync` publishes only what is synced, and `ephemeral
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from topics.engine.difference import SEQ_BASE, Difference, Tombstone, gap_at, labelled, read
-from topics.errors import TopicsError
+from topics.errors import Internal, TopicsError
 from topics.server import part as parts
 from topics.server.part import Parcel, Part
 from topics.storage.sealed import Miss
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from topics.server.delivery import Delivery
     from topics.server.subscriber import Feed
     from topics.server.view import View
+
+log = logging.getLogger("topics.delivery")
 
 FROM_SEQ_TOO_OLD: Final = "from_seq_too_old"
 _FLOOR_REASONS: Final = frozenset(("cap", "ttl", "mixed"))
@@ -152,38 +155,52 @@ class Channel:
         self._stretches.clear()
         caught_up: dict[int, Part] = {}
         at, end = begin, min(len(todo), begin + feeds_max)
-        while at < end:
-            feed = todo[at]
-            at += 1
-            if feed.channel is not self:
-                continue
-            subscriber = feed.subscriber
-            if subscriber.link.write_paused:
-                subscriber.stall()
-                continue
-            key = (feed.cursor, feed.view)
-            parcel = parcels.get(key)
-            if parcel is None:
-                parcel = self._fetch(feed, first=key not in parcels)
-                parcels[key] = parcel
-                if clock.elapsed_ns() > deadline_ns:
-                    end = at
-                if parcel is None:
+        try:
+            while at < end:
+                feed = todo[at]
+                at += 1
+                if feed.channel is not self:
                     continue
-            for each in parcel.parts:
-                subscriber.send(feed, each)
-            feed.cursor = parcel.cursor
-            if parcel.cursor < parcel.head:
-                feed.behind = True
-                self._backlog[feed] = None
-            elif feed.behind:
-                feed.behind = False
-                told = caught_up.get(parcel.cursor)
-                if told is None:
-                    told = caught_up[parcel.cursor] = parts.caught_up(self.name, parcel.cursor)
-                subscriber.send(feed, told)
+                subscriber = feed.subscriber
+                if subscriber.link.write_paused:
+                    subscriber.stall()
+                    continue
+                key = (feed.cursor, feed.view)
+                parcel = parcels.get(key)
+                if parcel is None:
+                    parcel = self._fetch(feed, first=key not in parcels)
+                    parcels[key] = parcel
+                    if clock.elapsed_ns() > deadline_ns:
+                        end = at
+                    if parcel is None:
+                        continue
+                for each in parcel.parts:
+                    subscriber.send(feed, each)
+                feed.cursor = parcel.cursor
+                if parcel.cursor < parcel.head:
+                    feed.behind = True
+                    self._backlog[feed] = None
+                elif feed.behind:
+                    feed.behind = False
+                    told = caught_up.get(parcel.cursor)
+                    if told is None:
+                        told = caught_up[parcel.cursor] = parts.caught_up(self.name, parcel.cursor)
+                    subscriber.send(feed, told)
+        except Exception:
+            # A defect with one feed must not silence the others.
+            log.exception('delivering topic "%s" failed', topic.name)
+            self._give_up(todo[at - 1])
         self._at = at
         return at - begin
+
+    def _give_up(self, feed: Feed) -> None:
+        """End a feed that cannot be served; its client is told as far as that works."""
+        try:
+            feed.subscriber.unreadable(feed, Internal())
+        except Exception:
+            log.exception("a stream could not be told that it failed")
+        if feed.channel is self:
+            self.detach(feed)
 
     def _begin_round(self) -> None:
         self.round_ms = self.delivery.tick_ms

@@ -145,9 +145,6 @@ class SseStream(Subscriber):
         """The client does not read: a last word, and the end."""
         self.finish(408, "the client has not read from this stream for too long; reconnect to resume")
 
-    def flush(self) -> None:
-        """Nothing to do: every event is written at once."""
-
     def finish(self, code: int, message: str) -> None:
         """End the stream with an error that the client may still read."""
         self.stream.write(error_event(code, message))

@@ -122,9 +122,9 @@ class Subscriber(ABC):
     def give_up(self) -> None:
         """The client has not read for too long: say so and close."""
 
-    @abstractmethod
     def flush(self) -> None:
-        """Write what was gathered; called after `Delivery.flush_soon`."""
+        """Write what was gathered, called after `Delivery.flush_soon`; for most there is nothing to do."""
+        return
 
     def stall(self) -> None:
         """Something is there for the client, and its transport is full."""
