@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from topics.engine import ConfigPatch, Write
+from topics.storage import walfile
 from topics.storage.wal import QueueFull
 from topics.testing.crash import World, small
+from topics.testing.disk import FakeDisk
 from topics.testing.oracle import read_all
 
 
@@ -175,3 +177,49 @@ def _first_difference(before: dict[str, bytes], after: dict[str, bytes]) -> tupl
         if before.get(path) != content:
             return path, next(i for i, (a, b) in enumerate(zip(before[path], content, strict=True)) if a != b)
     raise AssertionError("nothing was written")
+
+
+def test_write_cut_short_by_a_kill_is_no_corruption_where_the_next_file_is_prepared_already() -> None:
+    """Issue 3: a torn tail is truncated; only damage is called corruption."""
+    world = World()
+    world.write("t", 1, durability="fsync")
+    world.settle()
+    world.write("t", 5, size=100)
+    ends: list[bool] = []
+
+    def cut(number: int, operation: str, path: str) -> None:
+        if operation == "write" and ".wal" in path and not ends:
+            ends.append(True)
+            twin = world.disk.clone()
+            _prepare_next(twin)
+            twin.crash("kill", random.Random(1))
+            _, engine, _ = world.boot(twin)
+            assert engine.totals.corruption_total == 0
+            assert read_all(engine, "t")[1] == []
+            assert engine.topics["t"].next_seq == 2
+
+    world.disk.after_call = cut
+    world.engine.turn()
+    assert ends
+
+
+def _prepare_next(disk: FakeDisk) -> None:
+    name = max(filter(None, map(walfile.parse_name, disk.list("data/wal"))))
+    if not any(disk.files()[f"data/wal/{name}"][walfile.HEADER_BYTES :]):
+        return
+    boot = walfile.boot_digest(disk.boot_id())
+    walfile.create(disk, "data/wal", name._replace(number=name.number + 1), boot, 4096, zero_fill=True)
+
+
+def test_prepared_file_that_was_too_small_is_not_trimmed_before_the_one_in_front_of_it() -> None:
+    """Issue 3: WAL files are trimmed behind a checkpoint; one that is missing among others would be damage."""
+    world = World()
+    world.write("t", 1, size=2500, durability="fsync")
+    world.settle()
+    shard = world.store.shards[0]
+    assert shard._next is not None, "the file is more than half full"
+    world.write("t", 1, size=6000)
+    world.settle()
+    assert shard._file.name.number == 3
+    assert shard.trimmable(1) == []
+    assert [name.number for name in shard.trimmable(world.store.last_lsn)] == [1, 2]

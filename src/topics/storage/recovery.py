@@ -172,17 +172,27 @@ class Recovery:
         """The events of one shard in one generation."""
         replay = Replay(self._skip, self._skip_lsn)
         previous: WalName | None = None
+        # The next file is prepared ahead of time: behind the last one in use there may be one that is empty.
+        last = max((name for name in names if self._in_use(name)), default=names[-1])
         for name in names:
             if previous is not None and name.number != previous.number + 1:
                 missing = f"{self._wal}/{WalName(name.generation, name.shard, previous.number + 1)}"
                 self.corrupt_regions += 1
                 yield from replay.damaged(Damaged(replay.last_lsn, missing, 0, 0, "corrupt", (), (), False, ""))
             previous = name
-            yield from self._file(name, replay, is_last=name == names[-1])
+            yield from self._file(name, replay, is_last=name >= last)
             self.files[name] = replay.last_lsn
         yield from replay.finish()
         self.frames += replay.frames
         self.last_lsn = max(self.last_lsn, replay.last_lsn)
+
+    def _in_use(self, name: WalName) -> bool:
+        """Whether anything was written behind a file's header."""
+        handle = self._disk.open(f"{self._wal}/{name}")
+        try:
+            return any(self._disk.read(handle, walfile.HEADER_BYTES, frame.ALIGN_BYTES))
+        finally:
+            self._disk.close(handle)
 
     def _file(self, name: WalName, replay: Replay, *, is_last: bool) -> Iterator[Appended | Control | Damaged]:
         path = f"{self._wal}/{name}"
@@ -241,7 +251,7 @@ class Recovery:
         )
         may_be_torn = in_last_generation and (is_last or not self.same_boot)
         if region is not None and region.reason == "torn" and not may_be_torn:
-            # A process dies in one place only, the end of its last file; in older generations recovery has cleared it.
+            # A process dies in one place only, the end of the last file in use; in older generations it was cleared.
             region = region._replace(reason="corrupt")
         return region, behind
 

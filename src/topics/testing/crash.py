@@ -51,12 +51,16 @@ DIRECTORY: Final = "data"
 COLD: Final = "cold"
 SETTLE_STEPS_MAX: Final = 10_000
 CEILING_STEP: Final = 8
+WORD_BYTES: Final = 8
 
 StoreFactory = Callable[..., Store]
 
 
 class SplitDisk(FakeDisk):
-    """A disk on which a write to the WAL is seen half done as well: a process may die in the middle of one."""
+    """A disk on which a write to the WAL is seen half done as well: a process may die in the middle of one.
+
+    A kernel that gives up a write has taken whole pages of it; here it may be any number of words of 8 bytes.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -64,8 +68,9 @@ class SplitDisk(FakeDisk):
 
     def write(self, handle: int, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write the first part, then all of it."""
-        if len(data) > 1 and self.after_call is not None and self._handles[handle][0].endswith(".wal"):
-            super().write(handle, offset, bytes(data)[: self._rng.randrange(1, len(data))])
+        if len(data) > WORD_BYTES and self.after_call is not None and ".wal" in self._handles[handle][0]:
+            cut = self._rng.randrange(WORD_BYTES, len(data), WORD_BYTES)
+            super().write(handle, offset, bytes(data)[:cut])
         super().write(handle, offset, data)
 
 
