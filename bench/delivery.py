@@ -1,61 +1,178 @@
 """Live delivery: how fast, at what cost, and what it does to everybody else.
 
-The generator runs on one core, the server on the other where there are two. Latency is from just before the write is
-sent until a stream's bytes are read here, so the generator's own time to read a thousand sockets is part of it.
+Latency is from just before the write is sent until a stream's bytes are read here, so the generator's own time to read
+a thousand sockets is part of it. `CPU us` is the server's processor time per frame that reached a stream. A room is a
+WebSocket topic in which everybody hears everybody else; what did not arrive would be counted as lost.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import json
 import os
 import selectors
 import socket
-import statistics
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
+from bench.bed import Bench, anon_mib, cpu_s
+from bench.row import Row, at_most
 from topics.testing import ServerProcess
 
-ROUNDS = 60
+FAN_OUTS = ((1, 1), (10, 1), (100, 1), (1000, 1), (1000, 100))
+ROWS = (
+    *(f"sse-{count}-streams" + (f"-{topics}-topics" if topics > 1 else "") for count, topics in FAN_OUTS),
+    "sse-post-1000-streams",
+    "sse-idle",
+    "ws-room-100",
+)
+FED_RATE = 100
+IDLE_STREAMS = 2_000
+TALKERS, TALK_RATE = 100, 50
 PAYLOAD = "x" * 90
 SEQ = b'"$seq":'
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has used, all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+def measure(bench: Bench) -> Iterator[Row]:
+    """Every row of live delivery."""
+    for name, (count, topics) in zip(ROWS, FAN_OUTS, strict=False):
+        if bench.wants(name):
+            yield _fan_out(bench, name, count, topics)
+    if bench.wants("sse-post-1000-streams"):
+        yield _fed(bench, "sse-post-1000-streams", 1000)
+    if bench.wants("sse-idle"):
+        yield _idle(bench, "sse-idle", 9_900 if bench.full else IDLE_STREAMS)
+    if bench.wants("ws-room-100"):
+        yield _room(bench, "ws-room-100")
 
 
-def anon_kib(pid: int) -> int:
-    """Anonymous memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1])
-    raise AssertionError("no RssAnon")
+def _serve(bench: Bench) -> Any:
+    return bench.server(max_sse_connections=0, max_watch_sessions=0, max_connections=0)
 
 
-@contextlib.contextmanager
-def pinned(**settings: object) -> Iterator[ServerProcess]:
-    """A server on the first core, with the generator on the last."""
-    cores = sorted(os.sched_getaffinity(0))
-    with ServerProcess(max_sse_connections=0, max_watch_sessions=0, max_connections=0, **settings) as server:
-        if len(cores) > 1:
-            for task in Path(f"/proc/{server.pid}/task").iterdir():
-                os.sched_setaffinity(int(task.name), {cores[0]})
-            os.sched_setaffinity(0, {cores[-1]})
-        try:
-            yield server
-        finally:
-            os.sched_setaffinity(0, set(cores))
+def _fan_out(bench: Bench, name: str, count: int, topic_count: int) -> Row:
+    """Write-to-deliver over streams that each follow one of the topics."""
+    topics = [f"fan{i}" for i in range(topic_count)]
+    latencies: list[int] = []
+    with _serve(bench) as server, closing(Writer(server)) as writer, closing(Streams(server, writer)) as streams:
+        for topic in topics:
+            writer.write(topic, 0)
+        for i in range(count):
+            streams.open([topics[i % topic_count]])
+        frames, writes, used = 0, 0, cpu_s(server.pid)
+        begin = time.monotonic()
+        while time.monotonic() < begin + bench.seconds:
+            sent = time.perf_counter_ns()
+
+            def note(data: bytes, now: int, sent: int = sent) -> int:
+                found = data.count(SEQ)
+                latencies.extend([now - sent] * found)
+                return found
+
+            writer.write(topics[writes % topic_count], {"at": sent, "payload": PAYLOAD})
+            frames += streams.read_records(count // topic_count, 10, note)
+            writes += 1
+        took, used = time.monotonic() - begin, cpu_s(server.pid) - used
+    title = f"one record to {count} SSE streams over {topic_count} topics"
+    row = Row(name, title, requests_s=writes / took, records_s=frames / took, core=used / took)
+    row.p50_ms, row.p99_ms = _quantiles(latencies)
+    row.cpu_us = used / frames * 1e6
+    if count == 1000 and topic_count == 1:
+        row.target = at_most(15, "cpu_us")
+        row.note = "p99 should be under 20 ms on a machine that is not shared"
+    return row
+
+
+def _fed(bench: Bench, name: str, count: int) -> Row:
+    """POST latency while streams are fed."""
+    with _serve(bench) as server, closing(Writer(server)) as writer, closing(Streams(server, writer)) as streams:
+        writer.write("fed", 0)
+        for _ in range(count):
+            streams.open(["fed"])
+        writes = int(FED_RATE * bench.seconds)
+        reader = os.fork()
+        if reader == 0:
+            drain(streams, count * writes, bench.seconds + 30)
+        latencies = []
+        begin, used = time.perf_counter(), cpu_s(server.pid)
+        for i in range(writes):
+            time.sleep(max(0.0, begin + i / FED_RATE - time.perf_counter()))
+            start = time.perf_counter_ns()
+            writer.write("fed", {"i": i, "payload": PAYLOAD})
+            latencies.append(time.perf_counter_ns() - start)
+        took, used = time.perf_counter() - begin, cpu_s(server.pid) - used
+        _, status = os.waitpid(reader, 0)
+    row = Row(name, f"POST while {count} streams are fed {FED_RATE} records/s", requests_s=writes / took)
+    row.p50_ms, row.p99_ms = _quantiles(latencies)
+    row.core, row.target = used / took, at_most(20, "p99_ms")
+    row.note = "every stream got every record" if status == 0 else "RECORDS WERE LOST"
+    return row
+
+
+def _idle(bench: Bench, name: str, count: int) -> Row:
+    """Memory of streams to which nothing happens."""
+    with _serve(bench) as server, closing(Writer(server)) as writer, closing(Streams(server, writer)) as streams:
+        writer.write("idle", 0)
+        streams.open(["idle"])
+        before = anon_mib(server.pid)
+        for _ in range(count):
+            streams.open(["idle"])
+        after = anon_mib(server.pid)
+    note = f"{(after - before) * 1024 / count:.1f} KiB per stream, should be under 20"
+    bound = at_most(before + count * 20 / 1024, "mib")
+    return Row(name, f"server with {count} idle SSE streams", mib=after, target=bound, note=note)
+
+
+def _room(bench: Bench, name: str) -> Row:
+    """A WebSocket room: everybody hears everybody else, nothing is lost."""
+    with _serve(bench) as server, closing(Writer(server)) as writer:
+        writer.put("room", {"durability": "ephemeral"})
+        sockets = [join(server, f"u{i:03}") for i in range(TALKERS)]
+        each = int(TALK_RATE * bench.seconds)
+        expected = each * TALKERS * (TALKERS - 1)
+        reader = os.fork()
+        if reader == 0:
+            listen(sockets, expected, bench.seconds + 60)
+        frames = [
+            client_frame({"op": "publish", "topic": "room", "return_seqs": False,
+                          "records": [{"node": f"u{i:03}", "data": {"packet": PAYLOAD}}]})
+            for i in range(TALKERS)
+        ]  # fmt: skip
+        begin, used = time.perf_counter(), cpu_s(server.pid)
+        for turn in range(each):
+            time.sleep(max(0.0, begin + turn / TALK_RATE - time.perf_counter()))
+            for sock, frame in zip(sockets, frames, strict=True):
+                sock.setblocking(True)
+                sock.sendall(frame)
+        _, status = os.waitpid(reader, 0)
+        took, used = time.perf_counter() - begin, cpu_s(server.pid) - used
+        for sock in sockets:
+            sock.close()
+    row = Row(name, f"WebSocket room of {TALKERS} talkers at {TALK_RATE} messages/s, ephemeral")
+    row.requests_s, row.records_s = each * TALKERS / took, expected / took
+    row.core, row.cpu_us = used / took, used / (each * TALKERS) * 1e6
+    row.note = ("loss 0" if status == 0 else "RECORDS WERE LOST") + f"; {bench.seconds:g} s of talk took {took:.1f} s"
+    return row
+
+
+def _quantiles(latencies_ns: list[int]) -> tuple[float, float]:
+    latencies_ns.sort()
+    return latencies_ns[len(latencies_ns) // 2] / 1e6, latencies_ns[int(len(latencies_ns) * 0.99)] / 1e6
+
+
+_tails: dict[int, bytes] = {}
+
+
+def read_on(key: selectors.SelectorKey) -> bytes:
+    """What a socket has, behind the end of what it had before: a seq may be cut between two reads."""
+    data = _tails.get(key.fd, b"") + key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
+    _tails[key.fd] = data[1 - len(SEQ) :]
+    return data
 
 
 class Writer:
@@ -71,6 +188,15 @@ class Writer:
         content = answer.read()
         assert answer.status in (200, 201), content
         return json.loads(content)
+
+    def put(self, topic: str, config: Any) -> None:
+        """Configure a topic."""
+        self.connection.request("PUT", f"/v0/topics/{topic}", json.dumps(config), {"Content-Type": "application/json"})
+        self.connection.getresponse().read()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
 
     def write(self, topic: str, data: Any) -> None:
         """Append one record."""
@@ -119,84 +245,6 @@ class Streams:
         self.selector.close()
 
 
-_tails: dict[int, bytes] = {}
-
-
-def read_on(key: selectors.SelectorKey) -> bytes:
-    """What a socket has, behind the end of what it had before: a seq may be cut between two reads."""
-    data = _tails.get(key.fd, b"") + key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
-    _tails[key.fd] = data[1 - len(SEQ) :]
-    return data
-
-
-def show(name: str, latencies_ns: list[int], extra: str = "") -> None:
-    """Print one line."""
-    latencies_ns.sort()
-    p50 = statistics.median(latencies_ns) / 1e6
-    p99 = latencies_ns[int(len(latencies_ns) * 0.99) - 1] / 1e6
-    print(f"{name:<62} p50 {p50:7.2f} ms  p99 {p99:7.2f} ms  {extra}", flush=True)
-
-
-def fan_out(count: int, topic_count: int) -> None:
-    """Write-to-deliver over `count` streams, each on one of `topic_count` topics."""
-    with pinned() as server:
-        writer = Writer(server)
-        topics = [f"fan{i}" for i in range(topic_count)]
-        for topic in topics:
-            writer.write(topic, 0)
-        streams = Streams(server, writer)
-        for i in range(count):
-            streams.open([topics[i % topic_count]])
-        latencies: list[int] = []
-        per_topic = count // topic_count
-        before, rounds = cpu_s(server.pid), ROUNDS if count >= 100 else 500
-        frames = 0
-        for i in range(rounds):
-            topic = topics[i % topic_count]
-            sent = time.perf_counter_ns()
-
-            def note(data: bytes, now: int, sent: int = sent) -> int:
-                found = data.count(SEQ)
-                latencies.extend([now - sent] * found)
-                return found
-
-            writer.write(topic, {"at": sent, "payload": PAYLOAD})
-            frames += streams.read_records(per_topic, 10, note)
-        used = cpu_s(server.pid) - before
-        cost = f"{used / frames * 1e6:6.1f} us CPU per delivered frame" if frames > 5_000 else ""
-        show(f"SSE, one record, {count} streams over {topic_count} topics", latencies, cost)
-        streams.close()
-
-
-def sustained(count: int, rate: int, seconds: float) -> None:
-    """POST latency while `count` streams are fed at `rate` records/s."""
-    with pinned() as server:
-        writer = Writer(server)
-        writer.write("fed", 0)
-        streams = Streams(server, writer)
-        for _ in range(count):
-            streams.open(["fed"])
-        reader = os.fork()
-        if reader == 0:
-            drain(streams, count * int(rate * seconds), seconds + 30)
-        latencies = []
-        begin, used = time.perf_counter(), cpu_s(server.pid)
-        for i in range(int(rate * seconds)):
-            due = begin + i / rate
-            time.sleep(max(0.0, due - time.perf_counter()))
-            start = time.perf_counter_ns()
-            writer.write("fed", {"i": i, "payload": PAYLOAD})
-            latencies.append(time.perf_counter_ns() - start)
-        took = time.perf_counter() - begin
-        used = cpu_s(server.pid) - used
-        _, status = os.waitpid(reader, 0)
-        assert status == 0, "the streams did not get every record"
-        show(
-            f"POST while {count} streams are fed {rate} records/s", latencies, f"server at {used / took:.0%} of a core"
-        )
-        streams.close()
-
-
 def drain(streams: Streams, want: int, deadline_s: float) -> None:
     """In a process of its own: read until every stream has everything, then exit."""
     try:
@@ -207,65 +255,17 @@ def drain(streams: Streams, want: int, deadline_s: float) -> None:
     os._exit(0)
 
 
-def idle_memory(count: int) -> None:
-    """Memory of streams to which nothing happens."""
-    with pinned() as server:
-        writer = Writer(server)
-        writer.write("idle", 0)
-        streams = Streams(server, writer)
-        streams.open(["idle"])
-        before = anon_kib(server.pid)
-        for _ in range(count):
-            streams.open(["idle"])
-        each = (anon_kib(server.pid) - before) / count
-        total = anon_kib(server.pid) // 1024
-        print(f"memory per idle SSE stream, {count} open{'':<22} {each:7.1f} KiB  server {total} MiB")
-        streams.close()
-
-
-def room(talkers: int, rate: int, seconds: float) -> None:
-    """A WebSocket room: everybody hears everybody else, nothing is lost."""
-    with pinned() as server:
-        writer = Writer(server)
-        connection = writer.connection
-        connection.request(
-            "PUT", "/v0/topics/room", b'{"durability":"ephemeral"}', {"Content-Type": "application/json"}
-        )
-        connection.getresponse().read()
-        sockets = [join(server, f"u{i:03}") for i in range(talkers)]
-        total = int(talkers * rate * seconds)
-        expected = total // talkers * (talkers - 1) * talkers
-        reader = os.fork()
-        if reader == 0:
-            selector = selectors.EpollSelector()
-            for sock in sockets:
-                sock.setblocking(False)
-                selector.register(sock, selectors.EVENT_READ)
-            got, end = 0, time.monotonic() + seconds + 60
-            while got < expected and time.monotonic() < end:
-                for key, _ in selector.select(1):
-                    got += read_on(key).count(SEQ)
-            os._exit(0 if got == expected else 1)
-        frames = [
-            client_frame(json.dumps({"op": "publish", "topic": "room", "return_seqs": False,
-                                     "records": [{"node": f"u{i:03}", "data": {"packet": PAYLOAD}}]}))
-            for i in range(talkers)
-        ]  # fmt: skip
-        begin, used = time.perf_counter(), cpu_s(server.pid)
-        for n in range(total):
-            if n % talkers == 0:
-                time.sleep(max(0.0, begin + n / (talkers * rate) - time.perf_counter()))
-            sockets[n % talkers].setblocking(True)
-            sockets[n % talkers].sendall(frames[n % talkers])
-        sent_s = time.perf_counter() - begin
-        _, status = os.waitpid(reader, 0)
-        took = time.perf_counter() - begin
-        used = cpu_s(server.pid) - used
-        loss = "loss 0" if status == 0 else "RECORDS WERE LOST"
-        print(
-            f"WebSocket room, {talkers} talkers at {rate} messages/s: {expected / took:,.0f} records/s delivered, "
-            f"{loss}, sent in {sent_s:.1f} s, delivered in {took:.1f} s, server at {used / took:.0%} of a core"
-        )
+def listen(sockets: list[socket.socket], expected: int, deadline_s: float) -> None:
+    """In a process of its own: count what the room hears, then exit."""
+    selector = selectors.EpollSelector()
+    _tails.clear()
+    for sock in sockets:
+        sock.setblocking(False)
+        selector.register(sock, selectors.EVENT_READ)
+    got, end = 0, time.monotonic() + deadline_s
+    while got < expected and time.monotonic() < end:
+        got += sum(read_on(key).count(SEQ) for key, _ in selector.select(1))
+    os._exit(0 if got == expected else 1)
 
 
 def join(server: ServerProcess, node: str) -> socket.socket:
@@ -284,30 +284,16 @@ def join(server: ServerProcess, node: str) -> socket.socket:
         "limit": 1000,
         "max_batch_bytes": 8 << 20,
     }
-    sock.sendall(client_frame(json.dumps(command)))
+    sock.sendall(client_frame(command))
     seen = b""
     while b"caught_up" not in seen:
         seen += sock.recv(65536)
     return sock
 
 
-def client_frame(text: str) -> bytes:
+def client_frame(command: Any) -> bytes:
     """A masked text frame; the mask of zeros leaves the payload as it is."""
-    payload = text.encode()
+    payload = json.dumps(command).encode()
     length = len(payload)
     head = struct.pack("!BB", 0x81, 0x80 | length) if length < 126 else struct.pack("!BBH", 0x81, 0x80 | 126, length)
     return head + b"\0\0\0\0" + payload
-
-
-def main() -> None:
-    """Print every figure."""
-    for count in (1, 10, 100, 1000):
-        fan_out(count, 1)
-    fan_out(1000, 100)
-    sustained(1000, 100, 5)
-    idle_memory(2_000)
-    room(100, 50, 5)
-
-
-if __name__ == "__main__":
-    main()
