@@ -1,0 +1,253 @@
+"""Queues and routers: jobs per second, what a long queue costs a claim, and what forwarding adds.
+
+Fifty workers each claim 8 jobs, ack them, and claim again, on a connection of their own, driven by one loop; the queue
+is filled before. `records/s` are jobs that were acked. `claim-1m` is the claim alone: its figure is the ratio between
+the p50 with a million jobs waiting and with ten thousand. `router-latency` is the time that a stream on the destination
+is behind one on the source, both of the same write.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+from bench import load, records
+from bench.bed import Bench, await_true, cpu_s
+from bench.delivery import SEQ, Streams, Writer
+from bench.row import Row, at_least, at_most
+from topics.testing import ServerProcess
+
+ROWS = (
+    "queue-disk", "queue-fsync", "queue-produce", "claim-1m",
+    "router-forward", "router-fan-10", "router-latency", "router-idle",
+)  # fmt: skip
+WORKERS, CLAIM = 50, 8
+IDLE_ROUTERS = 10_000
+_SEQS = re.compile(rb'"\$seq":(\d+)')
+
+
+def measure(bench: Bench) -> Iterator[Row]:
+    """Every row of queues and routers."""
+    if bench.wants("queue-disk"):
+        yield _work(bench, "queue-disk", "disk", at_least(60_000, "records_s"))
+    if bench.wants("queue-fsync"):
+        yield _work(bench, "queue-fsync", "fsync", at_least(15_000, "records_s"))
+    if bench.wants("queue-produce"):
+        with bench.server() as server:
+            records.create(server, "q", type="queue")
+            yield bench.measure("queue-produce", "POST one job, 64 connections", server, records.post("q"))
+    if bench.wants("claim-1m"):
+        yield _long_queue(bench)
+    if bench.wants("router-forward"):
+        yield _forward(bench, "router-forward", 1)
+    if bench.wants("router-fan-10"):
+        yield _forward(bench, "router-fan-10", 10)
+    if bench.wants("router-latency"):
+        yield _latency(bench)
+    if bench.wants("router-idle"):
+        yield _idle(bench)
+
+
+class Crew:
+    """Workers in a closed loop: claim, ack, claim. One connection each, one loop for all."""
+
+    def __init__(self, server: ServerProcess, workers: int, claim: int) -> None:
+        self._selector = selectors.EpollSelector()
+        self._claims = [_request("claim", b'{"node":"w%d","max":%d}' % (i, claim)) for i in range(workers)]
+        self._sockets = []
+        self.acked = 0
+        self.claims_ns: list[int] = []
+        for i in range(workers):
+            sock = socket.create_connection((server.host, server.port))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets.append(sock)
+            self._selector.register(sock, selectors.EVENT_READ, [i, True, b"", 0])
+
+    def run(self, seconds: float, ack: bool = True) -> float:
+        """Work for this long; the seconds it took."""
+        begin = time.perf_counter_ns()
+        end = begin + int(seconds * 1e9)
+        self.acked = 0
+        self.claims_ns = []
+        for key in list(self._selector.get_map().values()):
+            self._claim(key.fileobj, key.data)
+        busy = len(self._sockets)
+        while busy:
+            for key, _ in self._selector.select():
+                busy -= not self._read(key.fileobj, key.data, end, ack)
+        return (time.perf_counter_ns() - begin) / 1e9
+
+    def _claim(self, sock: socket.socket, state: list) -> None:
+        state[1] = True
+        state[3] = time.perf_counter_ns()
+        sock.send(self._claims[state[0]])
+
+    def _read(self, sock: socket.socket, state: list, end: int, ack: bool) -> bool:
+        """Take an answer and send the next request; whether there was one to send."""
+        buffer = state[2] = state[2] + sock.recv(262144)
+        at = buffer.find(b"\r\n\r\n")
+        if at < 0 or len(buffer) < at + 4 + load.content_length(buffer[:at]):
+            return True
+        assert buffer[9:12] == b"200", buffer
+        state[2] = b""
+        now = time.perf_counter_ns()
+        if state[1]:
+            self.claims_ns.append(now - state[3])
+            seqs = _SEQS.findall(buffer)
+            if not seqs:
+                return False
+            if ack:
+                state[1] = False
+                self.acked += len(seqs)
+                sock.send(_request("ack", b'{"node":"w%d","seqs":[%b]}' % (state[0], b",".join(seqs))))
+                return True
+        if now >= end:
+            return False
+        self._claim(sock, state)
+        return True
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._selector.close()
+        for sock in self._sockets:
+            sock.close()
+
+
+def _request(action: str, body: bytes) -> bytes:
+    return (
+        b"POST /v0/topics/q/%b HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        % (action.encode(), len(body), body)
+    )
+
+
+def _put(path: bytes, body: bytes) -> bytes:
+    head = b"PUT %b HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+    return head % (path, len(body), body)
+
+
+def _work(bench: Bench, name: str, durability: str, target: object) -> Row:
+    rows = []
+    for _ in range(bench.rounds):
+        with bench.server() as server:
+            records.create(server, "q", type="queue", durability=durability)
+            records.fill(server, "q", int(130_000 * bench.seconds))
+            with closing(Crew(server, WORKERS, CLAIM)) as crew:
+                used = cpu_s(server.pid)
+                took = crew.run(bench.seconds)
+                used = cpu_s(server.pid) - used
+            calls = 2 * len(crew.claims_ns)
+            row = Row(name, f"50 workers, claim 8 and ack 8, {durability}")
+            row.requests_s, row.records_s = calls / took, crew.acked / took
+            row.p50_ms, row.p99_ms = _quantiles(crew.claims_ns)
+            row.cpu_us, row.core = used / calls * 1e6, used / took
+            if row.core < 0.9:
+                row.note = f"one core alone: {crew.acked / used:,.0f} jobs/s"
+            rows.append(row)
+    row = sorted(rows, key=lambda each: each.records_s or 0)[len(rows) // 2]
+    row.target = target  # type: ignore[assignment]
+    return row
+
+
+def _long_queue(bench: Bench) -> Row:
+    medians = []
+    for count in (10_000, 1_000_000):
+        with bench.server() as server:
+            records.create(server, "q", type="queue")
+            records.fill(server, "q", count)
+            with closing(Crew(server, 1, CLAIM)) as crew:
+                crew.run(min(bench.seconds, 0.5), ack=False)
+            medians.append(statistics.median(crew.claims_ns))
+            p50_ms, p99_ms = _quantiles(crew.claims_ns)
+    row = Row("claim-1m", "claim 8, one worker, a million jobs waiting", target=at_most(1.5, "ratio"))
+    row.p50_ms, row.p99_ms, row.ratio = p50_ms, p99_ms, medians[1] / medians[0]
+    return row
+
+
+def _route(server: ServerProcess, name: str, source: str, dest: str) -> None:
+    answer = server.request("PUT", f"/v0/routers/{name}", json={"source": source, "dest": dest})
+    assert answer.status == 201, answer.body
+
+
+def _head(server: ServerProcess, topic: str) -> int:
+    head: int = server.request("GET", f"/v0/topics/{topic}?touch=false").json["head_seq"]
+    return head
+
+
+def _forward(bench: Bench, name: str, fan_out: int) -> Row:
+    """Batches of 100 into a source; what counts are the copies."""
+    with bench.server() as server:
+        records.create(server, "s")
+        for i in range(fan_out):
+            _route(server, f"r{i}", "s", f"d{i}")
+        row = bench.measure(
+            name,
+            f"POST batches of 100 into a source with {fan_out} routers",
+            server,
+            records.post("s", 100, 16),
+            records=100,
+        )
+        written = _head(server, "s")
+        await_true(lambda: _head(server, f"d{fan_out - 1}") == written, "everything is forwarded")
+    copied = (row.records_s or 0) * fan_out
+    row.note = f"{copied:,.0f} copies/s" + (f"; {row.note}" if row.note else "")
+    row.target = at_least(300_000, "records_s") if fan_out == 1 else None
+    return row
+
+
+def _latency(bench: Bench) -> Row:
+    """Both streams see the same write; how much later the one on the destination does."""
+    behind: list[int] = []
+    with bench.server() as server, closing(Writer(server)) as writer:
+        writer.write("s", 0)
+        _route(server, "r", "s", "d")
+        with closing(Streams(server, writer)) as at_source, closing(Streams(server, writer)) as at_dest:
+            at_source.open(["s"])
+            at_dest.open(["d"])
+            end = time.monotonic() + bench.seconds
+            while time.monotonic() < end:
+                seen: list[int] = []
+
+                def note(data: bytes, now: int, seen: list[int] = seen) -> int:
+                    seen.append(now)
+                    return data.count(SEQ)
+
+                writer.write("s", {"payload": "x" * 90})
+                at_source.read_records(1, 5, note)
+                at_dest.read_records(1, 5, note)
+                behind.append(seen[-1] - seen[0])
+    row = Row("router-latency", "stream on a destination behind one on its source", target=at_most(1.0, "p50_ms"))
+    row.p50_ms, row.p99_ms = _quantiles(behind)
+    row.requests_s = len(behind) / bench.seconds
+    return row
+
+
+def _idle(bench: Bench) -> Row:
+    """One-record writes elsewhere, with and without ten thousand routers that have nothing to do."""
+    costs = []
+    for routers in (0, IDLE_ROUTERS):
+        with bench.server(max_routers=0) as server:
+            records.create(server, "elsewhere")
+            bodies = (b'{"source":"s%d","dest":"d%d"}' % (i % 100, i) for i in range(routers))
+            requests = (_put(b"/v0/routers/r%d" % i, body) for i, body in enumerate(bodies))
+            load.fill(server.host, server.port, requests)
+            row = bench.measure(
+                "router-idle",
+                "POST one record beside 10,000 idle routers",
+                server,
+                records.post("elsewhere"),
+                rounds=bench.rounds,
+            )
+            costs.append(row.cpu_us or 0)
+    row.ratio = costs[1] / costs[0]
+    row.target = at_most(1.05, "ratio")
+    return row
+
+
+def _quantiles(times_ns: list[int]) -> tuple[float, float]:
+    cuts = statistics.quantiles(times_ns, n=100)
+    return cuts[49] / 1e6, cuts[98] / 1e6
