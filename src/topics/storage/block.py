@@ -304,6 +304,9 @@ class Block(Extent):
 
     def size_bytes(self, i: int, j: int) -> int:
         """What the records [i, j) count towards `bytes`, deleted or not."""
+        if i == 0 and j == self.n:
+            text_bytes: int = sum(HEADER.unpack_from(self.raw)[8:])
+            return text_bytes + RECORD_FRAMING_BYTES * j
         columns = self.columns
         total: int = columns.data_at[j] - columns.data_at[i] + RECORD_FRAMING_BYTES * (j - i)
         for at in (columns.node_at, columns.tag_at, columns.meta_at):
