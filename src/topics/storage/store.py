@@ -234,7 +234,7 @@ class Store:
 
     def shard_of(self, topic_id: int) -> Shard:
         """The shard that takes the topic's frames."""
-        return self.shards[shard_index(topic_id, self._shard_count)]
+        return self.shards[shard_index(topic_id, self._shard_count) if self._shard_count > 1 else 0]
 
     @property
     def pending(self) -> bool:
