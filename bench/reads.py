@@ -58,15 +58,16 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def await_sealed(data_dir: Path, at_least: int = 0) -> None:
-    """Wait until this many segments are on disk and no further one appears: the sealer is done."""
-    seen, since = -1, time.monotonic()
+    """Wait until this many segments are on disk and neither segments nor snapshots come or go any more."""
+    seen: set[str] = set()
+    since = time.monotonic()
 
     def quiet() -> bool:
         nonlocal seen, since
-        count = len(list((data_dir / "segments").rglob("*.data")))
-        if count != seen:
-            seen, since = count, time.monotonic()
-        return count >= at_least and time.monotonic() - since > QUIET_S
+        names = {path.name for path in (*(data_dir / "segments").rglob("*.data"), *(data_dir / "snapshots").iterdir())}
+        if names != seen:
+            seen, since = names, time.monotonic()
+        return len(names) >= at_least and time.monotonic() - since > QUIET_S
 
     await_true(quiet, "the sealer to be done", 300)
 
