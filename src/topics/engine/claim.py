@@ -52,8 +52,8 @@ class Claimer(ABC):
         """How many jobs are wanted now."""
 
     @abstractmethod
-    def took(self, lease: Lease) -> None:
-        """A job was leased to this claimer; `deliver` follows, at once or when the lease is durable."""
+    def took(self, leases: list[Lease]) -> None:
+        """Jobs were leased to this claimer; `deliver` follows, at once or when the lease is durable."""
 
     @abstractmethod
     def deliver(self, jobs: list[Job], ready: int) -> None:
@@ -95,7 +95,7 @@ class Claim(Claimer):
         """All of it, until it is served."""
         return 0 if self.done or self.served else self.max
 
-    def took(self, lease: Lease) -> None:
+    def took(self, leases: list[Lease]) -> None:
         """Want nothing more."""
         self.served = True
 
@@ -162,14 +162,20 @@ def deal(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candidat
 def job_text(block: Block, i: int, lease: Lease) -> bytes:
     """Record i of a Block as the claimed job that a worker reads; `data` and `meta` are the bytes that were sent."""
     bits = block.bits
-    if block.n == 1 and not bits & (HAS_NODE | HAS_TAG | HAS_META):
+    if not bits & (HAS_NODE | HAS_TAG | HAS_META):
+        if block.n == 1:
+            ts, data = block.first_ts, block.raw[_SINGLE_DATA_AT:-8]
+        else:
+            columns = block.columns
+            at = columns.data_at
+            ts, data = columns.ts[i], block.raw[at[i] : at[i + 1]]
         return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d,"deliveries":%d,"data":%b}' % (
             lease.seq,
             lease.id,
             lease.due_ms,
-            block.first_ts,
+            ts,
             lease.deliveries,
-            block.raw[_SINGLE_DATA_AT:-8],
+            data,
         )
     tag = block.tag(i) if bits & HAS_TAG else None
     meta = block.meta(i) if bits & HAS_META else None

@@ -329,20 +329,33 @@ class Log:
 
     def delete_seqs(self, seqs: Iterable[int]) -> list[int]:
         """Delete these records; the ascending seqs of those that were live."""
-        gone = []
-        for seq in sorted(seqs):
-            if not self.start <= seq <= self.head:
-                continue
-            k = self.index_of(seq)
-            if k == len(self.entries) or self.entries[k].first_seq > seq:
-                continue
-            i = seq - self.entries[k].first_seq
-            live, size = self.entries[k].delete(i, i + 1)
-            if live:
-                gone.append(seq)
-                self._add(-live, -size)
+        gone: list[int] = []
+        ordered = sorted(seqs)
+        at = 0
+        while at < len(ordered):
+            # A run of consecutive seqs is one step per entry that holds it.
+            first = ordered[at]
+            end = at + 1
+            while end < len(ordered) and ordered[end] - ordered[end - 1] <= 1:
+                end += 1
+            self._delete_run(max(first, self.start), min(ordered[end - 1], self.head), gone)
+            at = end
         self._settle()
         return gone
+
+    def _delete_run(self, first: int, last: int, gone: list[int]) -> None:
+        while first <= last:
+            k = self.index_of(first)
+            if k == len(self.entries) or self.entries[k].first_seq > last:
+                return
+            entry = self.entries[k]
+            first_seq = entry.first_seq
+            i, j = max(0, first - first_seq), min(entry.n, last + 1 - first_seq)
+            for a, b in list(entry.live_runs(i, j)):
+                live, size = entry.delete(a, b)
+                gone.extend(range(first_seq + a, first_seq + b))
+                self._add(-live, -size)
+            first = first_seq + j
 
     def _settle(self) -> None:
         """Move `start` to the first live record and drop what lies before it."""

@@ -4,8 +4,9 @@ The jobs are the topic's log and nothing else. What is kept here is what the log
 delivered or delayed, the freelist of jobs to be delivered again, and the claim cursor `fresh`, behind which no job was
 ever delivered. So a queue of a million waiting jobs costs nothing here, and a claim costs as much as the jobs it takes.
 
-The times at which leases run out and delays end are in two heaps. An entry is not removed when it loses its meaning (an
-ack, an extend): it is recognised as stale when it comes up, and the heap is built anew once most of it is stale.
+The times at which leases run out and delays end are in two heaps, with one entry for all jobs of a call. An entry is
+not removed when it loses its meaning (an ack, an extend): it is recognised as stale when it comes up, and the heap is
+built anew once most of it is stale.
 
 `ready` = live records - `in_flight` - `delayed` at every moment that `advance` was called for, because a record that
 leaves the log in any way takes its Lease with it: an ack or a delete by tag names the seqs (`forget`), and what a cap,
@@ -48,6 +49,58 @@ if TYPE_CHECKING:
     from topics.storage.block import Extent
 
 STALE_SLACK: Final = 1024
+
+
+class Timetable:
+    """Leases by the time at which something happens to those that are in `state`."""
+
+    __slots__ = ("_entries", "_noted", "_serial", "_state")
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+        # The serial stands between, so that lists are never compared.
+        self._entries: list[tuple[int, int, list[Lease]]] = []
+        self._serial = 0
+        self._noted = 0
+
+    def __len__(self) -> int:
+        """How many leases are noted, stale ones included."""
+        return sum(len(leases) for _, _, leases in self._entries)
+
+    def add(self, due_ms: int, leases: list[Lease], all_leases: dict[int, Lease]) -> None:
+        """Note leases whose `due_ms` this is; `all_leases` are those of the queue."""
+        self._noted += len(leases)
+        if self._noted > 2 * len(all_leases) + STALE_SLACK:
+            self._rebuild(all_leases)
+        self._serial += 1
+        heapq.heappush(self._entries, (due_ms, self._serial, leases))
+
+    def _rebuild(self, all_leases: dict[int, Lease]) -> None:
+        by_time: dict[int, list[Lease]] = {}
+        for lease in all_leases.values():
+            if lease.state is self._state:
+                by_time.setdefault(lease.due_ms, []).append(lease)
+        self._entries = sorted((due_ms, 0, leases) for due_ms, leases in by_time.items())
+        self._noted = sum(map(len, by_time.values()))
+
+    def take(self, now_ms: int) -> list[Lease]:
+        """The leases that are due at `now_ms`, which are noted no longer."""
+        due: list[Lease] = []
+        while self._entries and self._entries[0][0] <= now_ms:
+            due_ms, _, leases = heapq.heappop(self._entries)
+            self._noted -= len(leases)
+            due += [lease for lease in leases if lease.state is self._state and lease.due_ms == due_ms]
+        return due
+
+    def first_ms(self) -> int | None:
+        """The first time at which a lease is due, or None."""
+        while self._entries:
+            due_ms, _, leases = self._entries[0]
+            if any(lease.state is self._state and lease.due_ms == due_ms for lease in leases):
+                return due_ms
+            heapq.heappop(self._entries)
+            self._noted -= len(leases)
+        return None
 
 
 class Candidate:
@@ -105,8 +158,8 @@ class Queue:
         self.in_flight = 0
         self.delayed = 0
         self.dead_lettered = 0
-        self._deadlines: list[tuple[int, int]] = []
-        self._delays: list[tuple[int, int]] = []
+        self._deadlines = Timetable(LEASED)
+        self._delays = Timetable(DELAYED)
         # Seqs that may have a Lease, lowest first: what a floor that moves has to look at.
         self._order: list[int] = []
         self._floor = 1
@@ -120,34 +173,21 @@ class Queue:
         """Take the steps that time has made due, and forget jobs that are below the floor."""
         if self.log.start > self._floor:
             self.trim()
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] < now_ms:
-            due_ms, seq = heapq.heappop(deadlines)
-            lease = self.leases.get(seq)
-            if lease is not None and lease.state is LEASED and lease.due_ms == due_ms:
+        # A lease that is noted twice for the same time takes its step once.
+        for lease in self._deadlines.take(now_ms - 1):
+            if lease.state is LEASED:
                 self._step(lease, LAPSE)
-        delays = self._delays
-        while delays and delays[0][0] <= now_ms:
-            due_ms, seq = heapq.heappop(delays)
-            lease = self.leases.get(seq)
-            if lease is not None and lease.state is DELAYED and lease.due_ms == due_ms:
+        for lease in self._delays.take(now_ms):
+            if lease.state is DELAYED:
                 self._step(lease, FALL_DUE)
 
     def next_due_ms(self) -> int | None:
         """When `advance` will next make a job ready, or None."""
-        while self._deadlines and not self._is_current(LEASED, *self._deadlines[0]):
-            heapq.heappop(self._deadlines)
-        while self._delays and not self._is_current(DELAYED, *self._delays[0]):
-            heapq.heappop(self._delays)
         # A lease runs out strictly behind its deadline, a delay ends at its time.
-        times = [self._deadlines[0][0] + 1] if self._deadlines else []
-        if self._delays:
-            times.append(self._delays[0][0])
-        return min(times, default=None)
-
-    def _is_current(self, state: str, due_ms: int, seq: int) -> bool:
-        lease = self.leases.get(seq)
-        return lease is not None and lease.state is state and lease.due_ms == due_ms
+        lapse_ms, due_ms = self._deadlines.first_ms(), self._delays.first_ms()
+        if lapse_ms is None:
+            return due_ms
+        return lapse_ms + 1 if due_ms is None else min(lapse_ms + 1, due_ms)
 
     # Choosing
 
@@ -183,18 +223,22 @@ class Queue:
 
     # The steps
 
-    def lease(self, job: Candidate, node: str, id: int, deadline_ms: int) -> Lease:
-        """Hand a job out."""
-        lease = job.lease
-        if lease is None:
-            lease = self._enter(job.seq)
-            self.fresh = max(self.fresh, job.seq + 1)
-        self._step(lease, CLAIM)
-        lease.deliveries += 1
-        lease.node = node
-        lease.id = id
-        self._until(lease, deadline_ms)
-        return lease
+    def lease(self, jobs: list[Candidate], node: str, first_id: int, deadline_ms: int) -> list[Lease]:
+        """Hand jobs out, under the ids `first_id` and following."""
+        leased = []
+        for id, job in enumerate(jobs, first_id):
+            lease = job.lease
+            if lease is None:
+                lease = self._enter(job.seq)
+                self.fresh = max(self.fresh, job.seq + 1)
+            self._step(lease, CLAIM)
+            lease.deliveries += 1
+            lease.node = node
+            lease.id = id
+            lease.due_ms = deadline_ms
+            leased.append(lease)
+        self._deadlines.add(deadline_ms, leased, self.leases)
+        return leased
 
     def prune_free(self) -> None:
         """Drop what a pass has taken from the front of the freelist."""
@@ -212,29 +256,30 @@ class Queue:
             return None
         return lease
 
-    def give_back(self, lease: Lease, due_ms: int, now_ms: int) -> None:
-        """Nack: the job is ready again at `due_ms`."""
-        if due_ms > now_ms:
-            self._step(lease, NACK_LATER)
-            self._until(lease, due_ms)
-        else:
-            self._step(lease, NACK)
+    def give_back(self, leases: list[Lease], due_ms: int, now_ms: int) -> None:
+        """Nack: the jobs are ready again at `due_ms`."""
+        later = due_ms > now_ms
+        for lease in leases:
+            self._step(lease, NACK_LATER if later else NACK)
+        if later:
+            self._until(leases, due_ms)
 
     def release(self, lease: Lease) -> None:
         """The stream that the job was pushed to is gone."""
         self._step(lease, RELEASE)
 
-    def extend(self, lease: Lease, deadline_ms: int) -> None:
+    def extend(self, leases: list[Lease], deadline_ms: int) -> None:
         """The holder needs until `deadline_ms`."""
-        self._step(lease, EXTEND)
-        self._until(lease, deadline_ms)
+        for lease in leases:
+            self._step(lease, EXTEND)
+        self._until(leases, deadline_ms)
 
     def delay(self, seq: int, due_ms: int) -> None:
         """Hide a job that was just produced until `due_ms`."""
         lease = self._enter(seq)
         lease.state = DELAYED
         self.delayed += 1
-        self._until(lease, due_ms)
+        self._until([lease], due_ms)
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
@@ -277,37 +322,34 @@ class Queue:
             # A lapsed job is in the freelist already.
             self.free.append(lease.seq)
 
-    def _until(self, lease: Lease, due_ms: int) -> None:
-        lease.due_ms = due_ms
-        heap = self._deadlines if lease.state is LEASED else self._delays
-        heapq.heappush(heap, (due_ms, lease.seq))
-        if len(heap) > 2 * len(self.leases) + STALE_SLACK:
-            state = lease.state
-            heap[:] = [(each.due_ms, each.seq) for each in self.leases.values() if each.state is state]
-            heapq.heapify(heap)
+    def _until(self, leases: list[Lease], due_ms: int) -> None:
+        if leases:
+            for lease in leases:
+                lease.due_ms = due_ms
+            table = self._deadlines if leases[0].state is LEASED else self._delays
+            table.add(due_ms, leases, self.leases)
 
     # Restart
 
     def apply(self, event: Event) -> None:
         """Take over an event of the leases log; what it says of jobs that are gone is put right by `reconcile`."""
         if isinstance(event, Claimed):
-            for i, seq in enumerate(event.seqs):
-                lease = self._restored(seq, LEASED)
+            claimed = [self._restored(seq, LEASED) for seq in event.seqs]
+            for i, lease in enumerate(claimed):
                 lease.node = event.node
                 lease.id = event.first_id + i
                 lease.deliveries = event.deliveries[i]
-                self._until(lease, event.deadline_ms)
+            self._until(claimed, event.deadline_ms)
         elif isinstance(event, Released):
-            for seq in event.seqs:
-                lease = self._restored(seq, DELAYED if event.due_ms > event.ts else FREE)
+            released = [self._restored(seq, DELAYED if event.due_ms > event.ts else FREE) for seq in event.seqs]
+            for lease in released:
                 lease.node = ""
-                if lease.state is DELAYED:
-                    self._until(lease, event.due_ms)
-                else:
-                    self.free.append(seq)
+            if event.due_ms > event.ts:
+                self._until(released, event.due_ms)
+            else:
+                self.free.extend(event.seqs)
         elif isinstance(event, Extended):
-            for seq in event.seqs:
-                self._until(self._restored(seq, LEASED), event.deadline_ms)
+            self._until([self._restored(seq, LEASED) for seq in event.seqs], event.deadline_ms)
         else:
             assert isinstance(event, Acked)
             self.forget(event.seqs)
@@ -364,7 +406,7 @@ class Queue:
             lease = self._restored(seq, _STATES[name])
             lease.node, lease.id, lease.deliveries = node, id, deliveries
             if lease.state is LEASED or lease.state is DELAYED:
-                self._until(lease, due_ms)
+                self._until([lease], due_ms)
         self.fresh = state.fresh
         self.free = deque(state.free)
 

@@ -330,11 +330,11 @@ class Queues:
         receipt = Receipt(None, None, None) if config.leases_durable else None
         self._log(topic, event, receipt)
         self._last_id += len(hand)
-        jobs = []
-        for id, job in enumerate(hand, first_id):
-            lease = queue.lease(job, claimer.node, id, deadline_ms)
-            claimer.took(lease)
-            jobs.append(Job(lease, job_text(job.entry.block(), job.index, lease)))
+        leases = queue.lease(hand, claimer.node, first_id, deadline_ms)
+        claimer.took(leases)
+        jobs = [
+            Job(lease, job_text(job.entry.block(), job.index, lease)) for job, lease in zip(hand, leases, strict=True)
+        ]
         if receipt is not None and receipt.done:
             receipt = None
         return jobs, receipt
@@ -423,8 +423,7 @@ class Queues:
         due_ms = now + min(request.delay_ms, DELAY_MS_MAX)
         receipt = Receipt(None, on_done, context)
         logged = self._log_held(topic, held, Released(request.node, _seqs(held), due_ms, now), receipt)
-        for lease in held:
-            queue.give_back(lease, due_ms, now)
+        queue.give_back(held, due_ms, now)
         queue.advance(now)
         receipt.result = NackedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
         self.stir(topic)
@@ -437,8 +436,7 @@ class Queues:
         deadline_ms = now + clamp_lease_ms(request.lease_ms)
         receipt = Receipt(None, on_done, context)
         logged = self._log_held(topic, held, Extended(request.node, _seqs(held), deadline_ms, now), receipt)
-        for lease in held:
-            queue.extend(lease, deadline_ms)
+        queue.extend(held, deadline_ms)
         deadlines = {str(lease.seq): deadline_ms for lease in held}
         receipt.result = ExtendedJobs(name, len(held), skipped, deadlines)
         self.stir(topic)

@@ -44,10 +44,11 @@ class Worker(Claimer):
         """How many jobs are missing to `max`."""
         return 0 if self.closed or self.paused else self.max - len(self.held)
 
-    def took(self, lease: Lease) -> None:
-        """Hold a job from the moment it is leased."""
-        self.held[lease.seq] = lease
-        lease.worker = self
+    def took(self, leases: list[Lease]) -> None:
+        """Hold jobs from the moment they are leased."""
+        for lease in leases:
+            self.held[lease.seq] = lease
+            lease.worker = self
 
     def deliver(self, jobs: list[Job], ready: int) -> None:
         """Push these jobs."""
