@@ -18,7 +18,7 @@ from bench.reads import await_sealed
 from bench.row import Row
 
 ROWS = ("checkpoint-none", "checkpoint-load")
-EVERY_BYTES = 8 << 20
+EVERY_BYTES = 3 << 20
 NO_CHECKPOINT = 1 << 40
 
 
