@@ -38,7 +38,6 @@ from topics.engine.lease import (
     NACK_LATER,
     READY,
     RELEASE,
-    REMOVE,
     TRANSITIONS,
     Lease,
 )
@@ -229,15 +228,21 @@ class Queue:
         for id, job in enumerate(jobs, first_id):
             lease = job.lease
             if lease is None:
-                lease = self._enter(job.seq)
-                self.fresh = max(self.fresh, job.seq + 1)
-            self._step(lease, CLAIM)
+                seq = job.seq
+                lease = self.leases[seq] = Lease(seq, LEASED)
+                heapq.heappush(self._order, seq)
+                self.in_flight += 1
+                if seq >= self.fresh:
+                    self.fresh = seq + 1
+            else:
+                self._step(lease, CLAIM)
             lease.deliveries += 1
             lease.node = node
             lease.id = id
             lease.due_ms = deadline_ms
             leased.append(lease)
         self._deadlines.add(deadline_ms, leased, self.leases)
+        self._keep_order_short()
         return leased
 
     def prune_free(self) -> None:
@@ -283,11 +288,19 @@ class Queue:
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
-        leases = self.leases
+        # REMOVE leads from every state to the same one, so that this needs no look at the table.
+        pop = self.leases.pop
         for seq in seqs:
-            lease = leases.get(seq)
-            if lease is not None:
-                self._step(lease, REMOVE)
+            lease = pop(seq, None)
+            if lease is None:
+                continue
+            if lease.state is LEASED:
+                self.in_flight -= 1
+                if lease.worker is not None:
+                    lease.worker.lost(lease)
+            elif lease.state is DELAYED:
+                self.delayed -= 1
+            lease.state = GONE
 
     def trim(self) -> None:
         """Everything below the floor has left the log."""
@@ -299,9 +312,12 @@ class Queue:
     def _enter(self, seq: int) -> Lease:
         lease = self.leases[seq] = Lease(seq)
         heapq.heappush(self._order, seq)
+        self._keep_order_short()
+        return lease
+
+    def _keep_order_short(self) -> None:
         if len(self._order) > 2 * len(self.leases) + STALE_SLACK:
             self._order = sorted(self.leases)
-        return lease
 
     def _step(self, lease: Lease, step: str) -> None:
         before = lease.state
