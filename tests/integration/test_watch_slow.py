@@ -58,9 +58,14 @@ def test_client_that_stops_reading_is_ended_and_loses_nothing(impatient: Api) ->
     got = [seq for event in seen if event.kind == "record" for seq in event.seqs]
     assert got == list(range(1, len(got) + 1))
     assert len(got) < total, "the client was never behind: the test shows nothing"
-    with Events(api, url, last_event_id=stuck.last_id) as resumed:
-        rest = [record["$seq"] for record in resumed.records(total - got[-1])]
-    assert rest == list(range(got[-1] + 1, total + 1)), "the resume neither skips nor repeats what was taken"
+    last_id = stuck.last_id
+    while got[-1] < total:
+        # A machine under load may make this client slow once more; then it comes back once more.
+        with Events(api, url, last_event_id=last_id) as resumed:
+            while got[-1] < total and (event := resumed.next_or_end()) is not None:
+                got += event.seqs if event.kind == "record" else []
+            last_id = resumed.last_id or last_id
+    assert got == list(range(1, total + 1)), "a resume neither skips nor repeats what was processed"
 
 
 def test_session_of_a_cut_client_stands_where_its_socket_did(impatient: Api) -> None:
