@@ -91,7 +91,7 @@ class Principal:
 class Keys:
     """The keys of a server, as digests."""
 
-    __slots__ = ("anyone", "_by_digest")
+    __slots__ = ("_by_digest", "anyone")
 
     def __init__(self, entries: str = "") -> None:
         """Parse the value of `TOPICS_API_KEYS`; raises `BadSettings` on the first entry that is malformed."""

@@ -148,11 +148,8 @@ class Connection(asyncio.Protocol):
                 self._app.handle(exchange)
             except Exception as error:
                 self._failed(exchange, error)
-            if self.current is not exchange:
-                self.read_deadline = self.connections.idle_deadline
-            else:
-                # Nothing is left to parse, so the answer has nothing to carry on with: `waiting` stays false.
-                self.read_deadline = NEVER
+            # Where the answer is still to come, nothing is left to parse: `waiting` stays false, `expire` renews this.
+            self.read_deadline = self.connections.idle_deadline
         elif self._intake.phase != DEAF:
             self._intake.feed(data)
             self._take()
@@ -325,6 +322,8 @@ class Connection(asyncio.Protocol):
             limit = self._limits.header_timeout_ms
             error = RequestTimeout("The head took too long to arrive.", limit="header_timeout_ms", max=limit)
             self._turn_away(error)
+        elif self.current is not None:
+            self.read_deadline = self.connections.idle_deadline
         elif self._linger_left < 0:
             self.close()
         elif self.unsent_bytes:

@@ -156,7 +156,8 @@ class Connections:
         deadline = loop.time() + timeout_s
         for connection in [each for each in self.live if not each.idle]:
             connection.wind_up()
-        while any(not each.idle for each in self.live) and loop.time() < deadline:
+        # Polled: it ends with any of many answers, and only once in a server's life.
+        while any(not each.idle for each in self.live) and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_S)
         for connection in list(self.live):
             connection.wind_up()

@@ -184,8 +184,6 @@ class Exchange:
             connection.write(response)
             if connection.waiting:
                 connection.carry_on()
-            else:
-                connection.read_deadline = connection.connections.idle_deadline
         else:
             connection.deliver(self, response)
         if self.on_over is not None:
