@@ -45,7 +45,7 @@ from topics.engine.lease_event import Acked, Claimed, Event, Extended, Released
 
 if TYPE_CHECKING:
     from topics.engine.log import Log
-    from topics.storage.block import Extent
+    from topics.storage.block import Block, Extent
 
 STALE_SLACK: Final = 1024
 
@@ -105,7 +105,9 @@ class Timetable:
 class Candidate:
     """A job that a pass may hand out, and where its record is."""
 
-    __slots__ = ("entry", "index", "lease", "seq")
+    __slots__ = ("block", "entry", "index", "lease", "seq")
+
+    block: Block
 
     def __init__(self, seq: int, entry: Extent, index: int, lease: Lease | None) -> None:
         self.seq = seq
@@ -117,6 +119,17 @@ class Candidate:
     def deliveries(self) -> int:
         """How often the job was delivered so far."""
         return 0 if self.lease is None else self.lease.deliveries
+
+
+def fetch(jobs: list[Candidate]) -> list[Candidate]:
+    """The jobs with their Blocks at hand; raises Miss or Corrupt where one cannot be had."""
+    entry: Extent | None = None
+    for job in jobs:
+        if job.entry is not entry:
+            entry = job.entry
+            block = entry.block()
+        job.block = block
+    return jobs
 
 
 class QueueImage(msgspec.Struct, array_like=True):

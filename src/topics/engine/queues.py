@@ -22,7 +22,7 @@ from topics.engine.derive import derive
 from topics.engine.lease import LAPSED, Lease, lease_number
 from topics.engine.lease_event import Acked, Buried, Claimed, Event, Extended, Released
 from topics.engine.line import Line
-from topics.engine.queue import Candidate, Queue
+from topics.engine.queue import Candidate, Queue, fetch
 from topics.engine.queue_requests import (
     DELAY_MS_MAX,
     WAIT_MS_MAX,
@@ -289,24 +289,19 @@ class Queues:
         """Up to `wanted` jobs; those that were delivered too often go to the dead letters on the way."""
         config = topic.config
         if not config.max_deliveries or config.dead_letter is None:
-            jobs = queue.choose(wanted)
-            for job in jobs:
-                job.entry.block()
-            return jobs
+            return fetch(queue.choose(wanted))
         jobs, dead = [], []
         for job in queue.candidates() if wanted else ():
             if job.deliveries >= config.max_deliveries:
                 dead.append(job)
             else:
-                job.entry.block()
                 jobs.append(job)
                 if len(jobs) == wanted:
                     break
+        fetch(jobs)
         if dead and not self._bury(topic, queue, dead, now):
             # There is no way to the dead-letter topic: it may not be created, so the jobs go on being delivered.
-            jobs = queue.choose(wanted)
-            for job in jobs:
-                job.entry.block()
+            return fetch(queue.choose(wanted))
         return jobs
 
     def _lease(
@@ -332,9 +327,7 @@ class Queues:
         self._last_id += len(hand)
         leases = queue.lease(hand, claimer.node, first_id, deadline_ms)
         claimer.took(leases)
-        jobs = [
-            Job(lease, job_text(job.entry.block(), job.index, lease)) for job, lease in zip(hand, leases, strict=True)
-        ]
+        jobs = [Job(lease, job_text(job.block, job.index, lease)) for job, lease in zip(hand, leases, strict=True)]
         if receipt is not None and receipt.done:
             receipt = None
         return jobs, receipt

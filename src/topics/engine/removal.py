@@ -44,7 +44,8 @@ def remove(
         if topic.queue is not None:
             topic.queue.forget(gone)
     if topic.segments:
-        topic.drop_dead_segments()
+        first_seq = seqs[0] if seqs else 0
+        topic.drop_dead_segments(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
     return deleted, logged
 
 

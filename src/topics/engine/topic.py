@@ -8,6 +8,7 @@ it is the epoch of DESIGN §5.5.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,10 @@ logger = logging.getLogger("topics.topic")
 CEILING_STEP_MIN: Final = 16_384
 
 Listener = Callable[["Topic"], None]
+
+
+def _first_seq(segment: Segment) -> int:
+    return segment.first_seq
 
 
 class Topic:
@@ -179,9 +184,11 @@ class Topic:
             assert self.shelf is not None
             self.shelf.segments.drop(self.segments.pop(0))
 
-    def drop_dead_segments(self) -> None:
-        """Drop every segment whose records are all deleted, wherever it stands (DESIGN §7.4)."""
-        for segment in [segment for segment in self.segments if not segment.live]:
+    def drop_dead_segments(self, first_seq: int, last_seq: int) -> None:
+        """Drop every segment among those that hold these seqs whose records are all deleted (DESIGN §7.4)."""
+        i = max(0, bisect_right(self.segments, first_seq, key=_first_seq) - 1)
+        j = bisect_right(self.segments, last_seq, key=_first_seq)
+        for segment in [segment for segment in self.segments[i:j] if not segment.live]:
             assert self.shelf is not None
             self.log.replace(segment.first_seq, segment.last_seq, [])
             self.segments.remove(segment)
