@@ -9,8 +9,9 @@ Rules:
    `current`'s waits in its exchange. At most `PIPELINE_MAX` exchanges are outstanding, and those behind `current` hold
    at most about `PIPELINE_MAX_BYTES`; beyond that, and while the client does not read its answers, nothing more is
    parsed and reading stops.
-2. A message that repeats the last head byte for byte, and is complete in one read, is dispatched by `data_received`
-   itself: no parser, no `App.resolve`, one `Exchange`. `Intake` says which bytes repeat.
+2. A message that repeats an earlier head of the connection byte for byte, and is complete in one read, is dispatched
+   by `data_received` itself: no parser, no `App.resolve`, one `Exchange`. `Intake` says which heads may repeat; up to
+   `KNOWN_HEADS_MAX` of them are kept, and none beyond the connection.
 3. After a refusal that leaves input unread, the answer carries `Connection: close`, the sending side is shut, and what
    the client still sends is thrown away for a while (bounded in bytes and time): closing at once would make the kernel
    reset the connection, and the reset would destroy the answer before the client has read it.
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 PIPELINE_MAX: Final = 64
 PIPELINE_MAX_BYTES: Final = 1024 * 1024
 GATHER_MAX_BYTES: Final = 64 * 1024
+KNOWN_HEADS_MAX: Final = 64
 LINGER_MS: Final = 2_000
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
 NEVER: Final = float("inf")
@@ -59,7 +61,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_app", "_barrier", "_eof", "_gathered", "_gathered_bytes", "_gathering", "_head", "_head_bytes", "_held",
-        "_held_bytes", "_intake", "_limits", "_linger_left", "_lost", "_message_bytes", "_message_deadline",
+        "_held_bytes", "_intake", "_known", "_limits", "_linger_left", "_lost", "_message_bytes", "_message_deadline",
         "_reading_paused", "_ready", "_refused", "_renewals", "_stream", "_taking", "_unsent_mark", "_upgraded",
         "connections", "current", "queue", "read_deadline", "transport", "waiting", "write", "write_deadline",
         "write_paused",
@@ -98,6 +100,7 @@ class Connection(asyncio.Protocol):
         )
         self._head: Head = UNREADABLE
         self._head_bytes = b""
+        self._known: dict[bytes, Head] = {}
         self._message_bytes = -1
         self._ready = False
         self._taking = False
@@ -136,13 +139,19 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
-        if (
-            self._ready
-            and len(data) == self._message_bytes
-            and self.current is None
-            and data.startswith(self._head_bytes)
-        ):
-            head = self._head
+        head: Head | None = None
+        if self._ready and self.current is None:
+            if len(data) == self._message_bytes and data.startswith(self._head_bytes):
+                head = self._head
+            else:
+                head_bytes = data[: data.find(b"\r\n\r\n") + 4]
+                head = self._known.get(head_bytes)
+                if head is not None:
+                    if len(data) == head.raw_bytes + (head.content_length or 0):
+                        self._head, self._head_bytes, self._message_bytes = head, head_bytes, len(data)
+                    else:
+                        head = None
+        if head is not None:
             self.current = exchange = Exchange(self, head, data[head.raw_bytes :], perf_counter_ns())
             try:
                 self._app.handle(exchange)
@@ -403,6 +412,10 @@ class Connection(asyncio.Protocol):
             self._message_deadline = self.connections.after(timeout_ms)
         if intake.phase == IDLE:
             self._head_bytes, self._head = intake.repeated
+            if self._head_bytes:
+                if len(self._known) >= KNOWN_HEADS_MAX:
+                    self._known.clear()
+                self._known[self._head_bytes] = self._head
             self._message_bytes = self._head.raw_bytes + (self._head.content_length or 0) if self._head_bytes else -1
             self._ready = intake.clean and not (outstanding or blocked or self.connections.draining)
             self.read_deadline = NEVER if outstanding else self.connections.idle_deadline
