@@ -44,7 +44,7 @@ class UpkeepSettings(Struct, frozen=True):
     segment_max_age_ms: int = 3_600_000
     hot_retain_segments: int = 4
     hot_retain_bytes: int = 0
-    checkpoint_wal_bytes: int = 256 << 20
+    checkpoint_wal_bytes: int = 128 << 20
 
 
 class Upkeep:
