@@ -19,7 +19,7 @@ from topics.clock import Clock
 from topics.engine import batch as batches
 from topics.engine import config as configs
 from topics.engine import extra as extras
-from topics.engine import requests
+from topics.engine import requests, room
 from topics.engine.config import ConfigPatch, TopicConfig
 from topics.engine.dedupe import Dedupe, Remembered
 from topics.engine.difference import Difference, Window, read
@@ -36,11 +36,7 @@ from topics.engine.tags import parse_match
 from topics.engine.ticket import OnDone, Receipt, Ticket
 from topics.engine.topic import Topic
 from topics.errors import (
-    HeadMismatch,
     InvalidRequest,
-    RecordTooLarge,
-    Throttled,
-    TopicFull,
     TopicNotEmpty,
     TopicNotFound,
     TopicsError,
@@ -170,19 +166,8 @@ class Engine:
         check_topic_name(name)
         return self._create(name, configs.DEFAULTS, None)
 
-    def check_topic_count(self, added: int) -> None:
-        """Raise Throttled where so many more topics are too many."""
-        limits = self.limits
-        if 0 < limits.max_topics < len(self.topics) + added and added:
-            raise Throttled(
-                f"there are {limits.max_topics} topics already; delete one or raise TOPICS_MAX_TOPICS",
-                retry_after_ms=RETRY_AFTER_MS,
-                limit="max_topics",
-                max=limits.max_topics,
-            )
-
     def _create(self, name: str, config: TopicConfig, receipt: Receipt | None) -> Topic:
-        self.check_topic_count(1)
+        room.check_topics(self, 1)
         topic = Topic(name, self.next_topic_id, config, self.totals, self.shelf)
         topic.created_ts = self.clock.now_ms()
         create = frames.Create(name, msgspec.json.encode(config), topic.created_ts)
@@ -315,9 +300,9 @@ class Engine:
         created: Receipt | None = None
         if topic is None:
             config = self._config_for_create(name, write)
-            self._check_head(name, 0, write)
-            _check_fits(config, n, batch.size_bytes)
-            self._check_quota(batch.size_bytes, now)
+            room.check_head(name, 0, write)
+            room.check_fits(config, n, batch.size_bytes)
+            room.check_quota(self, batch.size_bytes, now)
             created = Receipt(None, None, None)
             topic = self._create(name, config, created)
         else:
@@ -326,11 +311,11 @@ class Engine:
                 if repeat is not None:
                     return repeat
             if write.expected_head_seq is not None:
-                self._check_head(name, topic.next_seq - 1, write)
+                room.check_head(name, topic.next_seq - 1, write)
             if topic.config.discard == "reject":
-                self.check_room(topic, n, batch.size_bytes, now)
+                room.check_topic(topic, n, batch.size_bytes, now)
             if self.limits.max_total_bytes:
-                self._check_quota(batch.size_bytes, now)
+                room.check_quota(self, batch.size_bytes, now)
         ticket = self._append(topic, batch, now, write, created, on_done, context)
         if on_done is None:
             self.settle()
@@ -434,53 +419,6 @@ class Engine:
         if not (config.auto_create if write.create is None else write.create):
             raise TopicNotFound(f'topic "{name}" does not exist and this write may not create it', topic=name)
         return config
-
-    @staticmethod
-    def _check_head(name: str, head_seq: int, write: requests.Write) -> None:
-        expected = write.expected_head_seq
-        if expected is not None and expected != head_seq:
-            raise HeadMismatch(
-                f'the head of topic "{name}" is {head_seq}, not {expected}; nothing was appended',
-                topic=name,
-                head_seq=head_seq,
-                expected_head_seq=expected,
-            )
-
-    def check_room(self, topic: Topic, n: int, size_bytes: int, now: int) -> None:
-        """Raise TopicFull where a topic that refuses has no room for so much, RecordTooLarge where it never has."""
-        config = topic.config
-        if config.discard != "reject":
-            return
-        _check_fits(config, n, size_bytes)
-        topic.expire(now)
-        log = topic.log
-        if (config.cap_records and log.count + topic.pending + n > config.cap_records) or (
-            config.cap_bytes and log.bytes + topic.pending_bytes + size_bytes > config.cap_bytes
-        ):
-            raise TopicFull(
-                f'topic "{topic.name}" is full and refuses new records until some are deleted or expire',
-                topic=topic.name,
-                cap_records=config.cap_records,
-                cap_bytes=config.cap_bytes,
-                head_seq=log.head,
-                earliest_seq=log.start,
-                count=log.count,
-                bytes=log.bytes,
-            )
-
-    def _check_quota(self, size_bytes: int, now: int) -> None:
-        max_total_bytes = self.limits.max_total_bytes
-        size_bytes += self.totals.pending_bytes
-        if not max_total_bytes or self.totals.bytes + size_bytes <= max_total_bytes:
-            return
-        self.expire_all(now)
-        if self.totals.bytes + size_bytes > max_total_bytes:
-            raise Throttled(
-                f"{self.totals.bytes} bytes are retained and {size_bytes} more would exceed {max_total_bytes}",
-                retry_after_ms=RETRY_AFTER_MS,
-                limit="max_total_bytes",
-                max=max_total_bytes,
-            )
 
     def expire_all(self, now: int) -> None:
         """Apply every TTL, so that the totals are exact."""
@@ -587,16 +525,3 @@ class Engine:
             bytes=log.bytes,
         )
         return self.answered(receipt, logged)
-
-
-def _check_fits(config: TopicConfig, n: int, size_bytes: int) -> None:
-    """A write that could never fit is refused for good, not with a 422 that asks for a retry (DESIGN §5.3)."""
-    if config.discard != "reject":
-        return
-    for name, cap, size in (("cap_records", config.cap_records, n), ("cap_bytes", config.cap_bytes, size_bytes)):
-        if cap and size > cap:
-            raise RecordTooLarge(
-                f"the write alone ({size}) exceeds the topic's {name} of {cap}; it can never be taken",
-                limit=name,
-                max=cap,
-            )

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.engine import lease_event
+from topics.engine import lease_event, room
 from topics.engine.claim import Claim, Claimer, Job, deal, job_text, shares
 from topics.engine.config import clamp_lease_ms
 from topics.engine.dead_letter import copies, letters_of, size_bytes
@@ -357,7 +357,7 @@ class Queues:
             return False
         engine.catch_up(dest)
         try:
-            engine.check_room(dest, len(letters), size_bytes(letters), now)
+            room.check_topic(dest, len(letters), size_bytes(letters), now)
         except TopicsError:
             return True
         if topic.outbound is not None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from topics.engine import router_event
+from topics.engine import room, router_event
 from topics.engine.fanout import Fanout
 from topics.engine.forward import Forward
 from topics.engine.names_index import SortedNames
@@ -224,7 +224,7 @@ class Routers:
         missing = [name for name in (put.source, put.dest) if name not in engine.topics]
         if put.dest in missing and not put.create_dest:
             raise TopicNotFound(f'topic "{put.dest}" does not exist and create_dest is false', topic=put.dest)
-        engine.check_topic_count(len(missing))
+        room.check_topics(engine, len(missing))
         for name in missing:
             engine.create_default(name)
         return engine.topics[put.source], engine.topics[put.dest]

@@ -1,0 +1,96 @@
+"""Room: whether there is a place for what a client wants to add, asked before anything changes (DESIGN §5.3, API §11).
+
+A topic that rejects says so before any seq is assigned, so nothing is ever acked and then dropped. A write that could
+never fit is refused for good; one that may fit later is told to come back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from topics.engine.config import TopicConfig
+from topics.engine.requests import Write
+from topics.errors import HeadMismatch, RecordTooLarge, Throttled, TopicFull
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+    from topics.engine.topic import Topic
+
+RETRY_AFTER_MS: Final = 1000
+
+
+def check_head(name: str, head_seq: int, write: Write) -> None:
+    """Raise HeadMismatch where a conditional write expects another head."""
+    expected = write.expected_head_seq
+    if expected is not None and expected != head_seq:
+        raise HeadMismatch(
+            f'the head of topic "{name}" is {head_seq}, not {expected}; nothing was appended',
+            topic=name,
+            head_seq=head_seq,
+            expected_head_seq=expected,
+        )
+
+
+def check_fits(config: TopicConfig, n: int, size_bytes: int) -> None:
+    """Raise RecordTooLarge where a topic that rejects could never take so much, however empty it is."""
+    if config.discard != "reject":
+        return
+    for name, cap, size in (("cap_records", config.cap_records, n), ("cap_bytes", config.cap_bytes, size_bytes)):
+        if cap and size > cap:
+            raise RecordTooLarge(
+                f"the write alone ({size}) exceeds the topic's {name} of {cap}; it can never be taken",
+                limit=name,
+                max=cap,
+            )
+
+
+def check_topic(topic: Topic, n: int, size_bytes: int, now: int) -> None:
+    """Raise TopicFull where a topic that rejects has no room for so much, RecordTooLarge where it never has."""
+    config = topic.config
+    if config.discard != "reject":
+        return
+    check_fits(config, n, size_bytes)
+    topic.expire(now)
+    log = topic.log
+    if (config.cap_records and log.count + topic.pending + n > config.cap_records) or (
+        config.cap_bytes and log.bytes + topic.pending_bytes + size_bytes > config.cap_bytes
+    ):
+        raise TopicFull(
+            f'topic "{topic.name}" is full and refuses new records until some are deleted or expire',
+            topic=topic.name,
+            cap_records=config.cap_records,
+            cap_bytes=config.cap_bytes,
+            head_seq=log.head,
+            earliest_seq=log.start,
+            count=log.count,
+            bytes=log.bytes,
+        )
+
+
+def check_quota(engine: Engine, size_bytes: int, now: int) -> None:
+    """Raise Throttled where so many more bytes exceed the quota over all topics; what has expired does not count."""
+    max_total_bytes = engine.limits.max_total_bytes
+    totals = engine.totals
+    size_bytes += totals.pending_bytes
+    if not max_total_bytes or totals.bytes + size_bytes <= max_total_bytes:
+        return
+    engine.expire_all(now)
+    if totals.bytes + size_bytes > max_total_bytes:
+        raise Throttled(
+            f"{totals.bytes} bytes are retained and {size_bytes} more would exceed {max_total_bytes}",
+            retry_after_ms=RETRY_AFTER_MS,
+            limit="max_total_bytes",
+            max=max_total_bytes,
+        )
+
+
+def check_topics(engine: Engine, added: int) -> None:
+    """Raise Throttled where so many more topics are too many."""
+    max_topics = engine.limits.max_topics
+    if added and 0 < max_topics < len(engine.topics) + added:
+        raise Throttled(
+            f"there are {max_topics} topics already; delete one or raise TOPICS_MAX_TOPICS",
+            retry_after_ms=RETRY_AFTER_MS,
+            limit="max_topics",
+            max=max_topics,
+        )
