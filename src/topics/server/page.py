@@ -35,10 +35,16 @@ dt {{ opacity: .65; }}
 dd {{ margin: 0; font-variant-numeric: tabular-nums; }}
 pre {{ background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; overflow-x:
 auto; }} code {{ font: 13px/1.5 ui-monospace, monospace; }} </style> </head> <body> <h1>topics</h1> <p>A persistent
-event engine. JSON over HTTP; data loss is always explicit, never silent.</p> <dl> <dt>State</dt><dd>{state}</dd>
-<dt>Version</dt><dd>{version}</dd> <dt>Topics</dt><dd>{topics}</dd> <dt>Live records</dt><dd>{records}</dd>
-<dt>Up</dt><dd>{uptime}</dd> <dt>Keys</dt><dd>{keys}</dd> </dl> <h2>Write a record</h2> <pre><code>curl -X POST
-{url}/v0/topics/hello \\
+event engine. JSON over HTTP; data loss is always explicit, never silent.</p> <dl>
+<dt>State</dt><dd>{state}</dd>
+<dt>Version</dt><dd>{version}</dd>
+<dt>Topics</dt><dd>{topics}</dd>
+<dt>Live records</dt><dd>{records}</dd>
+<dt>Up</dt><dd>{uptime}</dd>
+<dt>Keys</dt><dd>{keys}</dd>
+</dl>
+<h2>Write a record</h2>
+<pre><code>curl -X POST {url}/v0/topics/hello \\
   -H 'content-type: application/json'{auth} \\
   -d '{{"records":[{{"data":{{"greeting":"hello"}}}}]}}'</code></pre>
 <h2>Read it back</h2>
