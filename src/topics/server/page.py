@@ -33,9 +33,15 @@ p {{ margin: .4rem 0; }}
 dl {{ display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.25rem; margin: 1.5rem 0; }}
 dt {{ opacity: .65; }}
 dd {{ margin: 0; font-variant-numeric: tabular-nums; }}
-pre {{ background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; overflow-x:
-auto; }} code {{ font: 13px/1.5 ui-monospace, monospace; }} </style> </head> <body> <h1>topics</h1> <p>A persistent
-event engine. JSON over HTTP; data loss is always explicit, never silent.</p> <dl>
+pre {{ background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; }}
+pre {{ overflow-x: auto; }}
+code {{ font: 13px/1.5 ui-monospace, monospace; }}
+</style>
+</head>
+<body>
+<h1>topics</h1>
+<p>A persistent event engine. JSON over HTTP; data loss is always explicit, never silent.</p>
+<dl>
 <dt>State</dt><dd>{state}</dd>
 <dt>Version</dt><dd>{version}</dd>
 <dt>Topics</dt><dd>{topics}</dd>
@@ -51,6 +57,11 @@ event engine. JSON over HTTP; data loss is always explicit, never silent.</p> <d
 <pre><code>curl -X POST {url}/v0/topics/hello/diff \\
   -H 'content-type: application/json'{auth} \\
   -d '{{"from_seq":0}}'</code></pre>
+<h2>Watch it live</h2>
+<pre><code>curl -X POST {url}/v0/watch \\
+  -H 'content-type: application/json'{auth} \\
+  -d '{{"topics":{{"hello":{{"from_seq":0}}}}}}'
+curl -N {url}&lt;the stream_url it answers with&gt;{auth}</code></pre>
 <h2>See where the topic stands</h2>
 <pre><code>curl {url}/v0/topics/hello{auth}</code></pre>
 <p>Probes: <a href="/v0/health">/v0/health</a>, <a href="/v0/ready">/v0/ready</a>,
