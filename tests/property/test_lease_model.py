@@ -30,6 +30,7 @@ class Job:
         self.deadline = 0
         self.hidden_until = 0
         self.deliveries = 0
+        self.delayed = False
 
     def in_flight(self, now: int) -> bool:
         return self.node is not None and now <= self.deadline
@@ -64,18 +65,20 @@ class Leases(RuleBasedStateMachine):
     def queues(self) -> Any:
         return self.machine.engine.queues
 
-    @rule(count=st.integers(1, 5), tag=st.sampled_from((None, "t")))
-    def produce(self, count: int, tag: str | None) -> None:
-        self.machine.engine.write("q", Write([RecordIn(msgspec.Raw(b"1"), tag=tag) for _ in range(count)]))
+    @rule(count=st.integers(1, 5), delay_ms=st.sampled_from((None, None, 300)))
+    def produce(self, count: int, delay_ms: int | None) -> None:
+        self.machine.engine.write("q", Write([RecordIn(msgspec.Raw(b"1"), delay_ms=delay_ms) for _ in range(count)]))
         for _ in range(count):
             self.produced += 1
-            self.jobs[self.produced] = Job()
+            job = self.jobs[self.produced] = Job()
+            job.hidden_until = self.now + (delay_ms or 0)
+            job.delayed = delay_ms is not None
 
     @rule(node=NODES, max=st.integers(1, 6), lease_ms=st.sampled_from((None, 100, 5000)))
     def claim(self, node: str, max: int, lease_ms: int | None) -> None:
         ready = {seq for seq, job in self.jobs.items() if job.ready(self.now)}
         poison = {seq for seq in ready if self.jobs[seq].deliveries >= MAX_DELIVERIES}
-        again = {seq for seq in ready - poison if self.jobs[seq].deliveries}
+        again = {seq for seq in ready - poison if self.jobs[seq].deliveries or self.jobs[seq].delayed}
         claim = self.queues.claim("q", ClaimJobs(node, max, lease_ms))
         claimed = {job["$seq"]: job for job in claim.claimed}
         assert [job["$seq"] for job in claim.claimed] == sorted(claimed)

@@ -10,7 +10,8 @@ import pytest
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, RecordIn, Write
 from topics.engine.claim import Claim, Job, shares
 from topics.engine.lease import GONE, TRANSITIONS
-from topics.engine.queue_requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs
+from topics.engine.queue_requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
+from topics.engine.redrive import redrive
 from topics.engine.router import PutRouter
 from topics.engine.worker import Worker
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
@@ -542,6 +543,107 @@ def test_claim_that_was_given_up_takes_no_job() -> None:
     bench.queues.give_up("q", claim)
     bench.produce()
     assert bench.counters() == (1, 0, 0)
+
+
+# Produced for later
+
+
+def test_delayed_job_is_in_the_log_and_hidden_until_its_time() -> None:
+    """Issue 5: "`delay_ms` / `deliver_at` on a produced record (a queue hides the job until then)"."""
+    bench = Bench()
+    bench.produce(1, delay_ms=1000)
+    bench.produce(1, deliver_at=START_MS + 500)
+    bench.produce(1, delay_ms=0)
+    bench.produce(1, deliver_at=START_MS - 5)
+    assert bench.counters() == (2, 0, 0)
+    assert bench.seqs() == [3, 4]
+    assert bench.engine.state("q").count == 4
+    bench.clock.advance(499)
+    assert bench.seqs() == []
+    bench.clock.advance(1)
+    (job,) = bench.claim()
+    assert (job["$seq"], job["deliveries"]) == (2, 1)
+    bench.clock.advance(500)
+    assert bench.seqs() == [1]
+
+
+def test_delayed_job_is_cancelled_by_a_delete() -> None:
+    """Issue 5: "cancel by delete"."""
+    bench = Bench()
+    bench.produce(1, delay_ms=1000, tag="x")
+    bench.engine.delete("q", Delete(match="x"))
+    bench.clock.advance(2000)
+    assert bench.counters() == (0, 0, 0)
+    assert bench.seqs() == []
+
+
+def test_waiting_worker_gets_a_delayed_job_when_it_falls_due() -> None:
+    """Issue 5: a delay ends without anybody asking."""
+    bench = Bench()
+    bench.produce(1, delay_ms=1000)
+    stream = Stream(bench, "s", 1)
+    bench.pass_time(999)
+    assert stream.seqs == []
+    bench.pass_time(1)
+    assert stream.seqs == [1]
+
+
+def test_two_times_for_one_job_are_refused() -> None:
+    """Issue 5: `delay_ms` and `deliver_at` say the same thing; together they are 400."""
+    bench = Bench()
+    with pytest.raises(InvalidRequest):
+        bench.produce(1, delay_ms=1, deliver_at=START_MS)
+    assert bench.counters() == (0, 0, 0)
+
+
+# Redrive
+
+
+def poison(bench: Bench, count: int, tag: str | None = None) -> None:
+    """Produce jobs and have them dead-lettered."""
+    bench.produce(count, tag=tag, meta=msgspec.Raw(b'{"k":"v"}'))
+    seqs = bench.seqs("w", 100)
+    bench.nack(*seqs)
+    assert bench.seqs("w", 100) == []
+
+
+def test_redrive_puts_dead_letters_back_with_a_fresh_count() -> None:
+    """Issue 5: "redrive from the dead-letter topic back to its queue, delivery count reset"."""
+    bench = Bench(max_deliveries=1, dead_letter="dlq")
+    poison(bench, 3, tag="t")
+    result = redrive(bench.engine, "q", RedriveJobs(limit=2)).result
+    assert (result.redriven, result.seqs, result.dead_letter) == (2, [1, 2], "dlq")
+    jobs = bench.claim(max=10)
+    assert [(job["deliveries"], job["data"], job["$tag"], job["meta"]) for job in jobs] == [
+        (1, 0, "t", {"k": "v"}),
+        (1, 1, "t", {"k": "v"}),
+    ]
+    assert [record["$seq"] for record in bench.engine.diff("dlq", Diff()).records] == [3]
+
+
+def test_redrive_takes_seqs_or_a_match_and_can_be_tried() -> None:
+    """Issue 5: "by seqs or match, dry_run, limit"; letters of other queues stay."""
+    bench = Bench(max_deliveries=1, dead_letter="dlq")
+    poison(bench, 1, tag="a:1")
+    poison(bench, 1, tag="b:1")
+    poison(bench, 1, tag="a:2")
+    bench.engine.write("dlq", Write.of(["not a letter"]))
+    dry = redrive(bench.engine, "q", RedriveJobs(match=["tag", "Glob", "a:*"], dry_run=True)).result
+    assert (dry.redriven, dry.seqs, dry.dry_run) == (2, [1, 3], True)
+    assert bench.counters() == (0, 0, 3)
+    assert redrive(bench.engine, "q", RedriveJobs(seqs=[2, 99])).result.seqs == [2]
+    assert redrive(bench.engine, "q", RedriveJobs()).result.seqs == [1, 3]
+    assert [record["data"] for record in bench.engine.diff("dlq", Diff()).records] == ["not a letter"]
+    assert bench.counters() == (3, 0, 3)
+
+
+def test_redrive_needs_a_dead_letter_topic() -> None:
+    """Issue 5: a queue without `dead_letter` has nothing to put back."""
+    bench = Bench()
+    with pytest.raises(InvalidRequest):
+        redrive(bench.engine, "q", RedriveJobs())
+    bench = Bench(dead_letter="none.yet")
+    assert redrive(bench.engine, "q", RedriveJobs()).result.redriven == 0
 
 
 # Streams

@@ -36,6 +36,7 @@ from topics.storage.sealed import Corrupt, Miss
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
+    from topics.engine.queue import Queue
     from topics.engine.topic import Topic
 
 T = TypeVar("T")
@@ -186,7 +187,10 @@ class Derivation:
 
     def _act(self, topic: Topic, event: Appended | Control) -> None:
         if isinstance(event, Appended):
+            head = topic.log.head
             self._apply(event)
+            if topic.queue is not None and event.extras:
+                self._hide(topic, topic.queue, event, head)
             if topic.inbound is not None:
                 topic.inbound.note_keys(event.block)
             self._progressed(topic)
@@ -204,6 +208,13 @@ class Derivation:
             self._bury(topic, lease_event.decode_buried(payload))
         else:
             self._apply(event)
+
+    @staticmethod
+    def _hide(topic: Topic, queue: Queue, event: Appended, head: int) -> None:
+        for first_seq, _, data in event.extras:
+            for i, due_ms in extras.decode(data).delays or () if first_seq > head else ():
+                if topic.log.is_live(first_seq + i) and first_seq + i not in queue.leases:
+                    queue.delay(first_seq + i, due_ms)
 
     def _hold(self, topic: Topic, extra: extras.DeleteExtra | None) -> None:
         assert topic.outbound is not None

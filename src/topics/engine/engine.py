@@ -22,6 +22,7 @@ from topics.engine import extra as extras
 from topics.engine import requests, room
 from topics.engine.config import ConfigPatch, TopicConfig
 from topics.engine.dedupe import Dedupe, Remembered
+from topics.engine.delay import delays_of, when_visible
 from topics.engine.difference import Difference, Window, read
 from topics.engine.limits import Limits
 from topics.engine.log import Totals
@@ -333,6 +334,9 @@ class Engine:
         on_done: OnDone | None,
         context: Any,
     ) -> Ticket:
+        delays = None if topic.queue is None else delays_of(write.records, now)
+        if topic.queue is not None and delays:
+            on_done = when_visible(topic.queue, delays, on_done)
         ts = topic.last_ts
         if now > ts:
             ts = now
@@ -359,13 +363,14 @@ class Engine:
             )
             extra = b""
             derived = topic.inbound is not None or topic.letters
-            if keyed or derived:
+            if keyed or derived or delays:
                 extra = extras.encode(
                     extras.AppendExtra(
                         write.idempotency_key,
                         write.producer_id,
                         write.producer_seq or 0,
                         position(topic) if derived else None,
+                        delays,
                     )
                 )
             frame = frames.append(self.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)

@@ -96,11 +96,10 @@ class ExtendedJobs(Struct, frozen=True):
 
 
 class RedrivenJobs(Struct, frozen=True):
-    """Dead letters were put back into their queue, or would be; `remaining` letters of it are still there."""
+    """Dead letters, by their seqs in the dead-letter topic, were put back into their queue, or would be."""
 
     topic: str
     dead_letter: str
     redriven: int
     seqs: list[int]
-    remaining: int
     dry_run: bool

@@ -15,6 +15,7 @@ from msgspec import Meta, Raw, Struct
 from topics.engine.config import NO_PATCH, ConfigPatch
 
 U64 = Annotated[int, Meta(ge=0)]
+U53 = Annotated[int, Meta(ge=0, le=2**53)]
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 NO_RAW: Final = Raw(b"")
@@ -27,6 +28,8 @@ class RecordIn(Struct, gc=False):
     tag: str | None = None
     node: str | None = None
     meta: Raw = NO_RAW
+    delay_ms: U53 | None = None
+    deliver_at: U53 | None = None
 
 
 class Write(Struct):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from topics.engine.queue_requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs
+from topics.engine.queue_requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
+from topics.engine.redrive import redrive
 from topics.server.bodies import Body
 from topics.server.handlers import answer_receipt
 from topics.server.reply import GZIP_FLOOR_BYTES, prefix
@@ -17,12 +18,14 @@ from topics.server.reply import GZIP_FLOOR_BYTES, prefix
 if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.claim import Claim
+    from topics.server.app import Route
     from topics.server.exchange import Exchange
 
 _claim: Final = Body(ClaimJobs)
 _ack: Final = Body(AckJobs)
 _nack: Final = Body(NackJobs)
 _extend: Final = Body(ExtendJobs)
+_redrive: Final = Body(RedriveJobs, RedriveJobs())
 _CLAIMED_TAIL: Final = b'],"count":%d,"ready":%d,"performance":{"server_total_ms":%.3f,"throttle_wait_ms":%.3f}}'
 
 
@@ -30,6 +33,7 @@ class QueueHandlers:
     """Answers the routes of queues."""
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._queues = engine.queues
 
     def claim(self, exchange: Exchange) -> None:
@@ -50,6 +54,14 @@ class QueueHandlers:
     def extend(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/extend`."""
         self._queues.extend(exchange.head.route.name, _extend(exchange.body), answer_receipt, exchange)
+
+    def redrive(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/redrive`."""
+        route: Route = exchange.head.route
+        topic, _ = self._queues.topic(route.name)
+        if topic.config.dead_letter is not None:
+            route.principal.require_name(topic.config.dead_letter)
+        redrive(self._engine, route.name, _redrive(exchange.body), answer_receipt, exchange)
 
 
 def _claimed(claim: Claim) -> None:

@@ -40,6 +40,7 @@ ROUTES: Final = (
     Row("POST", "/v0/topics/:topic/ack", WRITE, "ack", "topic", body=True),
     Row("POST", "/v0/topics/:topic/nack", WRITE, "nack", "topic", body=True),
     Row("POST", "/v0/topics/:topic/extend", WRITE, "extend", "topic", body=True),
+    Row("POST", "/v0/topics/:topic/redrive", READ | WRITE, "redrive", "topic", body=True),
     Row("GET", "/v0/topics/:topic/work", READ | WRITE, "open_work", "topic", token=True),
     Row("PUT", "/v0/routers/:router", ADMIN, "put_router", "router", body=True),
     Row("GET", "/v0/routers/:router", READ, "get_router", "router"),
