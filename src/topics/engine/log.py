@@ -3,14 +3,13 @@
 Rules it keeps (DESIGN §5, §7; documents 002 and 004):
 
 1. `start` is the seq of the first live record, or head + 1 where there is none: this is `earliest_seq`. It never goes
-down.
+   down.
 2. `evict_floor` moves only when cap or TTL take *live* records. It never exceeds `start`. A cursor below it gets a
    tombstone; a cursor below `start` but not below it fell into a deleted gap, which is silent.
 3. `count` and `bytes` are exact at every moment that a caller can see: every method leaves them so. Only disk space is
    reclaimed lazily.
 4. A lost range (corruption, a lost tail, `source_trim`) lies above the floors and does not move them. A read stops
-before it,
-   and a cursor at its edge gets one tombstone with exactly that range.
+   before it, and a cursor at its edge gets one tombstone with exactly that range.
 5. What is gone stays gone: a loosened TTL or cap, or a clock that steps back, brings nothing back.
 
 An entry of the directory is a Block in memory or the stub of a sealed one; both answer the questions asked here without

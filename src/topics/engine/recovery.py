@@ -4,8 +4,7 @@ The storage yields events in order (storage/recovery.py); this applies them. Rul
 
 1. An append is applied once: seqs that the checkpoint already holds are skipped.
 2. A jump in a topic's seqs is a loss, and so is everything that damage names: both become lost ranges, never silence.
-Whatever
-   stands behind the damage is kept.
+   Whatever stands behind the damage is kept.
 3. Config changes act at the time they were made, so retention decides as it did then.
 4. After a loss of power, a `disk` topic goes on above its durable ceiling: seqs that may have been acked are never
    handed out again, and the range between is a lost range (`given_up`, which goes into the WAL before anything else, so
@@ -201,10 +200,11 @@ class Recovery:
         if kind == frames.CONFIG:
             assert topic is not None
             if event.lsn > topic.config_lsn:
+                topic.settle_caps(payload.bound_head)
                 if topic.config.durability == "disk":
                     # Seqs that the class before may have acked and a loss of power took: the next class has no ceiling.
                     self._lose(topic, topic.log.head + 1, payload.head_seq, CRASH)
-                topic.reconfigure(_decode_config(payload.config), payload.ts)
+                topic.reconfigure(_decode_config(payload.config), payload.ts, payload.bound_head)
                 topic.config_lsn = event.lsn
         elif kind == frames.DROP:
             assert topic is not None
@@ -212,6 +212,7 @@ class Recovery:
             self._engine.leave(topic)
         elif kind == frames.DELETE:
             assert topic is not None
+            topic.settle_caps(payload.bound_head)
             if payload.before_seq:
                 topic.log.delete_below(payload.before_seq)
             for first, last in payload.ranges:
@@ -274,6 +275,7 @@ class Recovery:
                 self._lose(topic, head + 1, topic.ceiling, CRASH)
                 self.given_up.append((topic.id, head + 1, topic.ceiling))
             topic.next_seq = topic.log.head + 1
+            topic.settle_caps()
             topic.expire(now)
         self._derivation.finish()
 
