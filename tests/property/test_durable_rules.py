@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from topics.engine import ConfigPatch, Write
+from topics.engine import ConfigPatch, Delete, Write
 from topics.storage import walfile
 from topics.storage.wal import QueueFull
 from topics.testing.crash import World, small
-from topics.testing.disk import FakeDisk
+from topics.testing.disk import Damage, FakeDisk
 from topics.testing.oracle import read_all
 
 
@@ -223,3 +223,73 @@ def test_prepared_file_that_was_too_small_is_not_trimmed_before_the_one_in_front
     assert shard._file.name.number == 3
     assert shard.trimmable(1) == []
     assert [name.number for name in shard.trimmable(world.store.last_lsn)] == [1, 2]
+
+
+@pytest.mark.parametrize("damage", ["kill", "dropped"])
+def test_restart_evicts_nothing_that_a_delete_had_made_room_for(damage: Damage) -> None:
+    """DESIGN §2.2, §5.3: a cap takes what is beyond it, in the order in which readers saw writes and deletes."""
+    world = World()
+    world.put("t", durability="fsync", cap_records=10)
+    world.write("t", 5, tag="a")
+    world.write("t", 5, tag="b")
+    world.settle()
+    world.write("t", 1)
+    world.delete("t", tag="b")
+    world.settle()
+    shown = read_all(world.engine, "t")
+    assert sorted(shown[0]) == [1, 2, 3, 4, 5, 11]
+    world.crash(damage)
+    assert read_all(world.engine, "t") == shown
+
+
+def test_restart_evicts_nothing_that_a_loosened_cap_had_made_room_for() -> None:
+    """Decision 18: a config acts at the moment at which it was made, also on writes that were waiting then."""
+    world = World()
+    world.put("t", durability="fsync", cap_records=2)
+    world.settle()
+    world.write("t", 3)
+    world.put("t", cap_records=10)
+    world.settle()
+    assert sorted(read_all(world.engine, "t")[0]) == [1, 2, 3]
+    world.crash("kill")
+    assert sorted(read_all(world.engine, "t")[0]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
+def test_delete_that_finds_nothing_left_waits_for_the_one_that_took_it(durability: str) -> None:
+    """DESIGN §7: an acked delete is permanent, also where another one had been faster by a moment."""
+    world = World()
+    world.write("t", 3, durability=durability)
+    world.settle()
+    done: list[str] = []
+    world.engine.delete("t", Delete(before_seq=3), lambda receipt: done.append("first"))
+    world.engine.delete("t", Delete(before_seq=2), lambda receipt: done.append("second"))
+    assert done == []
+    world.settle()
+    assert done == ["first", "second"]
+
+
+def test_config_that_is_there_already_is_acked_once_it_is_safe() -> None:
+    """API §1.1: an acked PUT survives, also where another one had asked for the same a moment before."""
+    world = World()
+    done: list[str] = []
+    world.engine.put_topic("t", ConfigPatch(ttl_ms=5), lambda receipt: done.append("created"))
+    world.engine.put_topic("t", ConfigPatch(ttl_ms=5), lambda receipt: done.append("same"))
+    assert done == []
+    world.settle()
+    assert done == ["created", "same"]
+
+
+def test_deletion_of_a_topic_that_is_going_is_acked_once_it_is_gone_for_good() -> None:
+    """API §1.4: who is told that there is no such topic must not find it after a crash."""
+    world = World()
+    world.put("t")
+    world.settle()
+    done: list[Any] = []
+    world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
+    world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
+    assert done == []
+    world.settle()
+    assert done == [True, False]
+    world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
+    assert done == [True, False, False]

@@ -243,6 +243,7 @@ class Derivation:
             dest.letters = True
             self._engine.routers.link(topic, dest)
         self._patiently(lambda: log.fetch(buried.seqs), topic)
+        topic.settle_caps()
         log.delete_seqs(buried.seqs)
         if topic.queue is not None:
             topic.queue.dead_lettered = max(topic.queue.dead_lettered, buried.total)

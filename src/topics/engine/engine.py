@@ -78,6 +78,8 @@ class Engine:
         self.capturers: list[Callable[[int], Iterable[bytes]]] = []
         self.routers = Routers(self)
         self.queues = Queues(self)
+        # Topics that are gone and whose frame is on its way.
+        self._dropping: dict[str, Receipt] = {}
 
     # Driving
 
@@ -139,12 +141,14 @@ class Engine:
         config = configs.apply(patch, topic.config, name)
         receipt = Receipt(PutTopic(topic=name, created=False, config=config), on_done, context)
         if config == topic.config:
-            receipt.commit(0, 0)
+            receipt.follow(topic.last_config)
             return self._settled(receipt)
         if topic.inbound is not None:
             topic.inbound.catch_up()
             topic.inbound.mark()
-        payload = frames.Config(msgspec.json.encode(config), self.clock.now_ms(), topic.next_seq - 1)
+        payload = frames.Config(
+            msgspec.json.encode(config), self.clock.now_ms(), topic.next_seq - 1, bound_head=topic.log.head
+        )
         topic.config_lsn = self._submit_control(topic, frames.CONFIG, payload, receipt)
         topic.reconfigure(config, payload.ts)
         return self._settled(receipt)
@@ -156,10 +160,13 @@ class Engine:
                 raise receipt.error
         return receipt
 
-    def answered(self, receipt: Receipt, logged: bool) -> Receipt:
-        """The receipt of a command whose frame, if it was `logged`, is on its way."""
+    def answered(self, receipt: Receipt, logged: bool, behind: Receipt | None = None) -> Receipt:
+        """The receipt of a command whose frame, if it was `logged`, is on its way.
+
+        A command that found nothing left to do is as safe as what did it, `behind`, which may still be on its way.
+        """
         if not logged:
-            receipt.commit(0, 0)
+            receipt.follow(behind)
         return self._settled(receipt)
 
     def create_default(self, name: str) -> Topic:
@@ -181,6 +188,7 @@ class Engine:
         """Log a change of what exists, twice: no single damaged place in the WAL may take a topic's name or config."""
         lsn = self.store.next_lsn()
         self._submit(topic, frames.control(kind, lsn, topic.id, payload), True, receipt)
+        topic.last_config = receipt
         # The change is on its way with the first; a queue that is too full for the second is no reason to take it back.
         with contextlib.suppress(TopicsError):
             lsn = self.store.next_lsn()
@@ -275,8 +283,8 @@ class Engine:
         topic = self.topics.get(name)
         if topic is None:
             receipt = Receipt(DeletedTopic(topic=name, deleted=False, routers_removed=[]), on_done, context)
-            receipt.commit(0, 0)
-            return receipt
+            receipt.follow(self._dropping.get(name))
+            return self._settled(receipt)
         self.catch_up(topic)
         topic.expire(self.clock.now_ms())
         if if_empty and (topic.log.count or topic.pending):
@@ -285,10 +293,15 @@ class Engine:
         receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=removed), on_done, context)
         drop = frames.Drop(self.clock.now_ms())
         self._submit_control(topic, frames.DROP, drop, receipt)
+        self._dropping[name] = receipt
+        receipt.followers = [Receipt(None, self._dropped, name)]
         self.leave(topic)
         for listener in tuple(topic.listeners):
             listener(topic)
         return self._settled(receipt)
+
+    def _dropped(self, receipt: Receipt) -> None:
+        self._dropping.pop(receipt.context, None)
 
     # Writing
 
@@ -520,6 +533,7 @@ class Engine:
         seqs = [] if match is None else topic.tagged(match, before_seq)
         receipt = Receipt(None, on_done, context)
         # Whatever has to be read from disk is read before anything is changed: a Miss is tried again from the start.
+        behind = topic.last_delete
         deleted, logged = remove(self, topic, before_seq if match is None else 0, seqs, receipt)
         receipt.result = Deleted(
             topic=name,
@@ -529,4 +543,4 @@ class Engine:
             count=log.count,
             bytes=log.bytes,
         )
-        return self.answered(receipt, logged)
+        return self.answered(receipt, logged, behind)

@@ -33,9 +33,12 @@ def remove(
     topic.fetch([before_seq] if before_seq > log.start else seqs)
     logged = topic.config.durability != "ephemeral"
     if logged:
-        payload = frames.Delete(before_seq, ranges(seqs), engine.clock.now_ms(), delete_extra(topic, acked))
+        payload = frames.Delete(
+            before_seq, ranges(seqs), engine.clock.now_ms(), delete_extra(topic, acked), bound_head=log.head
+        )
         frame = frames.control(frames.DELETE, engine.store.next_lsn(), topic.id, payload)
         engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", receipt)
+        topic.last_delete = receipt
         engine.wake()
     deleted = log.delete_below(before_seq) if before_seq > log.start else 0
     if seqs:

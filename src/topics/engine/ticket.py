@@ -112,7 +112,7 @@ class Ticket:
 class Receipt:
     """The ack of a change that appends nothing: it has taken effect in memory, and its frame is on its way."""
 
-    __slots__ = ("context", "done", "error", "on_done", "result", "sync_ns", "write_ns")
+    __slots__ = ("context", "done", "error", "followers", "on_done", "result", "sync_ns", "write_ns")
 
     def __init__(self, result: Any, on_done: Callable[[Receipt], None] | None, context: Any) -> None:
         self.result = result
@@ -122,18 +122,33 @@ class Receipt:
         self.error: TopicsError | None = None
         self.write_ns = 0
         self.sync_ns = 0
+        self.followers: list[Receipt] | None = None
+
+    def follow(self, other: Receipt | None) -> None:
+        """Finish when `other` does, at once where it has: what it found already done is no safer than `other` is."""
+        if other is None or other.done:
+            self.commit(0, 0)
+        else:
+            other.followers = [*(other.followers or ()), self]
 
     def commit(self, write_ns: int, sync_ns: int) -> None:
         """The WAL holds the change as its class asks."""
         self.write_ns = write_ns
         self.sync_ns = sync_ns
-        self.done = True
-        if self.on_done is not None:
-            self.on_done(self)
+        self._finish()
 
     def fail(self, error: TopicsError) -> None:
         """The WAL could not take the change."""
         self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
         self.done = True
         if self.on_done is not None:
             self.on_done(self)
+        followers, self.followers = self.followers, None
+        for follower in followers or ():
+            if self.error is not None:
+                follower.fail(self.error)
+            else:
+                follower.commit(self.write_ns, self.sync_ns)

@@ -19,7 +19,8 @@ from topics.engine.priority import effective_priority
 from topics.engine.queue import Queue
 from topics.engine.shelf import Shelf
 from topics.engine.tags import TagIndex, TagMatch
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Receipt, Ticket
+from topics.engine.unsettled import Unsettled
 from topics.errors import TopicsError
 from topics.storage.block import HAS_TAG, Block
 from topics.storage.sealed import Corrupt, Miss
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("topics.topic")
 
 CEILING_STEP_MIN: Final = 16_384
+UNSETTLED_BLOCKS_MAX: Final = 4096
 
 Listener = Callable[["Topic"], None]
 
@@ -54,6 +56,8 @@ class Topic:
         "deleted",
         "id",
         "inbound",
+        "last_config",
+        "last_delete",
         "last_read_ts",
         "last_ticket",
         "last_ts",
@@ -71,6 +75,7 @@ class Topic:
         "segments",
         "shelf",
         "tags",
+        "unsettled",
     )
 
     def __init__(self, name: str, id: int, config: TopicConfig, totals: Totals, shelf: Shelf | None = None) -> None:
@@ -87,6 +92,9 @@ class Topic:
         self.tags: TagIndex | None = None
         self.dedupe: Dedupe | None = None
         self.last_ticket: Ticket | None = None
+        # What changed the topic last, and may still be on its way to the disk.
+        self.last_config: Receipt | None = None
+        self.last_delete: Receipt | None = None
         self.listeners: list[Listener] = []
         self.deleted = False
         self.created_ts = 0
@@ -103,6 +111,7 @@ class Topic:
         self.inbound: Forward | None = None
         self.outbound: Fanout | None = None
         self.letters = False
+        self.unsettled = Unsettled()
 
     def publish(self, ticket: Ticket) -> None:
         """Make a committed write visible, then hold the caps."""
@@ -144,7 +153,13 @@ class Topic:
         self.last_ts = max(self.last_ts, block.last_ts)
         self.last_write_ts = block.last_ts
         self.index_tags(block)
-        self.hold_caps()
+        self.unsettled.add(block)
+        if len(self.unsettled.blocks) > UNSETTLED_BLOCKS_MAX:
+            self.settle_caps(self.unsettled.blocks[0].last_seq)
+
+    def settle_caps(self, bound_head: int = -1) -> None:
+        """Let the caps act as they did when `bound_head` was the last visible seq; -1: on everything."""
+        self.hold_caps(*self.unsettled.behind(bound_head))
 
     def index_tags(self, block: Block) -> None:
         """Enter the tags of records that are not sealed."""
@@ -153,8 +168,11 @@ class Topic:
                 self.tags = TagIndex()
             self.tags.add(block.first_seq, block.tags())
 
-    def hold_caps(self) -> None:
-        """Evict what is beyond the caps; where a sealed Block has to be read for that first, with the next write."""
+    def hold_caps(self, besides: int = 0, besides_bytes: int = 0) -> None:
+        """Evict what is beyond the caps; where a sealed Block has to be read for that first, with the next write.
+
+        So many of the newest records, and their bytes, do not count.
+        """
         config = self.config
         if not (config.cap_records or config.cap_bytes):
             return
@@ -164,13 +182,16 @@ class Topic:
             # What has expired is gone already and takes no place under the cap.
             if config.ttl_ms:
                 self.log.expire(self.last_ts - config.ttl_ms)
-            self.log.evict(config.cap_records, config.cap_bytes)
+            self.log.evict(
+                config.cap_records + besides if config.cap_records else 0,
+                config.cap_bytes + besides_bytes if config.cap_bytes else 0,
+            )
         except Miss as miss:
             assert self.shelf is not None
             self.shelf.enqueue(miss.job)
         except Corrupt as corrupt:
             self.lose(corrupt)
-            self.hold_caps()
+            self.hold_caps(besides, besides_bytes)
         except TopicsError:
             logger.warning("topic %s: evicting waits for a cold store that cannot be read", self.name)
         self._trim()
@@ -250,12 +271,12 @@ class Topic:
             corrupt.path, corrupt.offset, corrupt.length, corrupt.quarantined or "-", self.name, lost or "nothing",
         )  # fmt: skip
 
-    def reconfigure(self, config: TopicConfig, now_ms: int) -> None:
+    def reconfigure(self, config: TopicConfig, now_ms: int, bound_head: int = -1) -> None:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
         self.expire(now_ms)
         self.config = config
         self.expire(now_ms)
-        self.hold_caps()
+        self.settle_caps(bound_head)
 
     def withdraw(self, ticket: Ticket) -> None:
         """Forget a write that the WAL refused; its seqs were never shown."""

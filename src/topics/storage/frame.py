@@ -98,11 +98,16 @@ class Create(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Config(msgspec.Struct, array_like=True, frozen=True):
-    """CONFIG: a topic's config is now this JSON text. Seqs up to `head_seq` had been handed out by then."""
+    """CONFIG: a topic's config is now this JSON text. Seqs up to `head_seq` had been handed out by then.
+
+    `bound_head`, here and in DELETE, is the last seq that was visible when the change took effect: caps had acted on
+    nothing behind it, though the frames of later records may stand before this one. -1 where it is not known.
+    """
 
     config: bytes
     ts: int
     head_seq: int = 0
+    bound_head: int = -1
 
 
 class Drop(msgspec.Struct, array_like=True, frozen=True):
@@ -118,6 +123,7 @@ class Delete(msgspec.Struct, array_like=True, frozen=True):
     ranges: list[tuple[int, int]]
     ts: int
     extra: bytes = b""
+    bound_head: int = -1
 
 
 class Ceiling(msgspec.Struct, array_like=True, frozen=True):
