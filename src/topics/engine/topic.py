@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("topics.topic")
 
-CEILING_STEP_MIN: Final = 16_384
+CEILING_STEP_MIN: Final = 65_536
 UNSETTLED_BLOCKS_MAX: Final = 4096
 
 Listener = Callable[["Topic"], None]

@@ -40,6 +40,7 @@ FILE_BYTES: Final = 64 << 20
 FIRST_FILE_BYTES: Final = 4 << 20
 FILE_GROWTH: Final = 4
 PREPARE_AT_FRACTION: Final = 4
+PREPARE_AT_BYTES: Final = 256 << 10
 QUEUE_BYTES_MAX: Final = 64 << 20
 SYNC_INTERVAL_NS: Final = 50_000_000
 # A file that fills faster than this is under bulk load: writing its successor's zeros would double the load, and the
@@ -337,8 +338,8 @@ class Shard:
 
     @property
     def prepare_needed(self) -> bool:
-        """Whether the current file is used so far that its successor should be made."""
-        return self._file.at >= self._file.size // PREPARE_AT_FRACTION
+        """Whether the current file is used so far that its successor should be made: early, for a disk that is slow."""
+        return self._file.at >= min(self._file.size // PREPARE_AT_FRACTION, PREPARE_AT_BYTES)
 
     def prepare_job(self, now_ns: int) -> Job | None:
         """The making of the next file, or None where it is there, being made, not needed soon, or failed just now.
