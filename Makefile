@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check bench lock
+.PHONY: help setup serve test check bench bench-spark demo lock
 
 help:
 	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
@@ -13,6 +13,8 @@ help:
 	@echo "make setup   install everything: server, development tools, Spark"
 	@echo "make check   format, lint, types, layers, conformance table"
 	@echo "make bench   measure this machine, about 4 minutes (BENCH_ARGS=--full for the long rows, --help for more)"
+	@echo "make bench-spark   measure Spark over topics against Spark over files"
+	@echo "make demo    run a server, archive, transform and replay, and say where to look"
 	@echo "make lock    resolve the dependencies of pyproject.toml again into requirements/"
 
 $(BIN)/python:
@@ -51,6 +53,14 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS) $(BENCH_ARGS)
+
+bench-spark: setup
+	@tools/ensure-java
+	$(BIN)/python -m bench.spark $(ARGS)
+
+demo: setup
+	@tools/ensure-java
+	$(BIN)/python examples/demo.py $(ARGS)
 
 lock: setup
 	tools/lock $(ARGS)

@@ -21,12 +21,12 @@ RECORDS = 1050
 
 @pytest.fixture
 def sealed(start_server: Any) -> Iterator[tuple[ServerProcess, Api]]:
-    """A server whose topic "events" has sealed segments of 100 records and a tail."""
-    server: ServerProcess = start_server(segment_max_events=100)
+    """A server whose topic "events" has sealed segments of 250 records and a tail."""
+    server: ServerProcess = start_server(segment_max_events=250)
     api = Api(server.host, server.port)
     for first in range(1, RECORDS, 50):
         api.write("events", *({"data": n, "tag": f"t{n % 10}"} for n in range(first, first + 50)))
-    until(lambda: len(segments(api)) >= 9, "the segments are sealed")
+    until(lambda: len(segments(api)) == 4, "the segments are sealed", 60)
     yield server, api
     api.close()
 
@@ -118,18 +118,18 @@ def test_what_does_not_fit_is_read_from_the_server(
     copied.mkdir(parents=True)
     for file in (server.data_dir / "segments").glob("*.data"):
         (copied / file.name).write_bytes(file.read_bytes())
-    chosen = copied / segments(api)[4]["file"]
+    chosen = copied / segments(api)[2]["file"]
     if harm == "truncated":
         chosen.write_bytes(chosen.read_bytes()[:-40])
     elif harm == "vanished":
         chosen.unlink()
     elif harm == "other topic":
         api.fill("other", 300)
-        chosen.write_bytes((copied / segments(api)[3]["file"]).read_bytes())
+        chosen.write_bytes((copied / segments(api)[1]["file"]).read_bytes())
     reads = Reads(server, monkeypatch)
     directory = tmp_path / "missing" if harm == "nowhere" else tmp_path / "data"
     assert reads.seqs(dataDir=str(directory)) == list(range(1, RECORDS + 1))
-    first = segments(api)[4]["first_seq"] - 1
+    first = segments(api)[2]["first_seq"] - 1
     assert any(a <= first < b for a, b in reads.asked)
 
 
@@ -139,7 +139,7 @@ def test_a_damaged_block_is_never_read_and_never_silent(
     """Decision 20: where the server finds it damaged too, it becomes a lost range with its reason."""
     server, api = sealed
     api.fill("push", 1)
-    chosen = segments(api)[2]
+    chosen = segments(api)[1]
     server.stop()
     path = server.data_dir / "segments" / chosen["file"]
     content = bytearray(path.read_bytes())

@@ -6,6 +6,7 @@ machine could read it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from topics.pipeline.run import PipelineError, Progress, Stop, follow, reason
+from topics.pipeline.run import Progress, Stop, follow, reason
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Run data pipelines on Spark.")
 
@@ -56,8 +57,10 @@ def archive(
         _fail("say what to archive: --topic (one or more) or --prefix")
     chosen = {"topicPrefix": prefix} if prefix is not None else {"topics": ",".join(topic or [])}
     progress = Progress("archive")
+    server = _server(url, token_file)
+    _check(server, topic or [])
     pipeline = Archive(
-        {**_server(url, token_file), **{name: value for name, value in chosen.items() if value is not None}},
+        {**server, **{name: value for name, value in chosen.items() if value is not None}},
         to.absolute(),
         format,
         checkpoint.absolute() if checkpoint else None,
@@ -97,9 +100,9 @@ def transform(
         _fail(f"--sql {sql}: {error.strerror}")
     if mode not in ("append", "update", "complete"):
         _fail(f'--mode is "{mode}"; it must be append, update or complete')
-    pipeline = Transform(
-        _server(url, token_file), topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic
-    )
+    server = _server(url, token_file)
+    _check(server, topic)
+    pipeline = Transform(server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic)
     progress = Progress(f"transform to {to}")
     _run(pipeline, progress, master, conf, once, interval, verbose)
 
@@ -130,7 +133,6 @@ def replay(
     """Write records of a lake table into a topic again, in order and each once."""
     from topics.pipeline.replay import Replay
     from topics.spark.client import Client
-    from topics.spark.errors import SourceError
     from topics.spark.options import WriteOptions
 
     server = _server(url, token_file)
@@ -139,31 +141,37 @@ def replay(
         from_seq, to_seq, from_time, to_time, where, rate,
     )  # fmt: skip
     console = Console()
-    failures: list[BaseException] = []
     try:
-        client = Client(WriteOptions({**server, "topic": to}).server)
-        before = _head(client, to)
-        spark = _session("replay", master, conf, verbose)
-
-        def work() -> None:
+        with contextlib.closing(Client(WriteOptions({**server, "topic": to}).server)) as client:
+            before = _head(client, to)
+            spark = _session("replay", master, conf, verbose)
+            done = threading.Event()
+            # Spark finds the source only from the thread that made the session, so that it is the display that moves.
+            display = threading.Thread(target=_show_replay, args=(console, server, to, before, done), daemon=True)
+            display.start()
             try:
                 pipeline.run(spark)
-            except BaseException as failure:
-                failures.append(failure)
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        with console.status("replay") as status:
-            while thread.is_alive():
-                thread.join(0.5)
-                status.update(f"replay to {to}: {_head(client, to) - before:,} records")
-        spark.stop()
-        if not failures:
+            finally:
+                done.set()
+                display.join()
+            spark.stop()
             console.print(f"replay to {to}: {_head(client, to) - before:,} records, done", soft_wrap=True)
-    except (PipelineError, SourceError) as failure:
-        failures.append(failure)
-    if failures:
-        _fail(reason(failures[0]))
+    except Exception as failure:
+        if verbose:
+            raise
+        _fail(reason(failure))
+
+
+def _show_replay(console: Console, server: dict[str, str], topic: str, before: int, done: threading.Event) -> None:
+    from topics.spark.client import Client
+    from topics.spark.errors import SourceError
+    from topics.spark.options import WriteOptions
+
+    address = WriteOptions({**server, "topic": topic}).server
+    with contextlib.closing(Client(address)) as client, console.status("replay") as status:
+        while not done.wait(0.5):
+            with contextlib.suppress(SourceError):
+                status.update(f"replay to {topic}: {_head(client, topic) - before:,} records")
 
 
 def _head(client: Any, topic: str) -> int:
@@ -186,6 +194,25 @@ def _server(url: str, token_file: Path | None) -> dict[str, str]:
         except OSError as error:
             _fail(f"--token-file {token_file}: {error.strerror}")
     return {"url": url, "token": token} if token else {"url": url}
+
+
+def _check(server: dict[str, str], topics: list[str]) -> None:
+    """Fail at once, before a JVM is started, where the server or a topic is not there."""
+    from topics.spark.client import PLANNING_RETRY_MS, Client
+    from topics.spark.errors import SourceError
+    from topics.spark.options import ReadOptions
+
+    try:
+        options = ReadOptions(
+            {**server, "topics": ",".join(topics)} if topics else {**server, "topicPrefix": "a"}, False
+        )
+        with contextlib.closing(Client(options.server, PLANNING_RETRY_MS)) as client:
+            for topic in topics:
+                client.plan(topic)
+            if not topics:
+                client.topics("a")
+    except SourceError as error:
+        _fail(str(error))
 
 
 def _session(name: str, master: str, conf: list[str] | None, verbose: bool) -> Any:

@@ -150,4 +150,5 @@ def reason(failure: BaseException) -> str:
     found = _SOURCE_ERROR.search(text)
     if found is not None:
         return found[1].strip()
-    return text.split("\nJVM stacktrace")[0].split("\n=== Streaming Query")[0].strip()
+    text = re.split(r"\nJVM stacktrace|\n=== Streaming Query|\n\tat ", text)[0]
+    return re.sub(r"^An error occurred while calling \S+\n: ", "", text).strip()

@@ -1,0 +1,211 @@
+"""Spark over topics against Spark over files: scans, streaming, and what a scan costs the writers.
+
+`make bench-spark ARGS='--records 5000000'`. A ratio within one run is what counts; the absolute figures belong to the
+machine. Every figure is the best of a few runs, except for latencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from topics.testing import ServerProcess
+
+BATCH = 1_000
+RECORD_BYTES = 150
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "runs", "far", "away")
+SQL = "SELECT tag, count(*) AS n, sum(length(data)) AS bytes, max(seq) AS last FROM {view} GROUP BY tag"
+
+
+def load(server: ServerProcess, topic: str, records: int) -> float:
+    """Write so many records of about 150 bytes; the seconds it took."""
+    connection = http.client.HTTPConnection(server.host, server.port)
+    started = time.perf_counter()
+    for first in range(0, records, BATCH):
+        rows = []
+        for n in range(first, min(first + BATCH, records)):
+            data = f'{{"n":{n},"user":"u{n % 9973}","text":"{" ".join(WORDS[n % 5 :])}"}}'
+            rows.append(
+                f'{{"data":{data[:-1]},"pad":"{"x" * max(0, RECORD_BYTES - len(data) - 9)}"}},"tag":"t{n % 50}"}}'
+            )
+        body = '{"records":[' + ",".join(rows) + "]}"
+        connection.request(
+            "POST", f"/v0/topics/{topic}?return_seqs=false", body.encode(), {"Content-Type": "application/json"}
+        )
+        answer = connection.getresponse()
+        content = answer.read()
+        assert answer.status in (200, 201), content
+    connection.close()
+    return time.perf_counter() - started
+
+
+def best(action: Any, runs: int = 3) -> float:
+    """The shortest of several runs, in seconds."""
+    times = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+class Bench:
+    """One server, one session, and what is measured with them."""
+
+    def __init__(self, server: ServerProcess, scratch: Path) -> None:
+        from topics.spark import session
+
+        config = {
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "2g",
+            "spark.local.dir": str(scratch / "local"),
+        }
+        self.spark = session(master="local[2]", config=config)
+        self.spark.sparkContext.setLogLevel("OFF")
+        self.server = server
+        self.scratch = scratch
+
+    def frame(self, topic: str, **options: str) -> Any:
+        given = {"url": self.server.url, "topic": topic, "columns": "seq,tag,data", "minPartitions": "4", **options}
+        return self.spark.read.format("topics").options(**given).load()
+
+    def aggregate(self, make: Any) -> float:
+        def run() -> None:
+            make().createOrReplaceTempView("scanned")
+            self.spark.sql(SQL.format(view="scanned")).collect()
+
+        return best(run)
+
+    def scans(self, topic: str, records: int) -> None:
+        """Source against Parquet and JSON lines of the same rows."""
+        parquet, lines = str(self.scratch / "parquet"), str(self.scratch / "lines")
+        for path in (parquet, lines):
+            shutil.rmtree(path, ignore_errors=True)
+        self.frame(topic).write.parquet(parquet)
+        self.frame(topic).write.json(lines)
+        schema = "seq bigint, tag string, data string"
+        made = {
+            "(a) topics, data directory": lambda: self.frame(topic, dataDir=str(self.server.data_dir)),
+            "(b) topics, HTTP blocks": lambda: self.frame(topic),
+            "(c) Parquet": lambda: self.spark.read.parquet(parquet),
+            "(d) JSON lines": lambda: self.spark.read.schema(schema).json(lines),
+        }
+        took = {name: self.aggregate(make) for name, make in made.items()}
+        reference = took["(c) Parquet"]
+        for name, seconds in took.items():
+            rate = records / seconds
+            print(f"  {name:28} {seconds:6.2f} s  {rate / 1e6:5.2f} M records/s  {reference / seconds:4.2f} of Parquet")
+
+    def growth(self, sizes: list[int]) -> None:
+        """Whether the cost of a scan grows with its records and no faster."""
+        for size in sizes:
+            topic = f"scale-{size}"
+            load(self.server, topic, size)
+            seconds = self.aggregate(lambda topic=topic: self.frame(topic))
+            print(f"  {size:>10,} records {seconds:6.2f} s  {seconds / size * 1e6:5.2f} us a record")
+
+    def streaming(self, topic: str, records: int) -> None:
+        """Topic to topic: sustained rate, and the time of a small micro-batch."""
+        stream = self.spark.readStream.format("topics")
+        source = {"url": self.server.url, "topic": topic, "maxOffsetsPerTrigger": "200000", "columns": "tag,data"}
+        rows = stream.options(**source).load()
+        sink = rows.writeStream.format("topics").options(url=self.server.url, topic=f"{topic}-copy")
+        started = time.perf_counter()
+        query = sink.option("checkpointLocation", str(self.scratch / "copy")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        seconds = time.perf_counter() - started
+        print(f"  topic to topic: {records / seconds:,.0f} records/s over {records:,} records")
+        self.latency()
+
+    def latency(self) -> None:
+        """Batches of a few records, one after the other."""
+        load(self.server, "trickle", 10)
+        options = {"url": self.server.url, "topic": "trickle", "startingOffsets": "latest"}
+        rows = self.spark.readStream.format("topics").options(**options).load().select("data")
+        sink = rows.writeStream.format("topics").options(url=self.server.url, topic="trickled")
+        query = sink.option("checkpointLocation", str(self.scratch / "trickle")).start()
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            load(self.server, "trickle", 10)
+            time.sleep(0.2)
+        reports = [report for report in query.recentProgress if report["numInputRows"]]
+        query.stop()
+        took = [report["durationMs"]["triggerExecution"] for report in reports[3:]]
+        print(f"  micro-batch of a few records: p50 {statistics.median(took):.0f} ms over {len(took)} batches")
+
+    def writers(self, topic: str) -> None:
+        """p99 of one-record writes, alone and beside a full scan."""
+        alone = self._write_latencies(lambda: time.sleep(4))
+        beside = self._write_latencies(lambda: self.aggregate(lambda: self.frame(topic)))
+        for name, found in (("alone", alone), ("beside a full scan", beside)):
+            p50, p99 = statistics.median(found), statistics.quantiles(found, n=100)[98]
+            print(f"  write {name:20} p50 {p50:5.2f} ms  p99 {p99:5.2f} ms  ({len(found)} writes)")
+
+    def _write_latencies(self, meanwhile: Any) -> list[float]:
+        stop = threading.Event()
+        found: list[float] = []
+
+        def write() -> None:
+            connection = http.client.HTTPConnection(self.server.host, self.server.port)
+            body = b'{"records":[{"data":{"type":"resize","w":256},"tag":"tenant42"}]}'
+            while not stop.is_set():
+                started = time.perf_counter()
+                connection.request("POST", "/v0/topics/small", body, {"Content-Type": "application/json"})
+                connection.getresponse().read()
+                found.append((time.perf_counter() - started) * 1000)
+                time.sleep(0.001)
+            connection.close()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        meanwhile()
+        stop.set()
+        thread.join()
+        return found[100:]
+
+
+def sealed(server: ServerProcess, topic: str) -> int:
+    """Wait until nothing more is sealed; how many segments there are."""
+    count, steady = -1, 0
+    while steady < 3:
+        found = len(server.request("GET", f"/v0/topics/{topic}/plan?segments=true").json["segments"])
+        steady = steady + 1 if found == count else 0
+        count = found
+        time.sleep(1)
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--records", type=int, default=5_000_000)
+    parser.add_argument("--stream-records", type=int, default=1_000_000)
+    parser.add_argument("--sizes", default="100000,1000000")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory, ServerProcess() as server:
+        scratch = Path(directory)
+        seconds = load(server, "events", chosen.records)
+        segments = sealed(server, "events")
+        print(f"loaded {chosen.records:,} records of {RECORD_BYTES} bytes in {seconds:.0f} s: {segments} segments")
+        bench = Bench(server, scratch)
+        print("scan and group-by, local[2]:")
+        bench.scans("events", chosen.records)
+        print("growth:")
+        bench.growth([int(size) for size in chosen.sizes.split(",") if size])
+        print("streaming:")
+        load(server, "stream", chosen.stream_records)
+        bench.streaming("stream", chosen.stream_records)
+        print("writers:")
+        bench.writers("events")
+        bench.spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Beyond one process: a driver that is killed, executors that are killed, and clusters on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import Api, until
+from tests.spark.conftest import records
+from topics.testing import ServerProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+JOB = Path(__file__).with_name("job.py")
+SPARK_DEADLINE_S = 280.0
+"""Generous, because each step starts a JVM or three: alone it takes seconds, on a busy machine minutes."""
+
+
+class Job:
+    """A running application; its processes are a group of their own, and only they are ever signalled."""
+
+    def __init__(self, master: str, what: str, log: Path, **given: Any) -> None:
+        self._log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, str(JOB), master, what, json.dumps(given)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """The driver and all it started are gone at once."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def finish(self) -> None:
+        try:
+            code = self._process.wait(SPARK_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job did not end:\n{self._log.read_text()[-3000:]}") from None
+        assert code == 0, self._log.read_text()[-3000:]
+
+    def executors(self) -> list[int]:
+        """The executors of this application, by their process ids."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                group = os.getpgid(int(entry.name))
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if group == self._process.pid and b"CoarseGrainedExecutorBackend" in command and b"java" in command[:200]:
+                found.append(int(entry.name))
+        return found
+
+
+@contextmanager
+def running(master: str, what: str, log: Path, **given: Any) -> Iterator[Job]:
+    job = Job(master, what, log, **given)
+    try:
+        yield job
+    finally:
+        job.close()
+
+
+def head(api: Api, topic: str) -> int:
+    found: int = api.state(topic)["head_seq"] if api.exists(topic) else 0
+    return found
+
+
+def test_a_driver_killed_twice_copies_every_record_once(
+    server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
+) -> None:
+    """Exactly-once through kill -9: once while a batch is staged, once after some were published."""
+    api.fill(topic_name, 420)
+    target = f"{topic_name}.copy"
+    given = {"url": server.url, "source": topic_name, "target": target, "checkpoint": str(tmp_path / "checkpoint")}
+    log = tmp_path / "log"
+    with running("local[2]", "copy", log, pause_s=0.01, **given) as job:
+        until(lambda: job.ended() or list(tmp_path.rglob("*.staged")), "a task has staged its rows", SPARK_DEADLINE_S)
+        assert not job.ended(), log.read_text()[-2000:]
+        job.kill()
+    with running("local[2]", "copy", log, pause_s=0.01, **given) as job:
+        until(lambda: job.ended() or head(api, target) >= 120, "two batches are published", SPARK_DEADLINE_S)
+        assert not job.ended(), log.read_text()[-2000:]
+        job.kill()
+    with running("local[2]", "copy", log, **given) as job:
+        job.finish()
+    assert sorted(record["data"] for record in records(api, target)) == list(range(1, 421))
+
+
+def test_an_executor_killed_in_the_middle_of_a_batch_costs_nothing(
+    server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
+) -> None:
+    """`local-cluster`: the task is run again elsewhere, its rows in another order, and each record is there once."""
+    api.fill(topic_name, 120)
+    target = f"{topic_name}.copy"
+    given = {"url": server.url, "source": topic_name, "target": target, "checkpoint": str(tmp_path / "checkpoint")}
+    with running("local-cluster[2,1,1024]", "copy", tmp_path / "log", pause_s=0.03, **given) as job:
+        until(lambda: job.ended() or list(tmp_path.rglob("*.staged")), "a task has staged its rows", SPARK_DEADLINE_S)
+        executors = job.executors()
+        assert len(executors) == 2, (tmp_path / "log").read_text()[-2000:]
+        os.kill(executors[0], signal.SIGKILL)
+        job.finish()
+    assert sorted(record["data"] for record in records(api, target)) == list(range(1, 121))
+
+
+@contextmanager
+def standalone(directory: Path) -> Iterator[str]:
+    """A master and two workers of the pip install on loopback; the address of the master."""
+    import pyspark
+
+    from topics.spark import java
+
+    java.prepare()
+    home = Path(pyspark.__file__).parent
+    environ = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+
+    def start(stack: ExitStack, name: str, *arguments: str) -> Path:
+        log = directory / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [str(home / "bin" / "spark-class"), *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**environ, "SPARK_WORKER_DIR": str(directory / name)},
+                start_new_session=True,
+            )
+
+        def stop() -> None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+        stack.callback(stop)
+        return log
+
+    with ExitStack() as stack:
+        master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        log = start(stack, "master", *master)
+        found = until(
+            lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()), "the master listens", SPARK_DEADLINE_S
+        )
+        for name in ("worker-1", "worker-2"):
+            worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0")
+            start(stack, name, *worker, "--cores", "1", "--memory", "1g", found[0])
+        registered = "Registering worker"
+        until(lambda: log.read_text().count(registered) == 2, "both workers are registered", SPARK_DEADLINE_S)
+        yield found[0]
+
+
+def test_a_standalone_cluster_reads_over_http_and_writes(
+    server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
+) -> None:
+    """Executors that cannot see the data directory read everything from the server."""
+    for n in range(10):
+        api.write(topic_name, *({"data": n, "tag": f"t{k % 4}"} for k in range(100)))
+    target = f"{topic_name}.counts"
+    given = {"url": server.url, "source": topic_name, "target": target, "data_dir": str(tmp_path / "not-mounted")}
+    with standalone(tmp_path) as master, running(master, "table", tmp_path / "log", **given) as job:
+        job.finish()
+    counts = sorted((record["data"]["tag"], record["data"]["count"]) for record in records(api, target))
+    assert counts == [("t0", 250), ("t1", 250), ("t2", 250), ("t3", 250)]
