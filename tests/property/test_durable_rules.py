@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from topics.engine import ConfigPatch, Delete, Write
+from topics.errors import ColdUnavailable
 from topics.storage import walfile
 from topics.storage.wal import QueueFull
 from topics.testing.crash import World, small
@@ -293,3 +294,48 @@ def test_deletion_of_a_topic_that_is_going_is_acked_once_it_is_gone_for_good() -
     assert done == [True, False]
     world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
     assert done == [True, False, False]
+
+
+@pytest.mark.parametrize("place", ["hot", "cold"])
+def test_start_waits_for_blocks_that_are_in_no_cache(place: str) -> None:
+    """Issue 3: a restart after a new boot finds nothing in the page cache, and needs what it needs."""
+    world = World(cold_directory="cold" if place == "cold" else None)
+    world.put("t", durability="fsync", cap_records=30)
+    for _ in range(12):
+        world.write("t", 4, tag="a")
+        world.settle()
+        world.clock.advance(6000)
+    world.checkpoint()
+    topic = world.engine.topics["t"]
+    assert any(segment.is_cold for segment in topic.segments) == (place == "cold")
+    assert topic.segments[0].first_seq < topic.log.start, "the log begins inside a sealed Block"
+    world.delete("t", before_seq=topic.log.start + 1)
+    world.settle()
+    shown = read_all(world.engine, "t")
+    world.disk.crash("dropped", random.Random(1))
+    world.disk.uncached = {path for path in world.disk.files() if path.endswith(".data")}
+    world.start()
+    assert read_all(world.engine, "t") == shown
+
+
+def test_start_does_not_need_the_cold_store() -> None:
+    """Issue 3: an unreachable cold store is a clear 503 for a read of it alone."""
+    world = World()
+    world.put("t", durability="fsync", cap_records=30)
+    for _ in range(12):
+        world.write("t", 4, tag="a")
+        world.settle()
+        world.clock.advance(6000)
+    world.checkpoint()
+    world.delete("t", before_seq=world.engine.topics["t"].log.start + 1)
+    world.settle()
+    start = world.engine.topics["t"].log.start
+    world.disk.crash("dropped", random.Random(1))
+    world.disk.unreachable = {"cold"}
+    world.start()
+    assert world.engine.topics["t"].log.start == start
+    with pytest.raises(ColdUnavailable):
+        read_all(world.engine, "t", start - 1)
+    world.write("t", 1)
+    world.settle()
+    assert sorted(read_all(world.engine, "t", world.engine.topics["t"].log.head - 1)[0]) == [49]

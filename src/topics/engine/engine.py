@@ -188,7 +188,7 @@ class Engine:
         """Log a change of what exists, twice: no single damaged place in the WAL may take a topic's name or config."""
         lsn = self.store.next_lsn()
         self._submit(topic, frames.control(kind, lsn, topic.id, payload), True, receipt)
-        topic.last_config = receipt
+        topic.last_config = topic.last_change = receipt
         # The change is on its way with the first; a queue that is too full for the second is no reason to take it back.
         with contextlib.suppress(TopicsError):
             lsn = self.store.next_lsn()
@@ -533,7 +533,7 @@ class Engine:
         seqs = [] if match is None else topic.tagged(match, before_seq)
         receipt = Receipt(None, on_done, context)
         # Whatever has to be read from disk is read before anything is changed: a Miss is tried again from the start.
-        behind = topic.last_delete
+        behind = topic.last_change
         deleted, logged = remove(self, topic, before_seq if match is None else 0, seqs, receipt)
         receipt.result = Deleted(
             topic=name,

@@ -117,6 +117,7 @@ class Recovery:
         damage: list[Corrupt] = []
         if state.segments:
             topic.segments, damage = self._open_segments(topic.id, state.segments)
+            damage += _check_first(topic, state.earliest_seq)
             sealed = [block for segment in topic.segments for block in segment.blocks]
         log_ = topic.log
         log_.cap_evicted = extra.cap_evicted
@@ -213,10 +214,7 @@ class Recovery:
         elif kind == frames.DELETE:
             assert topic is not None
             topic.settle_caps(payload.bound_head)
-            if payload.before_seq:
-                topic.log.delete_below(payload.before_seq)
-            for first, last in payload.ranges:
-                topic.log.delete_seqs(range(first, last + 1))
+            _delete(topic, payload)
         elif kind == frames.CEILING:
             assert topic is not None
             topic.ceiling = topic.ceiling_asked = max(topic.ceiling, payload.seq)
@@ -278,6 +276,34 @@ class Recovery:
             topic.settle_caps()
             topic.expire(now)
         self._derivation.finish()
+
+
+def _check_first(topic: Topic, start: int) -> list[Corrupt]:
+    """The damage to the sealed Block in which the log begins, whose content says how much of it is left."""
+    for segment in topic.segments:
+        for sealed in segment.blocks:
+            if sealed.first_seq < start <= sealed.last_seq:
+                try:
+                    sealed.size_bytes(0, 1)
+                except Corrupt as corrupt:
+                    segment.blocks.remove(sealed)
+                    if not segment.blocks:
+                        topic.segments.remove(segment)
+                    return [corrupt]
+    return []
+
+
+def _delete(topic: Topic, payload: frames.Delete) -> None:
+    """Delete what a frame says; a sealed Block that turns out to be damaged has nothing left to delete."""
+    while True:
+        try:
+            if payload.before_seq:
+                topic.log.delete_below(payload.before_seq)
+            for first, last in payload.ranges:
+                topic.log.delete_seqs(range(first, last + 1))
+            return
+        except Corrupt as corrupt:
+            topic.lose(corrupt)
 
 
 def _behind(topic_id: int, block: Block, head: int) -> Block:

@@ -38,7 +38,7 @@ def remove(
         )
         frame = frames.control(frames.DELETE, engine.store.next_lsn(), topic.id, payload)
         engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", receipt)
-        topic.last_delete = receipt
+        topic.last_change = receipt
         engine.wake()
     deleted = log.delete_below(before_seq) if before_seq > log.start else 0
     if seqs:

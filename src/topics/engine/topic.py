@@ -56,8 +56,8 @@ class Topic:
         "deleted",
         "id",
         "inbound",
+        "last_change",
         "last_config",
-        "last_delete",
         "last_read_ts",
         "last_ticket",
         "last_ts",
@@ -92,9 +92,9 @@ class Topic:
         self.tags: TagIndex | None = None
         self.dedupe: Dedupe | None = None
         self.last_ticket: Ticket | None = None
-        # What changed the topic last, and may still be on its way to the disk.
+        # The last config, and the last change of whatever kind beside a write: they may be on their way to the disk.
         self.last_config: Receipt | None = None
-        self.last_delete: Receipt | None = None
+        self.last_change: Receipt | None = None
         self.listeners: list[Listener] = []
         self.deleted = False
         self.created_ts = 0

@@ -71,6 +71,8 @@ class Segments:
         self.cold = cold
         self.cache = BlockCache(cache_bytes)
         self.flips: _Flips = {}
+        # At a start nobody waits for an answer, so reads may wait for the disk, and none of them raises Miss.
+        self.patient = False
         self.corrupt_total = 0
         self._disk = disk
         self._quarantine = quarantine_directory

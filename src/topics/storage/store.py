@@ -198,6 +198,7 @@ class Store:
         """
         assert self._lock is not None, "open() comes first"
         self.segments.open()
+        self.segments.patient = True
         yield from self.recovery.events()
         self._recovered = True
         self._lsn = self.recovery.last_lsn
@@ -206,6 +207,7 @@ class Store:
     def start(self) -> None:
         """Open this start's generation of WAL files. Everything that writes works from here on."""
         assert self._recovered, "recover() comes first, and to its end"
+        self.segments.patient = False
         self.generation = self.recovery.last_generation + 1
         self.shards = tuple(
             Shard(

@@ -281,8 +281,8 @@ class _Check:
         config = topic.config
         bounded = config.ttl_ms or config.cap_records or config.cap_bytes or instance.model.evict_floor > 1
         floor = instance.floor_at_most(self.engine.clock.now_ms()) if bounded or len(instance.configs) > 1 else 1
-        if not all(map(crash.keeps, instance.deletes)):
-            # What a lost delete had made room for counts again.
+        if not all(map(crash.keeps, (*instance.deletes, *instance.configs))):
+            # What a lost delete or a lost cap had made room for counts again.
             floor = head + 1
         for seq, (write, _) in instance.records.items():
             if seq in self.records or seq in asked_away:
