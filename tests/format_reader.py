@@ -134,7 +134,7 @@ class Reader:
                 state = self.states[topic_id] = msgspec.msgpack.decode(section["payload"])
                 self._skip[topic_id] = section["lsn"]
                 self.names[topic_id] = state["name"]
-                for first_seq, n in state.get("segments", []):
+                for first_seq, n, _ in state.get("segments", []):
                     self._segment(f"{topic_id:016x}-{first_seq:016x}", n)
             elif section["kind"] == 65:
                 _, records, end = read_block(section["payload"], 0, flags=True)

@@ -339,3 +339,23 @@ def test_start_does_not_need_the_cold_store() -> None:
     world.write("t", 1)
     world.settle()
     assert sorted(read_all(world.engine, "t", world.engine.topics["t"].log.head - 1)[0]) == [49]
+
+
+def test_segment_that_spans_a_lost_range_loses_nothing_more_at_the_next_start() -> None:
+    """Decision 20: a lost range is told exactly, and what stands behind it is there."""
+    world = World()
+    world.write("t", 5, durability="disk")
+    world.settle()
+    world.write("t", 1)
+    world.engine.turn()
+    world.crash("dropped")
+    world.write("t", 20)
+    world.settle()
+    topic = world.engine.topics["t"]
+    lost = topic.log.lost[0]
+    assert any(segment.first_seq < lost.first and lost.last < segment.last_seq for segment in topic.segments)
+    world.checkpoint()
+    shown = read_all(world.engine, "t")
+    assert len(shown[0]) == 25
+    world.crash("kill")
+    assert read_all(world.engine, "t") == shown

@@ -143,7 +143,7 @@ class Recovery:
 
     def _lose_holes(self, topic: Topic, segments: list[SegmentRef], tail: list[Block]) -> None:
         """Lose what lies between the segments and the head and is in no Block of the tail."""
-        expected = max([topic.log.start, *(s.first_seq + s.n for s in segments)])
+        expected = max([topic.log.start, *(segment.last_seq + 1 for segment in segments)])
         for block in tail:
             if block.first_seq > expected and not topic.log.lost_at(expected):
                 self._lose(topic, expected, block.first_seq - 1)

@@ -221,6 +221,7 @@ class Segment:
         self.data_bytes = data_bytes
         self.index_bytes = 0
         self.records = sum(place.n for place in places)
+        self.sealed_to = max((place.first_seq + place.n - 1 for place in places), default=name.first_seq)
         self.blocks: list[SealedBlock] = []
         self.moving = False
         self.dropped = False
@@ -234,7 +235,7 @@ class Segment:
     @property
     def ref(self) -> SegmentRef:
         """How a checkpoint lists it."""
-        return SegmentRef(self.name.first_seq, self.records)
+        return SegmentRef(self.name.first_seq, self.records, self.sealed_to)
 
     @property
     def first_seq(self) -> int:

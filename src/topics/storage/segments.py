@@ -278,7 +278,11 @@ class Segments:
                 # Out of reach right now: take its word, reads will say so.
                 size = header[3]
         if size is None:
-            damage.append(Corrupt(name.data_file, 0, 0, LostRecords(name.topic_id, ref.first_seq, ref.n)))
+            damage.append(
+                Corrupt(
+                    name.data_file, 0, 0, LostRecords(name.topic_id, ref.first_seq, ref.last_seq - ref.first_seq + 1)
+                )
+            )
             return None
         if places is None:
             kept = self.quarantine(name.index_file, 0, index)
@@ -318,7 +322,9 @@ class Segments:
                 missing -= lost.n
             expected = place.first_seq + place.n
         if missing > 0:
-            damage.append(Corrupt(name.data_file, 0, 0, LostRecords(name.topic_id, expected, missing)))
+            damage.append(
+                Corrupt(name.data_file, 0, 0, LostRecords(name.topic_id, expected, ref.last_seq - expected + 1))
+            )
         if places:
             self._write_index(name, data, places)
         return places

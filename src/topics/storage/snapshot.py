@@ -67,10 +67,11 @@ class Header(NamedTuple):
 
 
 class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
-    """A sealed segment that a topic's log goes on into: `n` records from `first_seq`."""
+    """A sealed segment of a topic: `n` records from `first_seq` to `last_seq`, perhaps with gaps."""
 
     first_seq: int
     n: int
+    last_seq: int
 
 
 class TopicState(msgspec.Struct, omit_defaults=True):

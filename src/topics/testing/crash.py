@@ -168,6 +168,9 @@ class World:
         """A turn of the loop: write what was submitted, do a slice of upkeep, take up the jobs that are due."""
         self.engine.turn()
         self.upkeep.step()
+        self._take_jobs()
+
+    def _take_jobs(self) -> None:
         self._jobs += [(job, None, False) for job in self.store.jobs()]
 
     def run_job(self, index: int = 0) -> None:
@@ -198,7 +201,9 @@ class World:
                 self.run_job()
                 self.finish_job()
             self.turn()
-            if not self._jobs and not self.store.pending and not self.upkeep.step():
+            more = self.upkeep.step()
+            self._take_jobs()
+            if not more and not self._jobs and not self.store.pending:
                 return
         raise AssertionError("the world does not settle")
 
