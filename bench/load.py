@@ -85,12 +85,17 @@ def _wrk(traffic: Traffic, host: str, port: int, seconds: float) -> Figures:
             "BENCH_STEP": str(traffic.step),
             "BENCH_SPAN": str(traffic.span),
         }
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(
-            ["wrk", "-t1", f"-c{traffic.connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s",
-             "-s", str(SCRIPT), f"http://{host}:{port}"],
-            env=environ, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        return wrk(SCRIPT, traffic.connections, host, port, seconds, environ)
+
+
+def wrk(script: Path, connections: int, host: str, port: int, seconds: float, environ: dict[str, str]) -> Figures:
+    """Run wrk with a script that prints its figures as `BENCH` and JSON."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s",
+         "-s", str(script), f"http://{host}:{port}"],
+        env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     for line in done.stdout.splitlines():

@@ -48,10 +48,9 @@ class Extended(msgspec.Struct, array_like=True, frozen=True, tag=3):
 
 
 class Acked(msgspec.Struct, array_like=True, frozen=True, tag=4):
-    """These jobs are done."""
+    """The jobs that the DELETE frame around it names are done."""
 
     node: str
-    seqs: Seqs
     ts: int
 
 

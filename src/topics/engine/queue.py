@@ -41,7 +41,7 @@ from topics.engine.lease import (
     TRANSITIONS,
     Lease,
 )
-from topics.engine.lease_event import Acked, Claimed, Event, Extended, Released
+from topics.engine.lease_event import Claimed, Event, Extended, Released
 
 if TYPE_CHECKING:
     from topics.engine.log import Log
@@ -183,8 +183,7 @@ class Queue:
 
     def advance(self, now_ms: int) -> None:
         """Take the steps that time has made due, and forget jobs that are below the floor."""
-        if self.log.start > self._floor:
-            self.trim()
+        self.trim()
         # A lease that is noted twice for the same time takes its step once.
         for lease in self._deadlines.take(now_ms - 1):
             if lease.state is LEASED:
@@ -267,12 +266,25 @@ class Queue:
                 return
             free.popleft()
 
-    def held(self, seq: int, node: str, id: int | None) -> Lease | None:
-        """The lease of a job that `node` holds, under the lease `id` where one is given."""
-        lease = self.leases.get(seq)
-        if lease is None or lease.state not in HELD or lease.node != node or (id is not None and lease.id != id):
-            return None
-        return lease
+    def held(self, node: str, seqs: list[int], ids: list[int] | None) -> tuple[list[Lease], list[int]]:
+        """The leases among `seqs` that `node` holds, under these ids where they are given; and the other seqs."""
+        held: list[Lease] = []
+        skipped: list[int] = []
+        get, seen = self.leases.get, set()
+        for i, seq in enumerate(seqs):
+            lease = get(seq)
+            if (
+                lease is None
+                or lease.node != node
+                or lease.state not in HELD
+                or seq in seen
+                or (ids is not None and lease.id != ids[i])
+            ):
+                skipped.append(seq)
+            else:
+                seen.add(seq)
+                held.append(lease)
+        return held, skipped
 
     def give_back(self, leases: list[Lease], due_ms: int, now_ms: int) -> None:
         """Nack: the jobs are ready again at `due_ms`."""
@@ -317,7 +329,10 @@ class Queue:
 
     def trim(self) -> None:
         """Everything below the floor has left the log."""
-        start = self._floor = self.log.start
+        start = self.log.start
+        if start == self._floor:
+            return
+        self._floor = start
         order = self._order
         while order and order[0] < start:
             self.forget((heapq.heappop(order),))
@@ -379,9 +394,6 @@ class Queue:
                 self.free.extend(event.seqs)
         elif isinstance(event, Extended):
             self._until([self._restored(seq, LEASED) for seq in event.seqs], event.deadline_ms)
-        else:
-            assert isinstance(event, Acked)
-            self.forget(event.seqs)
 
     def _restored(self, seq: int, state: str) -> Lease:
         """The lease of `seq` in `state`, whatever it was before."""

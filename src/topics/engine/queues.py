@@ -401,8 +401,8 @@ class Queues:
         topic, queue, held, skipped = self._held(name, request)
         now = self._engine.clock.now_ms()
         receipt = Receipt(None, on_done, context)
-        seqs = sorted(lease.seq for lease in held)
-        acked = lease_event.encode(Acked(request.node, seqs, now))
+        seqs = sorted([lease.seq for lease in held])
+        acked = lease_event.encode(Acked(request.node, now))
         _, logged = remove(self._engine, topic, 0, seqs, receipt, acked)
         queue.advance(now)
         receipt.result = AckedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
@@ -466,17 +466,9 @@ class Queues:
             )
         now = self._engine.clock.now_ms()
         topic.expire(now)
-        if topic.log.start > 1:
-            queue.trim()
-        held, skipped, seen = [], [], set()
-        for i, seq in enumerate(seqs):
-            lease = queue.held(seq, request.node, None if lease_ids is None else lease_number(lease_ids[i]))
-            if lease is None or seq in seen:
-                skipped.append(seq)
-            else:
-                seen.add(seq)
-                held.append(lease)
-        return topic, queue, held, skipped
+        queue.trim()
+        ids = None if lease_ids is None else [lease_number(text) for text in lease_ids]
+        return topic, queue, *queue.held(request.node, seqs, ids)
 
     def _check_node(self, node: str) -> None:
         size = len(node.encode())
