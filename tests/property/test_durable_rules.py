@@ -359,3 +359,24 @@ def test_segment_that_spans_a_lost_range_loses_nothing_more_at_the_next_start() 
     assert len(shown[0]) == 25
     world.crash("kill")
     assert read_all(world.engine, "t") == shown
+
+
+def test_floor_stays_where_flags_of_a_later_delete_are_on_disk_already() -> None:
+    """DESIGN §5.1, document 002: evict_floor is the sole trigger of a tombstone, and never goes down."""
+    world = World()
+    world.put("t", durability="fsync", cap_records=20)
+    for i in range(20):
+        world.write("t", 1, tag="odd" if i % 2 else "even")
+        world.settle()
+    world.checkpoint()
+    assert world.engine.topics["t"].segments
+    world.write("t", 2, tag="last")
+    world.settle()
+    world.delete("t", tag="odd")
+    world.settle()
+    assert world.done["flip"]
+    shown = read_all(world.engine, "t")
+    assert world.engine.topics["t"].log.evict_floor == 3
+    world.crash("kill")
+    assert read_all(world.engine, "t") == shown
+    assert world.engine.topics["t"].log.evict_floor == 3

@@ -295,6 +295,18 @@ class Log:
             self.evicted_ts = max(self.evicted_ts, entry.ts_at(j - 1))
             self._take(entry, i, j)
 
+    def raise_floors(self, cap_evicted: int, ttl_expired: int) -> None:
+        """Take everything that cap and TTL are known to have taken: a restart, where they may see fewer records."""
+        self.cap_evicted = max(self.cap_evicted, cap_evicted)
+        self.ttl_expired = max(self.ttl_expired, ttl_expired)
+        while self.start < self.evict_floor and self._base < len(self.entries):
+            entry = self.entries[self._base]
+            i = max(0, self.start - entry.first_seq)
+            j = max(i, min(entry.n, self.evict_floor - entry.first_seq))
+            if i < j:
+                self.evicted_ts = max(self.evicted_ts, entry.ts_at(j - 1))
+            self._take(entry, i, j)
+
     @staticmethod
     def _cut(entry: Extent, i: int, over: int, over_bytes: int) -> int:
         if over_bytes <= 0 and entry.live == entry.n:

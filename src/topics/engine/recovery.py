@@ -297,6 +297,7 @@ def _delete(topic: Topic, payload: frames.Delete) -> None:
     """Delete what a frame says; a sealed Block that turns out to be damaged has nothing left to delete."""
     while True:
         try:
+            topic.log.raise_floors(*payload.evicted)
             if payload.before_seq:
                 topic.log.delete_below(payload.before_seq)
             for first, last in payload.ranges:

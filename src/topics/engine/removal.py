@@ -34,7 +34,12 @@ def remove(
     logged = topic.config.durability != "ephemeral"
     if logged:
         payload = frames.Delete(
-            before_seq, ranges(seqs), engine.clock.now_ms(), delete_extra(topic, acked), bound_head=log.head
+            before_seq,
+            ranges(seqs),
+            engine.clock.now_ms(),
+            delete_extra(topic, acked),
+            bound_head=log.head,
+            evicted=(log.cap_evicted, log.ttl_expired),
         )
         frame = frames.control(frames.DELETE, engine.store.next_lsn(), topic.id, payload)
         engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", receipt)
