@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import Field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -82,3 +83,24 @@ def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 app.command("serve", help="Run the server until SIGTERM or SIGINT.")(_with_flags(_serve))
+
+
+@app.command()
+def verify(
+    directory: Annotated[Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one.")],
+    cold_dir: Annotated[Path | None, typer.Option(help="Where its older segments were moved to.")] = None,
+) -> None:
+    """Check every byte of a data directory: exit code 0 if all is well, 1 if something is damaged, 2 if it is none."""
+    from topics.storage.verify import verify as check
+
+    sys.exit(check(str(directory), typer.echo, cold_directory=None if cold_dir is None else str(cold_dir)))
+
+
+@app.command()
+def dump(
+    directory: Annotated[Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one.")],
+) -> None:
+    """Print every frame and Block of a data directory as a line of JSON; exit codes as of `verify`."""
+    from topics.storage.dump import dump as print_lines
+
+    sys.exit(print_lines(str(directory), typer.echo))

@@ -79,6 +79,15 @@ def _frame(data: bytes, file: str, entry: scan.Entry) -> Line:
         "lsn": entry.lsn,
         "topic_id": entry.topic_id,
     }
+    try:
+        _add_payload(line, entry, payload)
+    except (msgspec.MsgspecError, block.BlockError) as error:
+        # The checksum holds, so these are the bytes that were written, by a program that this one does not know.
+        line["damage"], line["problem"], line["payload"] = "unknown", str(error), payload.hex()
+    return line
+
+
+def _add_payload(line: Line, entry: scan.Entry, payload: bytes) -> None:
     if entry.kind == frame.APPEND:
         found, end = block.decode(payload, with_flags=False)
         line["first_seq"], line["n"], line["records"] = entry.first_seq, entry.n, records(found)
@@ -93,7 +102,6 @@ def _frame(data: bytes, file: str, entry: scan.Entry) -> Line:
         line["payload"] = _readable(msgspec.structs.asdict(frame.decode_payload(entry.kind, payload)))
     else:
         line["payload"] = payload.hex()
-    return line
 
 
 def _segment(disk: Disk, directory: str, file: str) -> Iterator[Line]:

@@ -1,0 +1,33 @@
+"""The tools for a data directory: `topics verify` and `topics dump`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from topics.cli import app
+from topics.testing import ServerProcess
+
+
+def test_verify_and_dump_speak_of_a_data_directory(tmp_path: Path) -> None:
+    """Issue 3: `topics verify DIR` has an exit code and a readable report, `topics dump DIR` prints JSON lines."""
+    directory = tmp_path / "data"
+    with ServerProcess(data_dir=directory) as server:
+        server.request("POST", "/v0/topics/t", json={"records": [{"data": {"a": 1}, "tag": "x"}]})
+    clean = CliRunner().invoke(app, ["verify", str(directory)])
+    assert clean.exit_code == 0, clean.output
+    dumped = CliRunner().invoke(app, ["dump", str(directory)])
+    assert dumped.exit_code == 0
+    lines = [json.loads(line) for line in dumped.output.splitlines()]
+    assert any(record["tag"] == "x" for line in lines for record in line.get("records", ()))
+    file = max((directory / "snapshots").iterdir(), key=lambda path: path.stat().st_size)
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    file.write_bytes(damaged)
+    report = CliRunner().invoke(app, ["verify", str(directory)])
+    assert report.exit_code == 1
+    assert "DAMAGE" in report.output
+    assert file.name in report.output
+    assert CliRunner().invoke(app, ["verify", str(tmp_path)]).exit_code == 2
