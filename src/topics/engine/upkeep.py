@@ -137,6 +137,9 @@ class Upkeep:
 
     def _step_checkpoint(self) -> bool:
         if self._capture is not None:
+            if any(shard.pending for shard in self._store.shards):
+                # What is captured may have been changed by frames that the kernel does not even have yet.
+                return False
             if not self._capture.step(CAPTURE_TOPICS):
                 return True
             self._publish(self._capture)

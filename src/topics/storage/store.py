@@ -311,10 +311,17 @@ class Store:
             covered += shard.trimmable(lsn)
         removals, self._removals = self._removals, []
         twice = list(essential)
+        # A flag on disk must never be ahead of the frame that explains it: that frame may say more than the delete.
+        flushes = [(shard, shard.flush()) for shard in self.shards] if self.segments.flips else []
         write_flips, flips_written = self.segments.checkpoint_flips()
         durable: list[bool] = []
+        flushing: list[Shard] = []
 
         def work() -> None:
+            for shard, flush in flushes:
+                flushing.append(shard)
+                flush()
+                flushing.clear()
             write_flips()
             snapshot.write(self.disk, self.snapshot_directory, header, sections, twice)
             durable.append(True)
@@ -323,6 +330,8 @@ class Store:
 
         def finish(error: BaseException | None) -> None:
             self._checkpointing = False
+            if error is not None and flushing:
+                flushing[0].flush_failed(error)
             if durable:
                 self._checkpointed(header, covered)
                 self._bytes_checkpointed = bytes_written

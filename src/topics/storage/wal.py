@@ -136,6 +136,8 @@ class Shard:
         self._prepare_after_ns = 0
         self._prepared_bytes = file_bytes
         self._retired: list[WrittenFile] = []
+        # The retired files that a running sync has taken over.
+        self._under_sync: list[WrittenFile] = []
         self._trimmable: list[WrittenFile] = []
         first_bytes = min(file_bytes, FIRST_FILE_BYTES)
         self._file = self._create(1, first_bytes, zero_fill=True)
@@ -306,13 +308,28 @@ class Shard:
             return None
         waiting, self._syncing, self._waiting = self._waiting, self._waiting, []
         waiting_bytes, self._waiting_bytes = self._waiting_bytes, 0
-        retired, self._retired = self._retired, []
+        retired, self._under_sync, self._retired = self._retired, self._retired, []
         self._dirty_since_ns = None
         job = _Sync(self, retired, self._file, self.written_lsn, waiting)
         # The bytes under sync still count as waiting until it is done.
         self._waiting_bytes = waiting_bytes
         job.waiting_bytes = waiting_bytes
         return job
+
+    def flush(self) -> Callable[[], None]:
+        """What makes everything written up to now durable, for a job's thread; where it fails, call `flush_failed`."""
+        handles = [file.handle for file in (*self._under_sync, *self._retired, self._file)]
+
+        def work() -> None:
+            for handle in handles:
+                self._disk.sync(handle)
+
+        return work
+
+    def flush_failed(self, error: BaseException) -> None:
+        """A sync beside the shard's own has failed. The kernel says so once, so it counts as the shard's (rule 4)."""
+        if self._poison is None:
+            self._fail("sync", error)
 
     def synced(self, job: _Sync, error: BaseException | None) -> None:
         """Take over what a sync brought: commit its tickets, or poison the shard."""
@@ -328,6 +345,7 @@ class Shard:
         latency_us = job.took_ns // 1000
         self.fsync_us_buckets[bisect.bisect_left(LATENCY_BOUNDS_US, latency_us)] += 1
         self.fsync_us_sum += latency_us
+        self._under_sync = []
         for file in job.retired:
             self._trimmable.append(file)
         now_ns = self._clock.elapsed_ns()
