@@ -1,17 +1,22 @@
 """Spark over topics against Spark over files: scans, streaming, and what a scan costs the writers.
 
 `make bench-spark ARGS='--records 5000000'`. A ratio within one run is what counts; the absolute figures belong to the
-machine. Every figure is the best of a few runs, except for latencies.
+machine. Every figure of a scan is the best of a few runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
+import json
+import os
+import select
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,7 @@ from topics.testing import ServerProcess
 
 BATCH = 1_000
 RECORD_BYTES = 150
+RUNS = 4
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "runs", "far", "away")
 SQL = "SELECT tag, count(*) AS n, sum(length(data)) AS bytes, max(seq) AS last FROM {view} GROUP BY tag"
 
@@ -46,16 +52,6 @@ def load(server: ServerProcess, topic: str, records: int) -> float:
     return time.perf_counter() - started
 
 
-def best(action: Any, runs: int = 3) -> float:
-    """The shortest of several runs, in seconds."""
-    times = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
 class Bench:
     """One server, one session, and what is measured with them."""
 
@@ -78,11 +74,11 @@ class Bench:
         return self.spark.read.format("topics").options(**given).load()
 
     def aggregate(self, make: Any) -> float:
-        def run() -> None:
-            make().createOrReplaceTempView("scanned")
-            self.spark.sql(SQL.format(view="scanned")).collect()
-
-        return best(run)
+        """The seconds of one scan with a group-by."""
+        started = time.perf_counter()
+        make().createOrReplaceTempView("scanned")
+        self.spark.sql(SQL.format(view="scanned")).collect()
+        return time.perf_counter() - started
 
     def scans(self, topic: str, records: int) -> None:
         """Source against Parquet and JSON lines of the same rows."""
@@ -98,7 +94,9 @@ class Bench:
             "(c) Parquet": lambda: self.spark.read.parquet(parquet),
             "(d) JSON lines": lambda: self.spark.read.schema(schema).json(lines),
         }
-        took = {name: self.aggregate(make) for name, make in made.items()}
+        # In turns, so that neither a JVM that is warming up nor a busy moment of the machine hits only one of them.
+        turns = [{name: self.aggregate(make) for name, make in made.items()} for _ in range(RUNS)]
+        took = {name: min(turn[name] for turn in turns) for name in made}
         reference = took["(c) Parquet"]
         for name, seconds in took.items():
             rate = records / seconds
@@ -109,7 +107,7 @@ class Bench:
         for size in sizes:
             topic = f"scale-{size}"
             load(self.server, topic, size)
-            seconds = self.aggregate(lambda topic=topic: self.frame(topic))
+            seconds = min(self.aggregate(lambda topic=topic: self.frame(topic)) for _ in range(RUNS))
             print(f"  {size:>10,} records {seconds:6.2f} s  {seconds / size * 1e6:5.2f} us a record")
 
     def streaming(self, topic: str, records: int) -> None:
@@ -142,34 +140,67 @@ class Bench:
         print(f"  micro-batch of a few records: p50 {statistics.median(took):.0f} ms over {len(took)} batches")
 
     def writers(self, topic: str) -> None:
-        """p99 of one-record writes, alone and beside a full scan."""
+        """p99 of one-record writes, alone and beside a full scan; server and writer on one core, Spark on the other."""
+        if len(os.sched_getaffinity(0)) > 1:
+            first, *others = sorted(os.sched_getaffinity(0))
+            pin(family(self.server.pid), {first})
+            pin([pid for pid in family(os.getpid()) if pid not in family(self.server.pid)], set(others))
         alone = self._write_latencies(lambda: time.sleep(4))
-        beside = self._write_latencies(lambda: self.aggregate(lambda: self.frame(topic)))
+        beside = self._write_latencies(lambda: [self.aggregate(lambda: self.frame(topic)) for _ in range(2)])
         for name, found in (("alone", alone), ("beside a full scan", beside)):
             p50, p99 = statistics.median(found), statistics.quantiles(found, n=100)[98]
             print(f"  write {name:20} p50 {p50:5.2f} ms  p99 {p99:5.2f} ms  ({len(found)} writes)")
 
     def _write_latencies(self, meanwhile: Any) -> list[float]:
-        stop = threading.Event()
-        found: list[float] = []
-
-        def write() -> None:
-            connection = http.client.HTTPConnection(self.server.host, self.server.port)
-            body = b'{"records":[{"data":{"type":"resize","w":256},"tag":"tenant42"}]}'
-            while not stop.is_set():
-                started = time.perf_counter()
-                connection.request("POST", "/v0/topics/small", body, {"Content-Type": "application/json"})
-                connection.getresponse().read()
-                found.append((time.perf_counter() - started) * 1000)
-                time.sleep(0.001)
-            connection.close()
-
-        thread = threading.Thread(target=write)
-        thread.start()
+        prober = subprocess.Popen(
+            [sys.executable, "-m", "bench.spark", "--probe", f"{self.server.host}:{self.server.port}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if len(os.sched_getaffinity(self.server.pid)) == 1:
+            pin([prober.pid], os.sched_getaffinity(self.server.pid))
         meanwhile()
-        stop.set()
-        thread.join()
+        out, _ = prober.communicate("stop")
+        found: list[float] = json.loads(out)
         return found[100:]
+
+
+def probe(address: str) -> None:
+    """Write single records until told to stop, then print the latencies in milliseconds."""
+    connection = http.client.HTTPConnection(*address.split(":"))
+    body = b'{"records":[{"data":{"type":"resize","w":256},"tag":"tenant42"}]}'
+    found = []
+    while not select.select([sys.stdin], [], [], 0.001)[0]:
+        started = time.perf_counter()
+        connection.request("POST", "/v0/topics/small", body, {"Content-Type": "application/json"})
+        connection.getresponse().read()
+        found.append((time.perf_counter() - started) * 1000)
+    connection.close()
+    print(json.dumps(found))
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    found, waiting = [], [pid]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += parents.get(found[-1], [])
+    return found
+
+
+def pin(pids: list[int], cores: set[int]) -> None:
+    """Keep processes, with all their threads, on these cores."""
+    for pid in pids:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(int(thread.name), cores)
 
 
 def sealed(server: ServerProcess, topic: str) -> int:
@@ -188,7 +219,11 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=5_000_000)
     parser.add_argument("--stream-records", type=int, default=1_000_000)
     parser.add_argument("--sizes", default="100000,1000000")
+    parser.add_argument("--probe", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.probe:
+        probe(chosen.probe)
+        return
     with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory, ServerProcess() as server:
         scratch = Path(directory)
         seconds = load(server, "events", chosen.records)
@@ -197,11 +232,13 @@ def main() -> None:
         bench = Bench(server, scratch)
         print("scan and group-by, local[2]:")
         bench.scans("events", chosen.records)
-        print("growth:")
-        bench.growth([int(size) for size in chosen.sizes.split(",") if size])
-        print("streaming:")
-        load(server, "stream", chosen.stream_records)
-        bench.streaming("stream", chosen.stream_records)
+        if chosen.sizes:
+            print("growth:")
+            bench.growth([int(size) for size in chosen.sizes.split(",")])
+        if chosen.stream_records:
+            print("streaming:")
+            load(server, "stream", chosen.stream_records)
+            bench.streaming("stream", chosen.stream_records)
         print("writers:")
         bench.writers("events")
         bench.spark.stop()

@@ -250,6 +250,10 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise recreated(topic, since, plan)
                 pieces.append(Range(topic, to.epoch or 0, 0, 0, Gap(1, to.seq, "recreated")))
                 since = Cursor(to.epoch, 0)
+            if since.seq > to.seq:
+                if fail:
+                    raise unplanned(topic, since, to)
+                continue
             if plan.epoch != to.epoch:
                 gap = Gap(since.seq + 1, to.seq, "recreated")
                 scan.lost(topic, gap, fail)
@@ -352,6 +356,19 @@ def recreated(topic: str, begun: Cursor, plan: Plan) -> DataLoss | SourceError:
         f'topic "{topic}" was deleted and recreated (epoch {begun.epoch} became {plan.epoch}) after it had been read '
         f"to seq {begun.seq}; what the old one held behind that is lost (reason: recreated). Set the option "
         f'"failOnDataLoss" to "false" to go on with the new one from its beginning'
+    )
+
+
+def unplanned(topic: str, since: Cursor, to: Cursor) -> SourceError:
+    """The error for a batch that ends before it starts.
+
+    Spark keeps the end of a batch and not the start of the first one: after a crash it asks for that again, and
+    "latest" is a later place by then.
+    """
+    return SourceError(
+        f'the first batch of this stream was planned to seq {to.seq} of topic "{topic}" before a crash, and now '
+        f'starts at {since.seq}, because "startingOffsets" is not a fixed place: what lies between is not '
+        f'known any more. Start with a new checkpoint and startingOffsets such as {{"{topic}": 0}}, or set "failOnDataLoss" to "false"'
     )
 
 

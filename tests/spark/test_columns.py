@@ -1,0 +1,93 @@
+"""Blocks become Arrow columns: the same records that the codec itself reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topics.spark import columns
+from topics.spark.errors import SourceError
+from topics.spark.filters import Prune
+from topics.storage import block as blocks
+from topics.storage.block import Block
+
+pytestmark = pytest.mark.spark
+
+TEXTS = st.one_of(st.none(), st.text(max_size=5).map(str.encode))
+METAS = st.one_of(st.none(), st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2))
+RECORDS = st.tuples(st.integers(0, 5), TEXTS, TEXTS, METAS, st.integers() | st.text(max_size=8), st.booleans())
+SCHEMA = pa.schema([(name, columns.TYPES[name]) for name in ("topic", "seq", "ts", "node", "tag", "meta", "data")])
+
+
+def encode(first_seq: int, ts: int, rows: list[Any]) -> tuple[Block, int]:
+    """A Block of these records; each row's first element moves the time on."""
+    times = []
+    for row in rows:
+        ts += row[0]
+        times.append(ts)
+    texts = [[row[k] for row in rows] for k in (1, 2)]
+    metas = [None if row[3] is None else json.dumps(row[3]).encode() for row in rows]
+    optional = [column if any(value is not None for value in column) else None for column in (*texts, metas)]
+    made = blocks.encode(7, first_seq, times, [json.dumps(row[4]).encode() for row in rows], *optional)
+    for i, row in enumerate(rows):
+        if row[5]:
+            made.delete(i, i + 1)
+    return made, ts
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(RECORDS, min_size=1, max_size=6), st.integers(0, 3)), min_size=1, max_size=5), st.data()
+)
+def test_columns_hold_what_the_codec_reads(groups: list[Any], data: Any) -> None:
+    """Several Blocks with gaps between them, with and without each optional column, cut to a range of seqs."""
+    seq, ts = 1, 1_700_000_000_000
+    body = b""
+    expected = []
+    made = []
+    for rows, hole in groups:
+        block, ts = encode(seq, ts, rows)
+        made.append(block)
+        body += block.encoded()
+        seq = block.last_seq + 1 + hole
+    lo = data.draw(st.integers(1, seq))
+    hi = data.draw(st.integers(lo, seq))
+    for block in made:
+        for i in range(block.n):
+            here = block.first_seq + i
+            if lo <= here <= hi and not (block.flags and block.flags[i] == blocks.DELETED):
+                node, tag, meta = block.node(i), block.tag(i), block.meta(i)
+                expected.append(
+                    {
+                        "topic": "t",
+                        "seq": here,
+                        "ts": block.ts_at(i),
+                        "node": None if node is None else node.decode(),
+                        "tag": None if tag is None else tag.decode(),
+                        "meta": None if meta is None else json.loads(meta),
+                        "data": block.data(i).decode(),
+                    }
+                )
+    found = []
+    views = ((view, lo, hi) for view in columns.views(memoryview(body)))
+    for batch in columns.batches("t", views, SCHEMA, Prune()):
+        batch.validate(full=True)
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
+            found.append({**row, "ts": int(row["ts"].timestamp() * 1000 + 0.5)})
+    assert found == expected
+
+
+def test_a_block_that_is_damaged_or_cut_off_is_refused() -> None:
+    block, _ = encode(1, 1, [(0, b"n", b"t", {"k": "v"}, "data", False)])
+    body = bytearray(block.encoded())
+    for cut in (10, 60, len(body) - 1):
+        with pytest.raises(SourceError, match="cut off"):
+            list(columns.views(memoryview(body[:cut])))
+    body[60] ^= 1
+    with pytest.raises(SourceError, match="checksum"):
+        list(columns.views(memoryview(body)))
