@@ -119,8 +119,8 @@ class Drop(msgspec.Struct, array_like=True, frozen=True):
 class Delete(msgspec.Struct, array_like=True, frozen=True):
     """DELETE: records gone for good: all below `before_seq` (0: none), and the ranges, both ends included.
 
-    `evicted` has the highest seqs that cap and TTL had taken by then: the flags of deleted records may be on disk before
-    replay comes here, and what made room for others must not do so any earlier.
+    `evicted` has the highest seqs that cap and TTL had taken by then: the flags of deleted records may be on disk
+    before replay comes here, and what made room for others must not do so any earlier.
     """
 
     before_seq: int

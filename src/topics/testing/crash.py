@@ -18,7 +18,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from topics.engine import ConfigPatch, Delete, Engine, Write
@@ -439,7 +439,9 @@ class Sweep:
     points: int = 0
     calls: int = 0
     nested_points: int = 0
-    limit: int | None = None
+    # Which part of the calls is followed by an end, by dice: a long life has many that are alike.
+    share: float = 1.0
+    dice: random.Random = field(default_factory=lambda: random.Random(0))
 
     def __enter__(self) -> Sweep:
         self.world.disk.after_call = self._after_call
@@ -449,7 +451,7 @@ class Sweep:
         self.world.disk.after_call = None
 
     def _after_call(self, number: int, operation: str, path: str) -> None:
-        if self.limit is not None and self.points >= self.limit:
+        if self.dice.random() >= self.share:
             return
         self.calls += 1
         for damage in self.damages:
@@ -492,6 +494,24 @@ class Sweep:
             except BaseException as error:
                 error.add_note(f"crash in recovery: call {number} ({operation} {path}), {damage}")
                 raise
+
+
+def live(seed: int, steps: int, share: float = 1.0, crash_share: float = 0.01, **options: Any) -> tuple[World, Sweep]:
+    """A whole life by dice, swept, with crashes that it survives; what breaks a promise is raised with its seed."""
+    world = World(seed, shards=1 + seed % 2, **options)
+    sweep = Sweep(world, nested_every=101, share=share, dice=random.Random(seed))
+    try:
+        for _ in range(steps):
+            with sweep:
+                world.step()
+            if world.rng.random() < crash_share:
+                world.crash(world.rng.choice(DAMAGES))
+            elif world.rng.random() < crash_share / 4:
+                world.stop()
+    except BaseException as error:
+        error.add_note(f"life: seed {seed}, {steps} steps, share {share}")
+        raise
+    return world, sweep
 
 
 def _settled_files(disk: FakeDisk, store: Store) -> dict[str, bytes]:

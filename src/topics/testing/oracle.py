@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from topics.engine import Diff, Engine
 from topics.engine.config import TopicConfig
@@ -403,7 +404,7 @@ def record(raw: dict[str, Any]) -> ModelRecord:
 
 def text(value: Any) -> bytes:
     """The JSON text of a value as the tests write it."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return msgspec.json.encode(value)
 
 
 def state(engine: Engine, names: Iterable[str] | None = None) -> dict[str, Any]:
