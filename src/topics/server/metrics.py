@@ -126,6 +126,11 @@ def _per_topic(app: App) -> Iterator[Metric]:
 
 
 def _wal(app: App) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "topics_corruption",
+        "Damaged places found in the data directory.",
+        value=app.engine.totals.corruption_total,
+    )
     shards = app.engine.store.shards
     for name, help, attribute in _WAL_COUNTERS:
         total = sum(getattr(shard, attribute) for shard in shards)
