@@ -367,8 +367,9 @@ def unplanned(topic: str, since: Cursor, to: Cursor) -> SourceError:
     """
     return SourceError(
         f'the first batch of this stream was planned to seq {to.seq} of topic "{topic}" before a crash, and now '
-        f'starts at {since.seq}, because "startingOffsets" is not a fixed place: what lies between is not '
-        f'known any more. Start with a new checkpoint and startingOffsets such as {{"{topic}": 0}}, or set "failOnDataLoss" to "false"'
+        f'starts at {since.seq}, because "startingOffsets" is not a fixed place: what lies between is not known any '
+        f'more. Start with a new checkpoint and startingOffsets such as {{"{topic}": 0}}, or set "failOnDataLoss" to '
+        f'"false"'
     )
 
 
