@@ -14,7 +14,7 @@ import pytest
 
 from topics.testing.crash import Sweep, World, live, small
 
-POINTS_PER_PART = 2000
+POINTS_PER_PART = 1400
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def furnished(seed: int = 0, **options: object) -> World:
     return world
 
 
-def swept(world: World, act: Callable[[], None], points_min: int, nested_every: int = 31) -> Sweep:
+def swept(world: World, act: Callable[[], None], points_min: int, nested_every: int = 97) -> Sweep:
     with Sweep(world, nested_every=nested_every) as sweep:
         act()
     assert sweep.points >= points_min, "the operation does not do what this test believes it does"

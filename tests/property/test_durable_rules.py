@@ -380,3 +380,22 @@ def test_floor_stays_where_flags_of_a_later_delete_are_on_disk_already() -> None
     world.crash("kill")
     assert read_all(world.engine, "t") == shown
     assert world.engine.topics["t"].log.evict_floor == 3
+
+
+def test_topic_made_anew_during_a_checkpoint_is_there_after_a_restart() -> None:
+    """DESIGN §5.5: a topic of the same name is another one, whatever the log still says about the one before."""
+    world = World()
+    world.upkeep.checkpoint()
+    world.put("t", durability="fsync")
+    world.drop("t")
+    world.put("t", durability="fsync")
+    world.write("t", 3)
+    while not world.store.checkpoints_total:
+        world.turn()
+        world.run_job()
+        world.finish_job()
+    world.settle()
+    shown = read_all(world.engine, "t")
+    assert len(shown[0]) == 3
+    world.crash("kill")
+    assert read_all(world.engine, "t") == shown

@@ -156,7 +156,10 @@ class Recovery:
         topic = Topic(name, id, config, engine.totals, engine.shelf)
         topic.created_ts = created_ts
         self._by_id[id] = topic
-        engine.enter(topic)
+        named = engine.topics.get(name)
+        # A checkpoint may hold a topic whose predecessor of the same name is still to be replayed, up to its end.
+        if named is None or named.id < id:
+            engine.enter(topic)
         engine.next_topic_id = max(engine.next_topic_id, id + 1)
         return topic
 
@@ -267,6 +270,9 @@ class Recovery:
     def _finish(self, lost_power: bool) -> None:
         now = self._engine.clock.now_ms()
         self._derivation.settle()
+        for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:
+            del self._by_id[topic.id]
+            self._engine.leave(topic)
         for topic in self._by_id.values():
             head = topic.log.head
             if lost_power and not self._clean and topic.config.durability == "disk" and topic.ceiling > head:

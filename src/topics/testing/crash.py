@@ -182,6 +182,9 @@ class World:
             error: BaseException | None = None
             try:
                 job.run()
+            except AssertionError:
+                # What an instrument has to say is no failure of the disk.
+                raise
             except Exception as exception:
                 error = exception
             self._jobs[i] = (job, error, True)
@@ -442,6 +445,8 @@ class Sweep:
     # Which part of the calls is followed by an end, by dice: a long life has many that are alike.
     share: float = 1.0
     dice: random.Random = field(default_factory=lambda: random.Random(0))
+    # Whoever runs a job may take what is raised in it for a disk that failed, so it is raised again at the end.
+    _failure: BaseException | None = None
 
     def __enter__(self) -> Sweep:
         self.world.disk.after_call = self._after_call
@@ -449,6 +454,8 @@ class Sweep:
 
     def __exit__(self, *_: object) -> None:
         self.world.disk.after_call = None
+        if self._failure is not None:
+            raise self._failure
 
     def _after_call(self, number: int, operation: str, path: str) -> None:
         if self.dice.random() >= self.share:
@@ -461,6 +468,7 @@ class Sweep:
                 self._end(number, damage, nested=bool(nested))
             except BaseException as error:
                 error.add_note(f"crash point: call {number} ({operation} {path}), {damage}")
+                self._failure = self._failure or error
                 raise
 
     def _end(self, number: int, damage: Damage, *, nested: bool) -> None:
@@ -472,6 +480,8 @@ class Sweep:
             twin.after_call = lambda inner, operation, path: self._end_recovery(twin, how, inner, operation, path)
         store, engine, _ = world.boot(twin)
         twin.after_call = None
+        if self._failure is not None:
+            raise self._failure
         world.oracle.check(engine, how, world.engine)
         shown, files = state(engine), _settled_files(twin, store)
         twin.crash("kill", random.Random(0))
@@ -493,6 +503,7 @@ class Sweep:
                 self.world.oracle.check(engine, both, self.world.engine)
             except BaseException as error:
                 error.add_note(f"crash in recovery: call {number} ({operation} {path}), {damage}")
+                self._failure = self._failure or error
                 raise
 
 
