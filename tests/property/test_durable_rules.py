@@ -399,3 +399,22 @@ def test_topic_made_anew_during_a_checkpoint_is_there_after_a_restart() -> None:
     assert len(shown[0]) == 3
     world.crash("kill")
     assert read_all(world.engine, "t") == shown
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_write_waits_for_the_class_that_it_counts_on(durability: str) -> None:
+    """DESIGN §2.2: the class of a write is that of the current config, which must not be lost behind its ack."""
+    world = World()
+    world.put("t", durability="disk")
+    world.write("t", 1)
+    world.settle()
+    world.engine.put_topic("t", ConfigPatch(durability=durability, ttl_ms=77), lambda receipt: None)
+    acked: list[Any] = []
+    world.engine.write("t", Write.of([1]), acked.append)
+    world.engine.turn()
+    assert not acked
+    world.settle()
+    assert acked
+    world.engine.write("t", Write.of([1]), acked.append)
+    world.engine.turn()
+    assert len(acked) == 2, "and only once"

@@ -371,6 +371,8 @@ class Engine:
             ticket.gated = gated = (
                 durability == "fsync"
                 or ticket.created
+                # The class that this write counts on must be safe before it is.
+                or (topic.last_config is not None and not topic.last_config.done)
                 or (last is not None and last.gated)
                 or (durability == "disk" and first_seq + n > topic.ceiling + 1)
             )
