@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check bench bench-spark demo lock
+.PHONY: crash-sweep soak help setup serve test check bench bench-spark demo lock
 
 help:
 	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
@@ -15,6 +15,8 @@ help:
 	@echo "make bench   measure this machine, about 4 minutes (BENCH_ARGS=--full for the long rows, --help for more)"
 	@echo "make bench-spark   measure Spark over topics against Spark over files"
 	@echo "make demo    run a server, archive, transform and replay, and say where to look"
+	@echo "make crash-sweep   a million crash points (POINTS=n SEEDS=n)"
+	@echo "make soak    kill a server under load, for hours (ROUNDS=n)"
 	@echo "make lock    resolve the dependencies of pyproject.toml again into requirements/"
 
 $(BIN)/python:
@@ -50,6 +52,14 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/conformance.py
+
+# A million crash points by default, and hours of kill -9; both are in `make test` as short slices.
+crash-sweep: setup
+	TOPICS_SWEEP_SEEDS=$(or $(SEEDS),800) TOPICS_SWEEP_POINTS=$(or $(POINTS),1000000) \
+		$(BIN)/python -m pytest --timeout=0 tests/property/test_storage_crash.py tests/property/test_crash_sweep.py
+
+soak: setup
+	TOPICS_SOAK_ROUNDS=$(or $(ROUNDS),1000) $(BIN)/python -m pytest --timeout=0 tests/acceptance/test_crash_over_http.py
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS) $(BENCH_ARGS)

@@ -6,6 +6,7 @@ a log.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -18,7 +19,7 @@ from topics.testing import ServerProcess
 
 CLASSES = ("fsync", "disk", "memory")
 RUN_S = 1.0
-ROUNDS = 3
+ROUNDS = int(os.environ.get("TOPICS_SOAK_ROUNDS", "3"))
 
 
 class Writer(threading.Thread):

@@ -7,6 +7,7 @@ held to: see topics.testing.oracle (DESIGN §2.2, §4, §5, §7.4, §9; document
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -14,7 +15,7 @@ import pytest
 
 from topics.testing.crash import Sweep, World, live, small
 
-POINTS_PER_PART = 1400
+POINTS_PER_PART = int(os.environ.get("TOPICS_SWEEP_POINTS", "5600")) // 4
 
 
 @pytest.fixture(autouse=True)
