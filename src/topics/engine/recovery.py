@@ -137,7 +137,8 @@ class Recovery:
             self._engine.totals.corruption_total += 1
             log.error("%s: corruption at offset %d, %d bytes", corrupt.path, corrupt.offset, corrupt.length)
             if corrupt.lost.n:
-                first = max(corrupt.lost.first_seq, log_.start)
+                # Not the log's start, which has moved to the first record that could be read.
+                first = max(corrupt.lost.first_seq, state.earliest_seq)
                 self._lose(topic, first, corrupt.lost.first_seq + corrupt.lost.n - 1)
         self._lose_holes(topic, state.segments, event.blocks)
 
