@@ -418,3 +418,21 @@ def test_write_waits_for_the_class_that_it_counts_on(durability: str) -> None:
     world.engine.write("t", Write.of([1]), acked.append)
     world.engine.turn()
     assert len(acked) == 2, "and only once"
+
+
+def test_segment_dropped_because_all_of_it_was_deleted_is_no_loss_at_the_next_start() -> None:
+    """DESIGN §7.4: a segment whose every record is deleted is dropped; a deletion is silent, now and later."""
+    world = World()
+    for tag in ("a", "b"):
+        world.write("t", 13, tag=tag, durability="fsync")
+        world.settle()
+    world.write("t", 1, tag="c")
+    world.settle()
+    assert len(world.engine.topics["t"].segments) == 2
+    world.delete("t", tag="b")
+    assert len(world.engine.topics["t"].segments) == 1
+    world.checkpoint()
+    shown = read_all(world.engine, "t")
+    assert shown[1] == []
+    world.crash("kill")
+    assert read_all(world.engine, "t") == shown

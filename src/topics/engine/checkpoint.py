@@ -39,6 +39,8 @@ class TopicExtra(msgspec.Struct, array_like=True):
     taken_lsn: int = 0
     queue: bytes = b""
     forward: bytes = b""
+    # Where the Blocks behind the state begin, 0 where there are none.
+    tail_first: int = 0
 
 
 _encode_extra = msgspec.msgpack.Encoder().encode
@@ -49,6 +51,7 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
     """The sections of one topic: its state, then the Blocks of its tail. An ephemeral topic leaves its state alone."""
     log = topic.log
     ephemeral = topic.config.durability == "ephemeral"
+    tail = [] if ephemeral else [entry for entry in log.retained() if isinstance(entry, Block)]
     producers, dedupe = _remembered(topic.dedupe)
     state = snapshot.TopicState(
         id=topic.id,
@@ -77,16 +80,12 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
                 taken_lsn,
                 b"" if topic.queue is None else topic.queue.capture(),
                 b"" if topic.inbound is None else topic.inbound.capture(),
+                tail[0].first_seq if tail else 0,
             )
         ),
     )
     sections = [snapshot.topic_section(state)]
-    if not ephemeral:
-        sections += [
-            snapshot.block_section(lsn, topic.id, entry.first_seq, entry.n, entry.encoded())
-            for entry in log.retained()
-            if isinstance(entry, Block)
-        ]
+    sections += [snapshot.block_section(lsn, topic.id, block.first_seq, block.n, block.encoded()) for block in tail]
     return sections
 
 

@@ -140,11 +140,11 @@ class Recovery:
                 # Not the log's start, which has moved to the first record that could be read.
                 first = max(corrupt.lost.first_seq, state.earliest_seq)
                 self._lose(topic, first, corrupt.lost.first_seq + corrupt.lost.n - 1)
-        self._lose_holes(topic, state.segments, event.blocks)
+        if extra.tail_first:
+            self._lose_holes(topic, extra.tail_first, event.blocks)
 
-    def _lose_holes(self, topic: Topic, segments: list[SegmentRef], tail: list[Block]) -> None:
-        """Lose what lies between the segments and the head and is in no Block of the tail."""
-        expected = max([topic.log.start, *(segment.last_seq + 1 for segment in segments)])
+    def _lose_holes(self, topic: Topic, expected: int, tail: list[Block]) -> None:
+        """Lose what lies between the beginning of the tail and the head and is in no Block of it."""
         for block in tail:
             if block.first_seq > expected and not topic.log.lost_at(expected):
                 self._lose(topic, expected, block.first_seq - 1)
