@@ -157,8 +157,9 @@ class World:
         self.disk.crash(self.rng.choice(DAMAGES), self.rng)
         self.start()
         durable = [name for name, topic in self.engine.topics.items() if topic.config.durability != "ephemeral"]
-        if state(self.engine, durable) != {name: shown[name] for name in durable}:
-            raise Broken("an orderly stop changed something")
+        before, after = {name: shown[name] for name in durable}, state(self.engine, durable)
+        if after != before:
+            raise Broken(_difference("an orderly stop changed something", before, after))
         self.oracle.rebase(self.engine)
         self.done["stop"] += 1
 

@@ -411,6 +411,8 @@ def state(engine: Engine, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Everything that clients can see of an engine, for comparing two."""
     shown: dict[str, Any] = {}
     for name in sorted(engine.topics if names is None else names):
+        # First of all, since reading applies the TTL.
+        records = read_all(engine, name)
         topic = engine.topics[name]
         log = topic.log
         dedupe = topic.dedupe
@@ -421,6 +423,6 @@ def state(engine: Engine, names: Iterable[str] | None = None) -> dict[str, Any]:
             list(log.lost),
             {} if dedupe is None else {key: (w.first_seq, w.count, w.ts) for key, w in sorted(dedupe.keys.items())},
             {} if dedupe is None else {who: last[0] for who, last in sorted(dedupe.producers.items())},
-            read_all(engine, name),
+            records,
         )
     return shown
