@@ -12,7 +12,8 @@
 What it does to the directory, and why a second run changes nothing: damaged bytes are copied to quarantine under a name
 made of their place; a torn end is cut off; a torn hole is overlaid with a VOID frame; and the directories and the files
 of the last generation are synced, so that what this process has read, and acts upon, cannot be lost later by a failing
-power supply (a process may die between a rename and the sync of its directory; the next one sees the name). All of it
+power supply (a process may die between a rename and the sync of its directory; the next one sees the name). Where a
+sync has failed before, they are written once more for that. All of it
 happens before the next generation begins, so torn regions exist only in the last one: in every older file a bad region
 is corruption, today and at every later start.
 """
@@ -81,6 +82,7 @@ class Recovery:
         self.bytes_total = 0
         self.same_boot = True
         self._boots: set[bytes] = set()
+        self._suspect = False
         self._disk = disk
         self._wal = wal_directory
         self._snapshots = snapshot_directory
@@ -104,6 +106,7 @@ class Recovery:
     def events(self) -> Iterator[Event]:
         """Everything there is; see the module for the order."""
         self._clear_temporary()
+        self._suspect = self._disk.exists(f"{self._wal}/{walfile.SUSPECT_NAME}")
         names = self._wal_names()
         self.last_generation = max((name.generation for name in names), default=0)
         self.same_boot = self._is_same_boot([name for name in names if name.generation == self.last_generation])
@@ -115,6 +118,9 @@ class Recovery:
             streams = [self._shard(files) for _, files in sorted(by_generation[generation].items())]
             # heapq.merge would cost a comparison per event for nothing.
             yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=attrgetter("lsn"))
+        if self._suspect:
+            self._disk.unlink(f"{self._wal}/{walfile.SUSPECT_NAME}")
+            self._disk.sync_dir(self._wal)
 
     def _clear_temporary(self) -> None:
         """Remove what a crash left half made, and make the names that are there durable."""
@@ -231,6 +237,9 @@ class Recovery:
             if name.generation == self.last_generation:
                 if cut is not None:
                     self._disk.truncate(handle, cut)
+                if self._suspect:
+                    # After a failed sync the kernel takes its pages for clean: only what is written again is synced.
+                    self._disk.write(handle, 0, self._disk.read(handle, 0, at))
                 self._disk.sync(handle)
         finally:
             self._disk.close(handle)

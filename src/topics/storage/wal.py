@@ -452,6 +452,10 @@ class Shard:
             # The frames of the failed write were never acknowledged: leave no half of them behind if that can be had.
             with contextlib.suppress(OSError):
                 self._disk.truncate(self._file.handle, self._file.at)
+        elif what == "sync":
+            # For the next start under this kernel, which reads from its memory what may not be on the disk.
+            with contextlib.suppress(OSError):
+                self._disk.close(self._disk.create(f"{self._directory}/{walfile.SUSPECT_NAME}"))
         for ticket in unacked:
             if ticket is not None:
                 ticket.fail(self._refusal())

@@ -37,6 +37,8 @@ HEADER_BYTES: Final = 64
 # A writer leaves this much of a file unused: a scan looks ahead of its frame, and need not copy the file for that.
 TAIL_BYTES: Final = 128
 TEMPORARY_SUFFIX: Final = ".tmp"
+# Says that a sync has failed in this directory; empty.
+SUSPECT_NAME: Final = "SUSPECT"
 _HEADER = struct.Struct("<8sIIQQ16sQ")
 _CHECKSUM = struct.Struct("<Q")
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{8})\.wal")

@@ -27,11 +27,12 @@ from topics.engine.requests import RecordIn
 from topics.engine.upkeep import Upkeep, UpkeepSettings
 from topics.errors import TopicsError
 from topics.storage import walfile
+from topics.storage.disk import Disk
 from topics.storage.job import Job, run_inline
 from topics.storage.sealed import Miss
 from topics.storage.store import Store
 from topics.testing.clock import ManualClock
-from topics.testing.disk import DAMAGES, Damage, FakeDisk
+from topics.testing.disk import DAMAGES, Damage, FakeDisk, FaultDisk
 from topics.testing.model import ModelRecord
 from topics.testing.oracle import (
     Asked,
@@ -110,6 +111,8 @@ class World:
         self.oracle = Oracle()
         self.monitored = monitored
         self.options: dict[str, Any] = {"wal_file_bytes": 4096, "min_free_bytes": 0, "cold_directory": COLD, **options}
+        # What can be told to fail; a new one with each start.
+        self.fault = FaultDisk(self.disk)
         self.done: Counter[str] = Counter()
         self._make_store = store
         self._jobs: list[tuple[Job, BaseException | None, bool]] = []
@@ -120,12 +123,13 @@ class World:
 
     def start(self) -> None:
         """Start the next engine on the disk."""
-        self.store, self.engine, self.upkeep = self.boot(self.disk)
+        self.fault = FaultDisk(self.disk)
+        self.store, self.engine, self.upkeep = self.boot(self.fault)
         self._jobs = []
         if self.monitored:
             self.disk.monitor.attach(self.store)
 
-    def boot(self, disk: FakeDisk) -> tuple[Store, Engine, Upkeep]:
+    def boot(self, disk: Disk) -> tuple[Store, Engine, Upkeep]:
         """An engine recovered from any disk; this world's own stays as it is."""
         store = self._make_store(DIRECTORY, disk=disk, clock=self.clock, **self.options)
         store.open()
