@@ -436,3 +436,47 @@ def test_segment_dropped_because_all_of_it_was_deleted_is_no_loss_at_the_next_st
     assert shown[1] == []
     world.crash("kill")
     assert read_all(world.engine, "t") == shown
+
+
+def _with_a_move_under_way() -> World:
+    """A world in which the first segment is about to move to the cold tier."""
+    world = World()
+    for tag in ("a", "b", "c"):
+        for each in (tag, "x"):
+            world.write("t", 7, tag=each, durability="fsync")
+        world.settle()
+    world.checkpoint()
+    world.clock.advance(6000)
+    return world
+
+
+def test_delete_holds_where_a_checkpoint_comes_before_the_move_of_its_segment_is_done() -> None:
+    """DESIGN §7.4: a sealed record's deletion survives the checkpoint that drops its frame, also during a move."""
+    world = _with_a_move_under_way()
+    world.delete("t", tag="x")
+    assert world.store.segments.flips
+    job = world.store.segments.relocate_job(world.engine.topics["t"].segments[0])
+    assert job is not None
+    world.settle()
+    world.checkpoint()
+    world.crash("dropped")
+    assert {record.tag for record in read_all(world.engine, "t")[0].values()} == {"a", "b", "c"}
+
+
+def test_delete_holds_where_a_move_was_cut_short_and_comes_again() -> None:
+    """DESIGN §5.6, issue 3: relocation is idempotent at every crash point, and takes no delete flag with it."""
+    world = _with_a_move_under_way()
+    job = world.store.segments.relocate_job(world.engine.topics["t"].segments[0])
+    assert job is not None
+    job.run()
+    world.crash("kill")
+    assert any(name.endswith(".flags") for name in world.disk.list("data/segments"))
+    world.delete("t", tag="x")
+    world.settle()
+    for _ in range(3):
+        world.clock.advance(6000)
+        world.settle()
+        world.checkpoint()
+    assert any(segment.is_cold for segment in world.engine.topics["t"].segments)
+    world.crash("dropped")
+    assert {record.tag for record in read_all(world.engine, "t")[0].values()} == {"a", "b", "c"}

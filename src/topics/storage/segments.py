@@ -79,6 +79,8 @@ class Segments:
         self._after_checkpoint = after_checkpoint
         self._flipping: _Flips | None = None
         self._known: set[SegmentName] = set()
+        # Segments in the hot tier beside which a move that was cut short has left flags.
+        self._stale_flags: set[SegmentName] = set()
 
     def open(self) -> None:
         """Clear up what a crash left half done, before anything is read. The cold store may be out of reach."""
@@ -190,26 +192,30 @@ class Segments:
     def relocate_job(
         self, found: Segment, on_moved: Callable[[BaseException | None], None] = lambda error: None
     ) -> Job | None:
-        """Move a segment's records to the cold tier; None where there is none, or they are there or on the way."""
+        """Move a segment's records to the cold tier; None where there is none, or they are there or on the way.
+
+        None too while flags of a move that was cut short wait for their removal: it would take the new ones.
+        """
         cold = self.cold
-        if cold is None or found.is_cold or found.moving or found.dropped:
+        if cold is None or found.is_cold or found.moving or found.dropped or found.name in self._stale_flags:
             return None
         found.moving = True
-        # From here on, deletes are noted and wait; what was deleted before is in these flags.
-        noted = self.flips.pop(found, [])
-        flags = b"".join(bytes(sealed.n) if sealed.flags is None else bytes(sealed.flags) for sealed in found.blocks)
+        # From here on deletes wait for the change over, and so do those noted before, though they are in these flags:
+        # a checkpoint that comes meanwhile must find them.
+        flags = bytearray(found.records)
+        for sealed in found.blocks:
+            if sealed.flags is not None:
+                flags[sealed.flags_at : sealed.flags_at + sealed.n] = sealed.flags
         name, hot = found.name, self.hot
         header = segment.encode_header(FLAGS_MAGIC, name, found.index_blocks, found.records, found.data_bytes)
 
         def work() -> None:
             cold.put(name.data_file, _chunks(hot, name.data_file, found.data_bytes))
-            hot.put(name.flags_file, [header, flags])
+            hot.put(name.flags_file, [header, bytes(flags)])
 
         def finish(error: BaseException | None) -> None:
             found.moving = False
-            if error is not None:
-                self._give_back({found: noted} if noted else {})
-            elif not found.dropped:
+            if error is None and not found.dropped:
                 found.tier = cold
                 hot.forget(name.data_file)
                 self._after_checkpoint(lambda: hot.delete(name.data_file))
@@ -350,7 +356,8 @@ class Segments:
                 damage.append(Corrupt(found.name.flags_file, 0, HEADER_BYTES, nothing, kept))
             beside = self.hot.read(found.name.flags_file, HEADER_BYTES, found.records)
             if not found.is_cold:
-                self._after_checkpoint(lambda: self.hot.delete(found.name.flags_file))
+                self._stale_flags.add(found.name)
+                self._after_checkpoint(lambda: self._remove_stale_flags(found.name))
         stored = self._stored_flags(found) if not found.is_cold or not beside else {}
         for sealed in list(found.blocks):
             also = beside[sealed.flags_at : sealed.flags_at + sealed.n]
@@ -382,6 +389,10 @@ class Segments:
             if not found.is_cold:
                 raise
             return {}
+
+    def _remove_stale_flags(self, name: SegmentName) -> None:
+        self.hot.delete(name.flags_file)
+        self._stale_flags.discard(name)
 
     def sweep(self) -> list[str]:
         """Remove the files that no checkpoint listed, once everything was loaded: what a crash left. Their names."""
