@@ -312,9 +312,8 @@ class _Check:
         promised = [seq for seq, (write, _) in instance.records.items() if write.acked and write.durability in PROMISED]
         if promised and topic.next_seq <= max(promised):
             raise self.broken(f"goes on at {topic.next_seq}, though {max(promised)} was acked")
-        classes = {
-            asked.durability for asked in (*instance.configs, *(write for write, _ in instance.records.values()))
-        }
+        classes: set[str] = {asked.config.durability for asked in instance.configs}
+        classes |= {write.durability for write, _ in instance.records.values()}
         if not classes & {"memory", "ephemeral"} and topic.next_seq < instance.next_seq:
             raise self.broken(f"goes on at {topic.next_seq}, and went on at {instance.next_seq} before")
         asked = max([instance.next_seq - 1, *instance.records])
