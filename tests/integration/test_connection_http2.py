@@ -20,8 +20,11 @@ def curl(server: ServerProcess, path: str, body: object = None, *arguments: str)
     if body is not None:
         command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
     url = f"http://{server.host}:{server.port}{path}"
-    output = subprocess.run([*command, *arguments, url], capture_output=True, check=True, timeout=30).stdout
-    text, _, last = output.decode().rpartition("\n")
+    done = subprocess.run([*command, *arguments, url], capture_output=True, check=False, timeout=30)
+    # An answer that comes before the body is followed by a reset with NO_ERROR (RFC 9113, 8.1). Some curls that are still
+    # sending call that unclean (92); what they print is the whole answer all the same.
+    assert done.returncode in (0, 92), done.stderr
+    text, _, last = done.stdout.decode().rpartition("\n")
     version, status = last.split()
     assert version == "2"
     return int(status), json.loads(text)
