@@ -15,8 +15,8 @@ help:
 	@echo "make bench   measure this machine, about 4 minutes (BENCH_ARGS=--full for the long rows, --help for more)"
 	@echo "make bench-spark   measure Spark over topics against Spark over files"
 	@echo "make demo    run a server, archive, transform and replay, and say where to look"
-	@echo "make crash-sweep   a million crash points (POINTS=n SEEDS=n)"
-	@echo "make soak    kill a server under load, for hours (ROUNDS=n)"
+	@echo "make crash-sweep   a million crash points on a fake disk (ARGS='--seed 7 --points 100000')"
+	@echo "make soak    kill a server under load for an hour (ARGS='--hours 8 --seed 7')"
 	@echo "make lock    resolve the dependencies of pyproject.toml again into requirements/"
 
 $(BIN)/python:
@@ -53,13 +53,13 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/conformance.py
 
-# A million crash points by default, and hours of kill -9; both are in `make test` as short slices.
+# Both are in `make test` as short slices.
 crash-sweep: setup
-	TOPICS_SWEEP_SEEDS=$(or $(SEEDS),800) TOPICS_SWEEP_POINTS=$(or $(POINTS),1000000) \
-		$(BIN)/python -m pytest --timeout=0 tests/property/test_storage_crash.py tests/property/test_crash_sweep.py
+	TOPICS_SWEEP_SEEDS=800 $(BIN)/python -m pytest --timeout=0 tests/property/test_storage_crash.py
+	$(BIN)/python tools/crash_sweep.py $(ARGS)
 
 soak: setup
-	TOPICS_SOAK_ROUNDS=$(or $(ROUNDS),1000) $(BIN)/python -m pytest --timeout=0 tests/acceptance/test_crash_over_http.py
+	$(BIN)/python tools/soak.py $(ARGS)
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS) $(BENCH_ARGS)
