@@ -213,3 +213,10 @@ class ColdUnavailable(TopicsError):
 
     code = "cold_unavailable"
     status = 503
+
+
+class StorageUnreadable(TopicsError):
+    """The disk that holds these records cannot be read right now."""
+
+    code = "storage_unreadable"
+    status = 503

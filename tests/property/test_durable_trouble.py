@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from topics.engine import ConfigPatch, Delete, Write
-from topics.errors import StorageFull, StorageReadOnly
+from topics.engine import ConfigPatch, Delete, Diff, Write
+from topics.errors import StorageFull, StorageReadOnly, StorageUnreadable
 from topics.storage.wal import Shard
 from topics.testing.crash import World, small
 from topics.testing.disk import DAMAGES, Damage
@@ -179,3 +179,21 @@ def test_trouble_finds_an_ack_of_what_failed(monkeypatch: pytest.MonkeyPatch) ->
     world.settle()
     with pytest.raises(Broken):
         world.crash("dropped")
+
+
+@pytest.mark.parametrize("operation", ["read_now", "open"])
+def test_sealed_records_that_cannot_be_read_are_a_503_that_names_them(operation: str) -> None:
+    """API §0.6: 500 is a bug of ours; a disk that fails is none. What cannot be read today is not lost (002)."""
+    world = World(cold_directory=None)
+    world.write("kept", 12, durability="fsync")
+    world.checkpoint()
+    world.disk.crash("kill", random.Random(0))
+    world.start()
+    world.fault.fail(operation, 1, errno.EIO)
+    with pytest.raises(StorageUnreadable) as caught:
+        world.engine.diff("kept", Diff(limit=100))
+    assert (caught.value.status, caught.value.code) == (503, "storage_unreadable")
+    assert caught.value.detail == {"first_seq": 1, "last_seq": 12}
+    assert "put back the file" in caught.value.message
+    assert len(read_all(world.engine, "kept")[0]) == 12
+    assert world.engine.totals.corruption_total == 0

@@ -175,8 +175,11 @@ def test_damaged_tags_are_made_again_from_the_blocks() -> None:
     path = f"{HOT}/{SegmentName(7, 1).index_file}"
     good = mini.disk.files()[path]
     mini.disk.damage(path, len(good) - 20, b"\xff\xff")
-    tags = resolve(mini.segments[7][0].tags)
-    assert tags.equal(b"odd")[:2] == [2, 4]
+    with pytest.raises(Corrupt) as caught:
+        resolve(mini.segments[7][0].tags)
+    assert caught.value.lost.n == 0, "the damage is told, once, and costs nothing"
+    assert mini.disk.exists(caught.value.quarantined)
+    assert resolve(mini.segments[7][0].tags).equal(b"odd")[:2] == [2, 4]
     assert mini.disk.files()[path] == good
     assert mini.store.segments.corrupt_total == 1
 

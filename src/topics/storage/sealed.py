@@ -6,8 +6,9 @@ has not raises `Miss`, which carries the job that reads it; the driver runs the 
 cold page stops one request and never the loop.
 
 A Block whose bytes do not match their checksum raises `Corrupt`, which names the records; the bytes are kept in
-quarantine, and the engine turns it into a lost range. A cold store that cannot be reached fails that one read with
-ColdUnavailable and is asked again by the next.
+quarantine, and the engine turns it into a lost range. A file that cannot be read at all, in a cold store that is out of
+reach or on a disk that fails, costs that one read (ColdUnavailable, StorageUnreadable) and is asked again by the next:
+what cannot be read today is not lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from topics.errors import ColdUnavailable, Internal, TopicsError
+from topics.errors import ColdUnavailable, StorageUnreadable, TopicsError
 from topics.storage import block, segment
 from topics.storage.block import DELETED, Block, Extent
 from topics.storage.job import Job
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from topics.storage.segments import Segments
 
 CACHE_BYTES: Final = 64 << 20
+RETRY_AFTER_MS: Final = 1000
 
 
 class Miss(Exception):
@@ -106,7 +108,7 @@ class SealedBlock(Extent):
         self.length = place.length
 
     def block(self) -> Block:
-        """The content, with the flags as they are now. Raises Miss, Corrupt or ColdUnavailable."""
+        """The content, with the flags as they are now. Raises Miss, Corrupt, ColdUnavailable or StorageUnreadable."""
         segment = self.segment
         key = (segment.name, self.offset)
         found = segment.cache.get(key)
@@ -324,5 +326,18 @@ class _Read:
 def unreadable(segment: Segment, error: BaseException) -> TopicsError:
     """What to answer where a segment's file cannot be read."""
     if segment.is_cold:
-        return ColdUnavailable(f"The cold store that holds these records cannot be read right now: {error}")
-    return Internal(f"{segment.name.data_file} cannot be read: {error}")
+        return ColdUnavailable(
+            f"The cold store that holds records {segment.first_seq} to {segment.sealed_to} cannot be read right now:"
+            f" {error}. Retry once it is back; nothing is lost",
+            retry_after_ms=RETRY_AFTER_MS,
+            first_seq=segment.first_seq,
+            last_seq=segment.sealed_to,
+        )
+    return StorageUnreadable(
+        f"segments/{segment.name.data_file} cannot be read ({error}), and with it records {segment.first_seq} to"
+        f" {segment.sealed_to}; what else the topic holds can be. Retry; if it goes on, look at the disk, or stop the"
+        " server and put back the file from a copy",
+        retry_after_ms=RETRY_AFTER_MS,
+        first_seq=segment.first_seq,
+        last_seq=segment.sealed_to,
+    )

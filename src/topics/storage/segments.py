@@ -408,8 +408,11 @@ class Segments:
         return removed
 
     def tags_job(self, found: Segment, key: object) -> Job:
-        """The reading of a segment's tags; where they are damaged, the whole `.idx` is made again from the Blocks."""
-        result: list[Tags] = []
+        """The reading of a segment's tags; where they are damaged, the whole `.idx` is made again from the Blocks.
+
+        Who asked then gets Corrupt, once and with nothing lost, so that the damage is told.
+        """
+        result: list[Tags | Corrupt] = []
         name = found.name
 
         def work() -> None:
@@ -418,15 +421,15 @@ class Segments:
             try:
                 result.append(Tags(data, name.first_seq))
             except block.BlockError:
-                self.quarantine(name.index_file, offset, data)
+                kept = self.quarantine(name.index_file, offset, data)
                 content = found.tier.read(name.data_file, 0, found.data_bytes)
                 tags = self._write_index(name, content, segment.scan_blocks(content))
-                result.append(Tags(tags, name.first_seq))
+                result.append(Corrupt(name.index_file, offset, len(data), LostRecords(name.topic_id, 0, 0), kept))
                 found.index_bytes = offset + len(tags)
 
         def finish(error: BaseException | None) -> None:
             self.hot.forget(name.index_file)
-            answer: Tags | TopicsError = result[0] if error is None else unreadable(found, error)
+            answer: Tags | Corrupt | TopicsError = result[0] if error is None else unreadable(found, error)
             self.cache.put(key, answer)
 
         return Task("read", work, finish)
