@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from topics.storage.block import HAS_META, HAS_NODE, HAS_TAG, PLAIN, Block
+from topics.storage.block import CHECKSUM_BYTES, HAS_META, HAS_NODE, HAS_TAG, PLAIN, Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     from topics.errors import TopicsError
 
 _encode = msgspec.json.Encoder().encode
-_SINGLE_DATA_AT = 60
+_SINGLE_DATA_AT: Final = 60
 
 
-class Job:
-    """A delivered job: its lease, and its record as a client reads it."""
+class Hand:
+    """What a pass dealt to one claimer: leases, lowest seq first, and each one's job as a client reads it."""
 
-    __slots__ = ("lease", "text")
+    __slots__ = ("leases", "texts")
 
-    def __init__(self, lease: Lease, text: bytes) -> None:
-        self.lease = lease
-        self.text = text
+    def __init__(self, leases: list[Lease], texts: list[bytes]) -> None:
+        self.leases = leases
+        self.texts = texts
+
+
+NOTHING: Final = Hand([], [])
 
 
 class Claimer(ABC):
@@ -56,7 +59,7 @@ class Claimer(ABC):
         """Jobs were leased to this claimer; `deliver` follows, at once or when the lease is durable."""
 
     @abstractmethod
-    def deliver(self, jobs: list[Job], ready: int) -> None:
+    def deliver(self, hand: Hand, ready: int) -> None:
         """Take these jobs; `ready` more wait behind them. They may be none where a wait has ended."""
 
     @abstractmethod
@@ -67,7 +70,7 @@ class Claimer(ABC):
 class Claim(Claimer):
     """One `POST /v0/topics/:q/claim`; `on_done` is called once with it, after the jobs, or `error`, are there."""
 
-    __slots__ = ("context", "done", "error", "jobs", "max", "on_done", "ready", "served", "until_ms")
+    __slots__ = ("context", "done", "error", "hand", "max", "on_done", "ready", "served", "until_ms")
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class Claim(Claimer):
         self.until_ms = until_ms
         self.on_done = on_done
         self.context = context
-        self.jobs: list[Job] = []
+        self.hand = NOTHING
         self.ready = 0
         self.served = False
         self.done = False
@@ -99,9 +102,9 @@ class Claim(Claimer):
         """Want nothing more."""
         self.served = True
 
-    def deliver(self, jobs: list[Job], ready: int) -> None:
+    def deliver(self, hand: Hand, ready: int) -> None:
         """Answer."""
-        self.jobs = jobs
+        self.hand = hand
         self.ready = ready
         self._finish()
 
@@ -118,7 +121,7 @@ class Claim(Claimer):
     @property
     def text(self) -> bytes:
         """The jobs as JSON objects separated by commas."""
-        return b",".join([job.text for job in self.jobs])
+        return b",".join(self.hand.texts)
 
     @property
     def claimed(self) -> list[dict[str, Any]]:
@@ -159,24 +162,36 @@ def deal(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candidat
     return hands
 
 
-def job_text(block: Block, i: int, lease: Lease) -> bytes:
-    """Record i of a Block as the claimed job that a worker reads; `data` and `meta` are the bytes that were sent."""
-    bits = block.bits
-    if not bits & (HAS_NODE | HAS_TAG | HAS_META):
-        if block.n == 1:
-            ts, data = block.first_ts, block.raw[_SINGLE_DATA_AT:-8]
+def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease]) -> list[bytes]:
+    """The jobs as workers read them; `data` and `meta` are the bytes that were sent."""
+    texts = []
+    block: Block | None = None
+    for (seq, held_in, _), lease in zip(jobs, leases, strict=True):
+        if held_in is not block:
+            block = held_in
+            raw, first_seq = block.raw, block.first_seq
+            whole = bool(block.bits & (HAS_NODE | HAS_TAG | HAS_META))
+            if block.n == 1:
+                # A job that was written alone is read without its columns.
+                stamps: Sequence[int] = (block.first_ts,)
+                at: Sequence[int] = (_SINGLE_DATA_AT, len(raw) - CHECKSUM_BYTES)
+            else:
+                columns = block.columns
+                stamps, at = columns.ts, columns.data_at
+        i = seq - first_seq
+        if whole:
+            text = _job_text(block, i, lease)
         else:
-            columns = block.columns
-            at = columns.data_at
-            ts, data = columns.ts[i], block.raw[at[i] : at[i + 1]]
-        return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d,"deliveries":%d,"data":%b}' % (
-            lease.seq,
-            lease.id,
-            lease.due_ms,
-            ts,
-            lease.deliveries,
-            data,
-        )
+            text = _PLAIN % (seq, lease.id, lease.due_ms, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
+        texts.append(text)
+    return texts
+
+
+_PLAIN: Final = b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d,"deliveries":%d,"data":%b}'
+
+
+def _job_text(block: Block, i: int, lease: Lease) -> bytes:
+    bits = block.bits
     tag = block.tag(i) if bits & HAS_TAG else None
     meta = block.meta(i) if bits & HAS_META else None
     tagged = b"" if tag is None else b',"$tag":"%b"' % tag if bits & PLAIN else b',"$tag":' + _encode(tag.decode())

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topics.engine.meta import with_fields
-from topics.engine.queue import fetch
 from topics.storage import block as blocks
 from topics.storage.block import HAS_NODE, HAS_TAG, Block
 
@@ -36,8 +35,8 @@ class Letter(msgspec.Struct, frozen=True):
 
 
 def letters_of(jobs: Sequence[Candidate]) -> list[Letter]:
-    """The letters of these jobs; may raise Miss where a sealed Block has to be read."""
-    return [Letter(job.block, job.index, job.seq, job.deliveries) for job in fetch(list(jobs))]
+    """The letters of these jobs."""
+    return [Letter(block, seq - block.first_seq, seq, lease.deliveries if lease else 0) for seq, block, lease in jobs]
 
 
 def size_bytes(letters: Sequence[Letter]) -> int:

@@ -66,14 +66,16 @@ class Lease:
 
     __slots__ = ("deliveries", "due_ms", "id", "node", "seq", "state", "worker")
 
-    def __init__(self, seq: int, state: str = FREE) -> None:
+    def __init__(
+        self, seq: int, state: str = FREE, node: str = "", id: int = 0, due_ms: int = 0, deliveries: int = 0
+    ) -> None:
         self.seq = seq
         self.state = state
-        self.node = ""
-        self.id = 0
+        self.node = node
+        self.id = id
         # The deadline while leased, the time of the next delivery while delayed.
-        self.due_ms = 0
-        self.deliveries = 0
+        self.due_ms = due_ms
+        self.deliveries = deliveries
         # The /work stream that the job was pushed to, if any.
         self.worker: Worker | None = None
 

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -45,7 +44,10 @@ from topics.engine.lease_event import Claimed, Event, Extended, Released
 
 if TYPE_CHECKING:
     from topics.engine.log import Log
-    from topics.storage.block import Block, Extent
+    from topics.storage.block import Block
+
+    Candidate = tuple[int, Block, Lease | None]
+    """A job that a pass may hand out: its seq, the Block that holds its record, and its Lease if it has one."""
 
 STALE_SLACK: Final = 1024
 
@@ -82,8 +84,10 @@ class Timetable:
         self._entries = sorted((due_ms, 0, leases) for due_ms, leases in by_time.items())
         self._noted = sum(map(len, by_time.values()))
 
-    def take(self, now_ms: int) -> list[Lease]:
+    def take(self, now_ms: int) -> Sequence[Lease]:
         """The leases that are due at `now_ms`, which are noted no longer."""
+        if not self._entries or self._entries[0][0] > now_ms:
+            return ()
         due: list[Lease] = []
         while self._entries and self._entries[0][0] <= now_ms:
             due_ms, _, leases = heapq.heappop(self._entries)
@@ -100,36 +104,6 @@ class Timetable:
             heapq.heappop(self._entries)
             self._noted -= len(leases)
         return None
-
-
-class Candidate:
-    """A job that a pass may hand out, and where its record is."""
-
-    __slots__ = ("block", "entry", "index", "lease", "seq")
-
-    block: Block
-
-    def __init__(self, seq: int, entry: Extent, index: int, lease: Lease | None) -> None:
-        self.seq = seq
-        self.entry = entry
-        self.index = index
-        self.lease = lease
-
-    @property
-    def deliveries(self) -> int:
-        """How often the job was delivered so far."""
-        return 0 if self.lease is None else self.lease.deliveries
-
-
-def fetch(jobs: list[Candidate]) -> list[Candidate]:
-    """The jobs with their Blocks at hand; raises Miss or Corrupt where one cannot be had."""
-    entry: Extent | None = None
-    for job in jobs:
-        if job.entry is not entry:
-            entry = job.entry
-            block = entry.block()
-        job.block = block
-    return jobs
 
 
 class QueueImage(msgspec.Struct, array_like=True):
@@ -152,7 +126,6 @@ class Queue:
         "_deadlines",
         "_delays",
         "_floor",
-        "_order",
         "dead_lettered",
         "delayed",
         "free",
@@ -172,8 +145,7 @@ class Queue:
         self.dead_lettered = 0
         self._deadlines = Timetable(LEASED)
         self._delays = Timetable(DELAYED)
-        # Seqs that may have a Lease, lowest first: what a floor that moves has to look at.
-        self._order: list[int] = []
+        # Below it, no job has a Lease.
         self._floor = 1
 
     @property
@@ -202,59 +174,79 @@ class Queue:
 
     # Choosing
 
-    def candidates(self) -> Iterator[Candidate]:
-        """The jobs that are ready, given back ones first, then fresh ones in order. Nothing may change meanwhile."""
+    def choose(
+        self, count: int, is_dead: Callable[[Lease], bool] | None = None
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """The first `count` jobs that are ready, given back ones first, then fresh ones in order.
+
+        Beside them, those on the way that `is_dead` finds have been delivered too often. Raises Miss or Corrupt where a
+        record cannot be had.
+        """
+        jobs: list[Candidate] = []
+        dead: list[Candidate] = []
+        if self.free:
+            log, leases = self.log, self.leases
+            seen = set()
+            for seq in self.free:
+                if len(jobs) == count:
+                    return jobs, dead
+                lease = leases.get(seq)
+                if lease is None or lease.state not in READY or seq in seen:
+                    continue
+                seen.add(seq)
+                block = log.entries[log.index_of(seq)].block()
+                (dead if is_dead is not None and is_dead(lease) else jobs).append((seq, block, lease))
+        self._add_fresh(jobs, count)
+        return jobs, dead
+
+    def _add_fresh(self, jobs: list[Candidate], count: int) -> None:
+        """Fill `jobs` up to `count` with jobs that were never delivered."""
         log, leases = self.log, self.leases
-        seen = set()
-        for seq in self.free:
-            lease = leases.get(seq)
-            if lease is None or lease.state not in READY or seq in seen:
-                continue
-            seen.add(seq)
-            entry = log.entries[log.index_of(seq)]
-            yield Candidate(seq, entry, seq - entry.first_seq, lease)
-        seq = max(self.fresh, log.start)
         entries = log.entries
+        seq = max(self.fresh, log.start)
         leading = True
         for k in range(log.index_of(seq), len(entries)):
+            missing = count - len(jobs)
+            if not missing:
+                return
             entry = entries[k]
             first_seq = entry.first_seq
             for a, b in entry.live_runs(max(0, seq - first_seq), entry.n):
-                for i in range(a, b):
-                    if first_seq + i not in leases:
-                        leading = False
-                        yield Candidate(first_seq + i, entry, i, None)
-                    elif leading:
+                run: Sequence[int] = range(first_seq + a, first_seq + min(b, a + missing))
+                if not leases.keys().isdisjoint(run):
+                    run = range(first_seq + a, first_seq + b)
+                    while leading and run and run[0] in leases:
                         # Delayed jobs at the cursor are looked at once and not with every claim.
-                        self.fresh = first_seq + i + 1
-
-    def choose(self, count: int) -> list[Candidate]:
-        """The first `count` jobs that are ready."""
-        return list(islice(self.candidates(), count))
+                        self.fresh = run[0] + 1
+                        run = run[1:]
+                    run = [each for each in run if each not in leases][:missing]
+                if not run:
+                    continue
+                leading = False
+                block = entry.block()
+                jobs += [(each, block, None) for each in run]
+                missing = count - len(jobs)
+                if not missing:
+                    return
 
     # The steps
 
     def lease(self, jobs: list[Candidate], node: str, first_id: int, deadline_ms: int) -> list[Lease]:
         """Hand jobs out, under the ids `first_id` and following."""
-        leased = []
-        for id, job in enumerate(jobs, first_id):
-            lease = job.lease
+        leases = self.leases
+        leased: list[Lease] = []
+        for id, (seq, _, lease) in enumerate(jobs, first_id):
             if lease is None:
-                seq = job.seq
-                lease = self.leases[seq] = Lease(seq, LEASED)
-                heapq.heappush(self._order, seq)
+                lease = leases[seq] = Lease(seq, LEASED, node, id, deadline_ms, 1)
                 self.in_flight += 1
                 if seq >= self.fresh:
                     self.fresh = seq + 1
             else:
                 self._step(lease, CLAIM)
-            lease.deliveries += 1
-            lease.node = node
-            lease.id = id
-            lease.due_ms = deadline_ms
+                lease.node, lease.id, lease.due_ms = node, id, deadline_ms
+                lease.deliveries += 1
             leased.append(lease)
-        self._deadlines.add(deadline_ms, leased, self.leases)
-        self._keep_order_short()
+        self._deadlines.add(deadline_ms, leased, leases)
         return leased
 
     def prune_free(self) -> None:
@@ -306,8 +298,7 @@ class Queue:
 
     def delay(self, seq: int, due_ms: int) -> None:
         """Hide a job that was just produced until `due_ms`."""
-        lease = self._enter(seq)
-        lease.state = DELAYED
+        lease = self.leases[seq] = Lease(seq, DELAYED)
         self.delayed += 1
         self._until([lease], due_ms)
 
@@ -329,23 +320,15 @@ class Queue:
 
     def trim(self) -> None:
         """Everything below the floor has left the log."""
-        start = self.log.start
-        if start == self._floor:
+        start, floor = self.log.start, self._floor
+        if start == floor:
             return
         self._floor = start
-        order = self._order
-        while order and order[0] < start:
-            self.forget((heapq.heappop(order),))
-
-    def _enter(self, seq: int) -> Lease:
-        lease = self.leases[seq] = Lease(seq)
-        heapq.heappush(self._order, seq)
-        self._keep_order_short()
-        return lease
-
-    def _keep_order_short(self) -> None:
-        if len(self._order) > 2 * len(self.leases) + STALE_SLACK:
-            self._order = sorted(self.leases)
+        leases = self.leases
+        # Every seq passes the floor once, so that this costs a look at each job and no more.
+        passed = range(floor, start) if start - floor <= len(leases) else [seq for seq in leases if seq < start]
+        if not leases.keys().isdisjoint(passed):
+            self.forget(passed)
 
     def _step(self, lease: Lease, step: str) -> None:
         before = lease.state
@@ -397,7 +380,9 @@ class Queue:
 
     def _restored(self, seq: int, state: str) -> Lease:
         """The lease of `seq` in `state`, whatever it was before."""
-        lease = self.leases.get(seq) or self._enter(seq)
+        lease = self.leases.get(seq)
+        if lease is None:
+            lease = self.leases[seq] = Lease(seq)
         self.in_flight += (state is LEASED) - (lease.state is LEASED)
         self.delayed += (state is DELAYED) - (lease.state is DELAYED)
         lease.state = state
@@ -424,7 +409,7 @@ class Queue:
                         self.free.append(seq)
         self.forget([seq for seq in self.leases if seq not in live])
         for seq in orphans:
-            self._enter(seq)
+            self.leases[seq] = Lease(seq)
             self.free.append(seq)
         self._floor = log.start
 

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.engine import lease_event, room
-from topics.engine.claim import Claim, Claimer, Job, deal, job_text, shares
+from topics.engine.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
 from topics.engine.config import clamp_lease_ms
 from topics.engine.dead_letter import copies, letters_of, size_bytes
 from topics.engine.derive import derive
 from topics.engine.lease import LAPSED, Lease, lease_number
 from topics.engine.lease_event import Acked, Buried, Claimed, Event, Extended, Released
 from topics.engine.line import Line
-from topics.engine.queue import Candidate, Queue, fetch
+from topics.engine.queue import Queue
 from topics.engine.queue_requests import (
     DELAY_MS_MAX,
     WAIT_MS_MAX,
@@ -45,6 +46,7 @@ from topics.storage.sealed import Corrupt, Miss
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine, OnReceipt
+    from topics.engine.queue import Candidate
     from topics.engine.topic import Topic
 
 LEASE_ID_SHIFT: Final = 20
@@ -273,64 +275,55 @@ class Queues:
             except Corrupt as corrupt:
                 topic.lose(corrupt)
                 queue.forget([seq for seq in queue.leases if not topic.log.is_live(seq)])
-        served: list[tuple[Claimer, list[Job], Receipt | None]] = []
-        for claimer, hand in zip(claimers, deal(jobs, shares(len(jobs), demands)), strict=True):
-            if hand or (isinstance(claimer, Claim) and claimer.until_ms <= now):
+        served: list[tuple[Claimer, Hand, Receipt | None]] = []
+        for claimer, dealt in zip(claimers, deal(jobs, shares(len(jobs), demands)), strict=True):
+            if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= now):
                 try:
-                    served.append((claimer, *self._lease(topic, queue, claimer, hand, now)))
+                    served.append((claimer, *self._lease(topic, queue, claimer, dealt, now)))
                 except TopicsError as error:
                     claimer.fail(error)
         queue.prune_free()
-        for claimer, leased, receipt in served:
-            _deliver(claimer, leased, queue.ready, receipt)
+        for claimer, hand, receipt in served:
+            _deliver(claimer, hand, queue.ready, receipt)
         return {id(claimer) for claimer, _, _ in served}
 
     def _choose(self, topic: Topic, queue: Queue, wanted: int, now: int) -> list[Candidate]:
         """Up to `wanted` jobs; those that were delivered too often go to the dead letters on the way."""
-        config = topic.config
-        if not config.max_deliveries or config.dead_letter is None:
-            return fetch(queue.choose(wanted))
-        jobs, dead = [], []
-        for job in queue.candidates() if wanted else ():
-            if job.deliveries >= config.max_deliveries:
-                dead.append(job)
-            else:
-                jobs.append(job)
-                if len(jobs) == wanted:
-                    break
-        fetch(jobs)
+        max_deliveries = topic.config.max_deliveries
+        if not max_deliveries or topic.config.dead_letter is None or not queue.free:
+            return queue.choose(wanted)[0]
+        jobs, dead = queue.choose(wanted, lambda lease: lease.deliveries >= max_deliveries)
         if dead and not self._bury(topic, queue, dead, now):
             # There is no way to the dead-letter topic: it may not be created, so the jobs go on being delivered.
-            return fetch(queue.choose(wanted))
+            return queue.choose(wanted)[0]
         return jobs
 
     def _lease(
-        self, topic: Topic, queue: Queue, claimer: Claimer, hand: list[Candidate], now: int
-    ) -> tuple[list[Job], Receipt | None]:
-        if not hand:
-            return [], None
-        hand.sort(key=_by_seq)
+        self, topic: Topic, queue: Queue, claimer: Claimer, jobs: list[Candidate], now: int
+    ) -> tuple[Hand, Receipt | None]:
+        if not jobs:
+            return NOTHING, None
+        jobs.sort(key=itemgetter(0))
         config = topic.config
         deadline_ms = now + (config.lease_ms if claimer.lease_ms is None else clamp_lease_ms(claimer.lease_ms))
         first_id = self._last_id + 1
         event = Claimed(
             claimer.node,
-            [job.seq for job in hand],
-            [job.deliveries + 1 for job in hand],
+            [seq for seq, _, _ in jobs],
+            [1 if lease is None else lease.deliveries + 1 for _, _, lease in jobs],
             first_id,
             deadline_ms,
             now,
-            [job.seq for job in hand if job.lease is not None and job.lease.state is LAPSED],
+            [seq for seq, _, lease in jobs if lease is not None and lease.state is LAPSED],
         )
         receipt = Receipt(None, None, None) if config.leases_durable else None
         self._log(topic, event, receipt)
-        self._last_id += len(hand)
-        leases = queue.lease(hand, claimer.node, first_id, deadline_ms)
+        self._last_id += len(jobs)
+        leases = queue.lease(jobs, claimer.node, first_id, deadline_ms)
         claimer.took(leases)
-        jobs = [Job(lease, job_text(job.block, job.index, lease)) for job, lease in zip(hand, leases, strict=True)]
         if receipt is not None and receipt.done:
             receipt = None
-        return jobs, receipt
+        return Hand(leases, job_texts(jobs, leases)), receipt
 
     def _log(self, topic: Topic, event: Event, receipt: Receipt | None = None) -> None:
         """Append to the leases log. A queue whose jobs are resident only has a log that is, too."""
@@ -496,23 +489,19 @@ class Queues:
         topic.queue.apply(event)
 
 
-def _by_seq(job: Candidate) -> int:
-    return job.seq
-
-
 def _seqs(leases: list[Lease]) -> list[int]:
     return [lease.seq for lease in leases]
 
 
-def _deliver(claimer: Claimer, jobs: list[Job], ready: int, receipt: Receipt | None) -> None:
+def _deliver(claimer: Claimer, hand: Hand, ready: int, receipt: Receipt | None) -> None:
     if receipt is None:
-        claimer.deliver(jobs, ready)
+        claimer.deliver(hand, ready)
         return
 
     def logged(receipt: Receipt) -> None:
         if receipt.error is not None:
             claimer.fail(receipt.error)
         else:
-            claimer.deliver(jobs, ready)
+            claimer.deliver(hand, ready)
 
     receipt.on_done = logged

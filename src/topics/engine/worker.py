@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from topics.engine.claim import Claimer, Job
+from topics.engine.claim import Claimer, Hand
 
 if TYPE_CHECKING:
     from topics.engine.lease import Lease
@@ -27,7 +27,7 @@ class Worker(Claimer):
         node: str,
         max: int,
         lease_ms: int | None,
-        on_jobs: Callable[[list[Job]], None],
+        on_jobs: Callable[[Hand], None],
         on_end: Callable[[TopicsError], None],
     ) -> None:
         super().__init__(node, lease_ms)
@@ -50,10 +50,10 @@ class Worker(Claimer):
             self.held[lease.seq] = lease
             lease.worker = self
 
-    def deliver(self, jobs: list[Job], ready: int) -> None:
+    def deliver(self, hand: Hand, ready: int) -> None:
         """Push these jobs."""
-        if jobs and not self.closed:
-            self.on_jobs(jobs)
+        if hand.leases and not self.closed:
+            self.on_jobs(hand)
 
     def lost(self, lease: Lease) -> None:
         """A job of this stream is no longer leased to it. Belongs to the Queue."""

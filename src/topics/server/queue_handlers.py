@@ -73,7 +73,7 @@ def _claimed(claim: Claim) -> None:
     head = b'{"topic":"%b","claimed":[' % exchange.head.route.name_bytes
     text = claim.text
     elapsed_ms = (perf_counter_ns() - exchange.started_ns) / 1e6
-    tail = _CLAIMED_TAIL % (len(claim.jobs), claim.ready, elapsed_ms, exchange.throttled_ns / 1e6)
+    tail = _CLAIMED_TAIL % (len(claim.hand.texts), claim.ready, elapsed_ms, exchange.throttled_ns / 1e6)
     size = len(head) + len(text) + len(tail)
     if exchange.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
         exchange.respond(200, b"".join((head, text, tail)))

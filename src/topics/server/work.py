@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from topics.engine import Engine
-    from topics.engine.claim import Job
+    from topics.engine.claim import Hand
     from topics.engine.topic import Topic
     from topics.server.app import Route
     from topics.server.delivery import Delivery
@@ -94,10 +94,10 @@ class WorkStream(Subscriber):
         self.delivery.enrol(self, self.last_ms + HEARTBEAT_MS_DEFAULT)
         self._topic = self._work.engine.queues.work(name, self._worker)
 
-    def _push(self, jobs: list[Job]) -> None:
+    def _push(self, hand: Hand) -> None:
         frames = [
-            b"id: %d\n%b" % (job.lease.seq, event(JOB, b'{"topic":"%b",%b' % (self._name, job.text[1:])))
-            for job in jobs
+            b"id: %d\n%b" % (lease.seq, event(JOB, b'{"topic":"%b",%b' % (self._name, text[1:])))
+            for lease, text in zip(hand.leases, hand.texts, strict=True)
         ]
         self._stream.write(b"".join(frames))
         self.last_ms = self.delivery.tick_ms
