@@ -20,7 +20,7 @@ per Block for long.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from topics.storage.block import DELETED, Block, Extent, merge
@@ -340,33 +340,35 @@ class Log:
 
     def delete_seqs(self, seqs: Iterable[int]) -> list[int]:
         """Delete these records; the ascending seqs of those that were live."""
-        gone: list[int] = []
-        ordered = sorted(seqs)
-        at = 0
-        while at < len(ordered):
-            # A run of consecutive seqs is one step per entry that holds it.
-            first = ordered[at]
-            end = at + 1
-            while end < len(ordered) and ordered[end] - ordered[end - 1] <= 1:
-                end += 1
-            self._delete_run(max(first, self.start), min(ordered[end - 1], self.head), gone)
-            at = end
-        self._settle()
-        return gone
+        return self.delete_ranges(ranges(sorted(set(seqs))))[0]
 
-    def _delete_run(self, first: int, last: int, gone: list[int]) -> None:
-        while first <= last:
-            k = self.index_of(first)
-            if k == len(self.entries) or self.entries[k].first_seq > last:
-                return
-            entry = self.entries[k]
+    def delete_ranges(self, ranges: Iterable[tuple[int, int]]) -> tuple[list[int], bool]:
+        """Delete the records of ascending ranges, both ends included.
+
+        The ascending seqs of those that were live, and whether an entry has none left.
+        """
+        gone: list[int] = []
+        emptied = False
+        for first, last in ranges:
+            emptied |= self._delete_range(max(first, self.start), min(last, self.head), gone)
+        self._settle()
+        return gone, emptied
+
+    def _delete_range(self, first: int, last: int, gone: list[int]) -> bool:
+        entries = self.entries
+        emptied = False
+        for k in range(self.index_of(first), len(entries)):
+            entry = entries[k]
             first_seq = entry.first_seq
+            if first_seq > last:
+                break
             i, j = max(0, first - first_seq), min(entry.n, last + 1 - first_seq)
             for a, b in list(entry.live_runs(i, j)):
                 live, size = entry.delete(a, b)
                 gone.extend(range(first_seq + a, first_seq + b))
                 self._add(-live, -size)
-            first = first_seq + j
+            emptied |= not entry.live
+        return emptied
 
     def _settle(self) -> None:
         """Move `start` to the first live record and drop what lies before it."""
@@ -420,6 +422,19 @@ class Log:
         self.firsts = []
         self._base = 0
         self.start = self.head + 1
+
+
+def ranges(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending seqs as ranges, both ends included."""
+    if seqs and seqs[-1] - seqs[0] == len(seqs) - 1:
+        return [(seqs[0], seqs[-1])]
+    found: list[tuple[int, int]] = []
+    for seq in seqs:
+        if found and found[-1][1] + 1 == seq:
+            found[-1] = (found[-1][0], seq)
+        else:
+            found.append((seq, seq))
+    return found
 
 
 def _with_range(ranges: list[LostRange], added: LostRange) -> list[LostRange]:

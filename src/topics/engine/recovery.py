@@ -307,8 +307,7 @@ def _delete(topic: Topic, payload: frames.Delete) -> None:
             topic.log.raise_floors(*payload.evicted)
             if payload.before_seq:
                 topic.log.delete_below(payload.before_seq)
-            for first, last in payload.ranges:
-                topic.log.delete_seqs(range(first, last + 1))
+            topic.log.delete_ranges(payload.ranges)
             return
         except Corrupt as corrupt:
             topic.lose(corrupt)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topics.engine import extra as extras
+from topics.engine.log import ranges
 from topics.storage import frame as frames
 
 if TYPE_CHECKING:
@@ -31,11 +32,12 @@ def remove(
     if topic.outbound is not None:
         topic.outbound.catch_up()
     topic.fetch([before_seq] if before_seq > log.start else seqs)
+    runs = ranges(seqs)
     logged = topic.config.durability != "ephemeral"
     if logged:
         payload = frames.Delete(
             before_seq,
-            ranges(seqs),
+            runs,
             engine.clock.now_ms(),
             delete_extra(topic, acked),
             bound_head=log.head,
@@ -46,12 +48,14 @@ def remove(
         topic.last_change = receipt
         engine.wake()
     deleted = log.delete_below(before_seq) if before_seq > log.start else 0
+    emptied = deleted > 0
     if seqs:
-        gone = log.delete_seqs(seqs)
+        gone, empty = log.delete_ranges(runs)
+        emptied |= empty
         deleted += len(gone)
         if topic.queue is not None:
             topic.queue.forget(gone)
-    if topic.segments:
+    if topic.segments and (emptied or topic.segments[0].last_seq < log.start):
         first_seq = seqs[0] if seqs else 0
         topic.drop_dead_segments(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
     return deleted, logged
@@ -69,14 +73,3 @@ def delete_extra(topic: Topic, acked: bytes) -> bytes:
 def position(topic: Topic) -> int:
     """The source seq up to which a topic's router has forwarded; -1 without one."""
     return -1 if topic.inbound is None else topic.inbound.cursor
-
-
-def ranges(seqs: list[int]) -> list[tuple[int, int]]:
-    """Ascending seqs as ranges, both ends included."""
-    found: list[tuple[int, int]] = []
-    for seq in seqs:
-        if found and found[-1][1] + 1 == seq:
-            found[-1] = (found[-1][0], seq)
-        else:
-            found.append((seq, seq))
-    return found

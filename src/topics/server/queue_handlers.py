@@ -9,6 +9,8 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from topics.engine.queue_requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
 from topics.engine.redrive import redrive
 from topics.server.bodies import Body
@@ -18,6 +20,8 @@ from topics.server.reply import GZIP_FLOOR_BYTES, prefix
 if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.claim import Claim
+    from topics.engine.queue_requests import AckedJobs
+    from topics.engine.ticket import Receipt
     from topics.server.app import Route
     from topics.server.exchange import Exchange
 
@@ -26,6 +30,11 @@ _ack: Final = Body(AckJobs)
 _nack: Final = Body(NackJobs)
 _extend: Final = Body(ExtendJobs)
 _redrive: Final = Body(RedriveJobs, RedriveJobs())
+_encode: Final = msgspec.json.Encoder().encode
+_ACKED: Final = (
+    b'{"topic":"%b","acked":%d,"skipped":%b,"ready":%d,"in_flight":%d,'
+    b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
+)
 _CLAIMED_TAIL: Final = b'],"count":%d,"ready":%d,"performance":{"server_total_ms":%.3f,"throttle_wait_ms":%.3f}}'
 
 
@@ -45,7 +54,7 @@ class QueueHandlers:
 
     def ack(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/ack`."""
-        self._queues.ack(exchange.head.route.name, _ack(exchange.body), answer_receipt, exchange)
+        self._queues.ack(exchange.head.route.name, _ack(exchange.body), _acked, exchange)
 
     def nack(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/nack`."""
@@ -79,3 +88,25 @@ def _claimed(claim: Claim) -> None:
         exchange.respond(200, b"".join((head, text, tail)))
     else:
         exchange.respond_raw(b"".join((prefix(200), b"%d\r\n\r\n" % size, head, text, tail)))
+
+
+def _acked(receipt: Receipt) -> None:
+    exchange: Exchange = receipt.context
+    if receipt.error is not None:
+        exchange.fail(receipt.error)
+        return
+    done: AckedJobs = receipt.result
+    body = _ACKED % (
+        exchange.head.route.name_bytes,
+        done.acked,
+        _encode(done.skipped) if done.skipped else b"[]",
+        done.ready,
+        done.in_flight,
+        (perf_counter_ns() - exchange.started_ns) / 1e6,
+        receipt.write_ns / 1e6,
+        receipt.sync_ns / 1e6,
+    )
+    if exchange.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
+        exchange.respond(200, body)
+    else:
+        exchange.respond_raw(b"%b%d\r\n\r\n%b" % (prefix(200), len(body), body))

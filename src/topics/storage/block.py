@@ -160,7 +160,7 @@ class Extent:
         flags = self.flags
         if i == 0 and j == self.n:
             return self.live, self.live_bytes
-        if flags is None:
+        if flags is None or flags.find(DELETED, i, j) < 0:
             return j - i, self.size_bytes(i, j)
         count = size = 0
         for a, b in self.live_runs(i, j):

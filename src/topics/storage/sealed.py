@@ -109,18 +109,16 @@ class SealedBlock(Extent):
 
     def block(self) -> Block:
         """The content, with the flags as they are now. Raises Miss, Corrupt, ColdUnavailable or StorageUnreadable."""
-        segment = self.segment
-        key = (segment.name, self.offset)
-        found = segment.cache.get(key)
+        found = self.segment.cache.get(self)
         if found is None:
-            found = self._load(key)
+            found = self._load()
         assert isinstance(found, Block)
         found.flags = self.flags
         found.live = self.live
         found.live_bytes = self.live_bytes
         return found
 
-    def _load(self, key: object) -> Block:
+    def _load(self) -> Block:
         segment = self.segment
         read = segment.tier.read if segment.patient else segment.tier.read_now
         try:
@@ -128,9 +126,9 @@ class SealedBlock(Extent):
         except OSError as error:
             raise unreadable(segment, error) from error
         if data is None:
-            raise Miss(_Read(self, key))
+            raise Miss(_Read(self))
         found = self.decode(data)
-        segment.cache.put(key, found)
+        segment.cache.put(self, found)
         return found
 
     def decode(self, data: bytes) -> Block:
@@ -298,12 +296,11 @@ class Segment:
 class _Read:
     """The job that brings one Block into the cache."""
 
-    __slots__ = ("_found", "_key", "_sealed", "name")
+    __slots__ = ("_found", "_sealed", "name")
 
-    def __init__(self, sealed: SealedBlock, key: object) -> None:
+    def __init__(self, sealed: SealedBlock) -> None:
         self.name = "read"
         self._sealed = sealed
-        self._key = key
         self._found: Block | None = None
 
     def run(self) -> None:
@@ -316,11 +313,11 @@ class _Read:
         """Keep the Block, or what went wrong, for the command that waits."""
         segment = self._sealed.segment
         if isinstance(error, Corrupt):
-            segment.cache.put(self._key, error)
+            segment.cache.put(self._sealed, error)
         elif error is not None:
-            segment.cache.put(self._key, unreadable(segment, error))
+            segment.cache.put(self._sealed, unreadable(segment, error))
         elif self._found is not None:
-            segment.cache.put(self._key, self._found)
+            segment.cache.put(self._sealed, self._found)
 
 
 def unreadable(segment: Segment, error: BaseException) -> TopicsError:

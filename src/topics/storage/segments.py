@@ -114,7 +114,7 @@ class Segments:
                 # The content is in memory still: it seeds the cache, so that totals need no read.
                 size_bytes = sealed.live_bytes
                 content = Block(source.raw, source.first_seq, source.n, source.first_ts, source.last_ts, size_bytes)
-                self.cache.put((name, sealed.offset), content)
+                self.cache.put(sealed, content)
                 sealed.take_flags(written)
                 if source.flags is not None:
                     _delete_also(sealed, source.flags)
@@ -243,7 +243,7 @@ class Segments:
         found.dropped = True
         self.flips.pop(found, None)
         for sealed in found.blocks:
-            self.cache.drop((found.name, sealed.offset))
+            self.cache.drop(sealed)
         self.cache.drop((found.name, "tags"))
         self.hot.forget(found.name.data_file)
         self.hot.forget(found.name.index_file)
@@ -365,7 +365,7 @@ class Segments:
             try:
                 if DELETED in flags or DELETED in also:
                     content = sealed.decode(found.tier.read(found.name.data_file, sealed.offset, sealed.length))
-                    self.cache.put((found.name, sealed.offset), content)
+                    self.cache.put(sealed, content)
             except Corrupt as corrupt:
                 damage.append(corrupt)
                 found.blocks.remove(sealed)
