@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -25,9 +26,24 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("search", deadline=None, max_examples=2000, database=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
+# The longest first, so that nobody waits for them at the end.
+_ROOMS = ("spark", "property", "integration", "acceptance", "unit")
+
 StartServer = Callable[..., ServerProcess]
 
 _serial = itertools.count(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Say what stays together where several processes run the tests: one Spark session, one file's fixtures."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    rooms = {item: item.path.relative_to(Path(__file__).parent).parts[0] for item in items}
+    items.sort(key=lambda item: _ROOMS.index(rooms[item]))
+    for item, room in rooms.items():
+        if room != "property":
+            item.add_marker(pytest.mark.xdist_group("spark" if room == "spark" else item.path.stem))
 
 
 @pytest.fixture(scope="session")
