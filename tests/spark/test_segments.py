@@ -24,11 +24,15 @@ def sealed(start_server: Any) -> Iterator[tuple[ServerProcess, Api]]:
     """A server whose topic "events" has sealed segments of 250 records and a tail."""
     server: ServerProcess = start_server(segment_max_events=250)
     api = Api(server.host, server.port)
-    for first in range(1, RECORDS, 50):
-        api.write("events", *({"data": n, "tag": f"t{n % 10}"} for n in range(first, first + 50)))
+    fill(api)
     until(lambda: len(segments(api)) == 4, "the segments are sealed", 60)
     yield server, api
     api.close()
+
+
+def fill(api: Api) -> None:
+    for first in range(1, RECORDS, 50):
+        api.write("events", *({"data": n, "tag": f"t{n % 10}"} for n in range(first, first + 50)))
 
 
 def segments(api: Api) -> list[dict[str, Any]]:
@@ -131,6 +135,32 @@ def test_what_does_not_fit_is_read_from_the_server(
     assert reads.seqs(dataDir=str(directory)) == list(range(1, RECORDS + 1))
     first = segments(api)[2]["first_seq"] - 1
     assert any(a <= first < b for a, b in reads.asked)
+
+
+def test_relocated_segments_are_read_from_the_cold_directory(
+    start_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`coldDir`: what the server has moved there is read there, deletes included, and without the option over HTTP."""
+    cold = tmp_path / "cold"
+    server: ServerProcess = start_server(segment_max_events=250, hot_retain_segments=1, cold_dir=cold)
+    api = Api(server.host, server.port)
+    fill(api)
+    until(lambda: [file["cold"] for file in segments(api)] == [True, True, True, False], "three are moved", 60)
+    reads = Reads(server, monkeypatch)
+    everything = list(range(1, RECORDS + 1))
+    assert reads.seqs(dataDir=str(server.data_dir), coldDir=str(cold)) == everything
+    assert min(first for first, _ in reads.asked) >= 1000, "only the tail is asked for"
+    assert reads.seqs(coldDir=str(cold)) == everything
+    assert reads.asked
+    assert all(first >= 750 for first, _ in reads.asked), "the hot segment and the tail are asked for"
+    assert reads.seqs(dataDir=str(server.data_dir)) == everything
+    assert min(first for first, _ in reads.asked) == 0
+    api.erase("events", match="t3")
+    left = [n for n in everything if n % 10 != 3]
+    assert reads.seqs(dataDir=str(server.data_dir), coldDir=str(cold)) == left
+    assert min(first for first, _ in reads.asked) >= 1000
+    assert reads.seqs() == left
+    api.close()
 
 
 def test_a_damaged_block_is_never_read_and_never_silent(

@@ -52,7 +52,7 @@ def ranges(client: Client, plan: Plan, from_seq: int, to_seq: int, options: Read
     if from_seq >= to_seq:
         return found
     cursor = from_seq
-    direct = {} if options.data_dir is None else {"segments": 1}
+    direct = {} if options.data_dir is None and options.cold_dir is None else {"segments": 1}
     planned = client.plan(plan.topic, from_seq=from_seq, to_seq=to_seq, **direct)
     if planned.epoch != plan.epoch:
         planned.segments = []
