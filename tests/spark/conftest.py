@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -114,3 +117,61 @@ def records(api: Api, topic: str) -> list[dict[str, Any]]:
         cursor = page["next_from_seq"]
         if page["caught_up"]:
             return found
+
+
+class Fuse:
+    """A door to a server that kills and restarts it once so many bytes have come back; those last ones are lost.
+
+    So a scan breaks off inside an answer, and a write is applied although its answer never arrives.
+    """
+
+    def __init__(self, server: ServerProcess, bytes_max: int) -> None:
+        self._server = server
+        self._left = bytes_max
+        self.blown = threading.Event()
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._door.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._door.shutdown(socket.SHUT_RDWR)
+        self._door.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._door.accept()
+            except OSError:
+                return
+            try:
+                behind = socket.create_connection((self._server.host, self._server.port))
+            except OSError:
+                client.close()
+                continue
+            threading.Thread(target=self._pass, args=(client, behind, None), daemon=True).start()
+            threading.Thread(target=self._pass, args=(behind, client, self._blow), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, check: Callable[[int], None] | None) -> None:
+        try:
+            while chunk := source.recv(1 << 16):
+                if check is not None:
+                    check(len(chunk))
+                target.sendall(chunk)
+        except OSError:
+            pass
+        finally:
+            for end in (source, target):
+                # A shutdown, unlike a close, also wakes the thread that reads from this socket.
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    def _blow(self, size: int) -> None:
+        if self.blown.is_set():
+            return
+        self._left -= size
+        if self._left < 0:
+            self.blown.set()
+            self._server.kill()
+            self._server.start()
+            raise OSError("blown")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api import Api, until
-from tests.spark.conftest import Streams
+from tests.spark.conftest import Fuse, Streams
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -161,3 +161,48 @@ def test_a_stream_survives_a_restart_of_the_server(
     api.fill(topic_name, 1)
     assert seqs(streams.run()) == [51]
     api.close()
+
+
+def test_a_head_that_went_back_stops_a_stream_or_starts_it_again(
+    spark: Any, start_server: Any, topic_name: str, tmp_path: Path
+) -> None:
+    """Decision 13: a cursor behind the head reads from the beginning again, because its seqs were given out anew."""
+    server: ServerProcess = start_server()
+    api = Api(server.host, server.port)
+    api.put(topic_name, durability="ephemeral")
+    api.fill(topic_name, 9)
+    streams = Streams(spark, server.url, topic_name, tmp_path)
+    assert len(streams.run()) == 9
+    server.kill()
+    server.start()
+    api.close()
+    api = Api(server.host, server.port)
+    streams.url = server.url
+    api.fill(topic_name, 4)
+    assert api.state(topic_name)["head_seq"] == 4
+    with pytest.raises(Exception, match=rf'topic "{topic_name}" lost the records 5 to 9 \(reason: head_went_back\)'):
+        streams.run()
+    rows = streams.run(failOnDataLoss=False, includeTombstones=True, maxOffsetsPerTrigger=3)
+    assert [tuple(row.tombstone)[:3] for row in rows if row.tombstone] == [(5, 9, "head_went_back")]
+    assert sorted(row.seq for row in rows if row.tombstone is None) == [1, 2, 3, 4]
+    api.fill(topic_name, 7)
+    assert sorted(seqs(streams.run())) == [5, 6, 7, 8, 9, 10, 11]
+    api.close()
+
+
+def test_a_server_restarted_in_the_middle_of_a_batch_costs_nothing(
+    spark: Any, start_server: Any, topic_name: str, tmp_path: Path
+) -> None:
+    """The answer that broke off is asked for again, once the server is back."""
+    server: ServerProcess = start_server()
+    api = Api(server.host, server.port)
+    for _ in range(25):
+        api.write(topic_name, *({"data": "x" * 1000} for _ in range(200)))
+    api.close()
+    fuse = Fuse(server, 2_500_000)
+    streams = Streams(spark, fuse.url, topic_name, tmp_path)
+    rows = streams.run(columns="seq,data")
+    assert fuse.blown.is_set()
+    assert sorted(seqs(rows)) == list(range(1, 5001))
+    assert all(len(row.data) == 1002 for row in rows)
+    fuse.close()

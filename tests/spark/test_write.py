@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.api import Api
-from tests.spark.conftest import Streams, records
+from tests.spark.conftest import Fuse, Streams, records
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -165,6 +165,44 @@ def test_a_batch_that_was_staged_but_not_published_is_published_from_its_first_m
     assert sorted(record["data"] for record in records(other, "sink")) == list(range(1, 9))
     other.close()
     assert away.streams.url == streams_url
+
+
+def test_a_server_killed_while_a_batch_is_published_has_each_record_once(
+    spark: Any, start_server: Any, topic_name: str
+) -> None:
+    """The write whose answer was lost is sent again, and the server knows it by its producer seq."""
+    server: ServerProcess = start_server()
+    fuse = Fuse(server, 1_500)
+    frame = spark.range(0, 30_000, 1, 2).selectExpr("CAST(id AS string) AS data")
+    frame.write.format("topics").mode("append").options(url=fuse.url, topic=topic_name).save()
+    assert fuse.blown.is_set()
+    api = Api(server.host, server.port)
+    assert [record["data"] for record in records(api, topic_name)] == list(range(30_000))
+    api.close()
+    fuse.close()
+
+
+def test_days_between_crash_and_restart_make_no_record_twice(
+    spark: Any, start_server: Any, topic_name: str, tmp_path: Path
+) -> None:
+    """What is known of a producer is bound to no window of time, and outlives a restart of the server."""
+    server: ServerProcess = start_server()
+    api = Api(server.host, server.port)
+    streams = Streams(spark, server.url, topic_name, tmp_path)
+    copy = Copy(streams)
+    api.put(copy.target, idempotency_window_ms=1)
+    api.fill(topic_name, 25)
+    copy.run()
+    api.close()
+    for left in (streams.checkpoint / "commits").glob("*2*"):
+        left.unlink()
+    server.stop()
+    server.start()
+    streams.url = server.url
+    api = Api(server.host, server.port)
+    copy.run("reversed")
+    assert copy.copied(api) == list(range(1, 26))
+    api.close()
 
 
 def test_the_first_manifest_wins_and_is_published_once(

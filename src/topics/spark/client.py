@@ -24,7 +24,8 @@ from urllib.parse import quote, urlencode
 from topics.spark.errors import BadOption, ServerRefused, Unreachable
 from topics.spark.options import RETRY_TIMEOUT_MS, Server
 
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 10.0
+"""Well below the time for retries, so that a server which vanished without a word is asked again."""
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
 PLANNING_RETRY_MS: Final = 3_000

@@ -220,8 +220,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             head = min(head, target.seq)
         if begun is not None and begun.epoch == plan.epoch and head < begun.seq:
             if plan.head_seq < begun.seq:
-                gap = Gap(plan.head_seq + 1, begun.seq, "head_went_back")
-                scan.lost(topic, gap, self._options.fail_on_data_loss)
+                scan.lost(topic, went_back(plan, begun), self._options.fail_on_data_loss)
+                return Cursor(plan.epoch, head)
             return begun
         if begun is not None and begun.epoch != plan.epoch and self._options.fail_on_data_loss:
             raise recreated(topic, begun, plan)
@@ -250,6 +250,11 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise recreated(topic, since, plan)
                 pieces.append(Range(topic, to.epoch or 0, 0, 0, Gap(1, to.seq, "recreated")))
                 since = Cursor(to.epoch, 0)
+            if since.seq > plan.head_seq and since.epoch == plan.epoch:
+                gap = went_back(plan, since)
+                scan.lost(topic, gap, fail)
+                pieces.append(Range(topic, plan.epoch, 0, 0, gap))
+                since = Cursor(plan.epoch, 0)
             if since.seq > to.seq:
                 if fail:
                     raise unplanned(topic, since, to)
@@ -350,6 +355,15 @@ def resolve(plan: Plan, wanted: str | Cursor, option: str, fail_on_data_loss: bo
     return Cursor(plan.epoch, wanted.seq)
 
 
+def went_back(plan: Plan, begun: Cursor) -> Gap:
+    """The loss that shows in a head below what was read already: a crash took a tail that was not durable.
+
+    The seqs behind the head are given out again, and so may those up to it have been. As on the wire, who goes on
+    reads the topic from its beginning.
+    """
+    return Gap(plan.head_seq + 1, begun.seq, "head_went_back")
+
+
 def recreated(topic: str, begun: Cursor, plan: Plan) -> DataLoss | SourceError:
     """The error for a topic that is not the one whose records were read before."""
     return SourceError(
@@ -379,7 +393,7 @@ def _admitted(begun: dict[str, Cursor], ends: dict[str, Cursor | None], limit: i
     waiting = {}
     for topic, end in reachable.items():
         since = begun.get(topic)
-        known = since is not None and since.epoch == end.epoch
+        known = since is not None and since.epoch == end.epoch and since.seq <= end.seq
         waiting[topic] = end.seq - (since.seq if known and since is not None else 0)
     total = sum(waiting.values())
     if limit is None or total <= limit:
