@@ -128,7 +128,7 @@ def test_an_executor_killed_in_the_middle_of_a_batch_costs_nothing(
 
 @contextmanager
 def standalone(directory: Path) -> Iterator[str]:
-    """A master and two workers of the pip install on loopback; the address of the master."""
+    """Starts them; to Spark the workers are two machines, without which no task would be speculated on."""
     import pyspark
 
     from topics.spark import java
@@ -161,23 +161,45 @@ def standalone(directory: Path) -> Iterator[str]:
         found = until(
             lambda: re.search(r"spark://127\.0\.0\.1:\d+", log.read_text()), "the master listens", SPARK_DEADLINE_S
         )
-        for name in ("worker-1", "worker-2"):
-            worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0")
+        for name, host in (("worker-1", "127.0.0.1"), ("worker-2", "127.0.0.2")):
+            worker = ("org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0")
             start(stack, name, *worker, "--cores", "1", "--memory", "1g", found[0])
         registered = "Registering worker"
         until(lambda: log.read_text().count(registered) == 2, "both workers are registered", SPARK_DEADLINE_S)
         yield found[0]
 
 
-def test_a_standalone_cluster_reads_over_http_and_writes(
-    server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
-) -> None:
-    """Executors that cannot see the data directory read everything from the server."""
-    for n in range(10):
-        api.write(topic_name, *({"data": n, "tag": f"t{k % 4}"} for k in range(100)))
-    target = f"{topic_name}.counts"
-    given = {"url": server.url, "source": topic_name, "target": target, "data_dir": str(tmp_path / "not-mounted")}
-    with standalone(tmp_path) as master, running(master, "table", tmp_path / "log", **given) as job:
+@pytest.fixture(scope="module")
+def marks(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the twin tasks left their marks, once a standalone cluster has counted and copied the topic "beyond"."""
+    directory = tmp_path_factory.mktemp("cluster")
+    (directory / "marks").mkdir()
+    api = Api(server.host, server.port)
+    for n in range(1, 121):
+        api.write("beyond", {"data": n, "tag": f"t{n % 4}"})
+    api.close()
+    given = {
+        "url": server.url,
+        "source": "beyond",
+        "target": "beyond.copy",
+        "counts": "beyond.counts",
+        "data_dir": str(directory / "not-mounted"),
+        "checkpoint": str(directory / "checkpoint"),
+        "marks": str(directory / "marks"),
+    }
+    with standalone(directory) as master, running(master, "table+speculate", directory / "log", **given) as job:
         job.finish()
-    counts = sorted((record["data"]["tag"], record["data"]["count"]) for record in records(api, target))
-    assert counts == [("t0", 250), ("t1", 250), ("t2", 250), ("t3", 250)]
+    return directory / "marks"
+
+
+@pytest.mark.usefixtures("marks")
+def test_a_standalone_cluster_reads_over_http_and_writes(api: Api) -> None:
+    """Executors that cannot see the data directory read everything from the server."""
+    counts = sorted((record["data"]["tag"], record["data"]["count"]) for record in records(api, "beyond.counts"))
+    assert counts == [("t0", 30), ("t1", 30), ("t2", 30), ("t3", 30)]
+
+
+def test_a_speculative_task_beside_a_straggler_writes_nothing_twice(api: Api, marks: Path) -> None:
+    """Two attempts of one task run to their end at the same time: the driver publishes what one of them staged."""
+    assert {path.name for path in marks.iterdir()} == {"0", "1"}, "both attempts of the first task ran"
+    assert sorted(record["data"] for record in records(api, "beyond.copy")) == list(range(1, 121))
