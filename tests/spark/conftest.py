@@ -24,6 +24,10 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    # A few rows per query: generating code for them, and planning again with what was learnt, costs more than it gives.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -91,3 +93,25 @@ def test_a_block_that_is_damaged_or_cut_off_is_refused() -> None:
     body[60] ^= 1
     with pytest.raises(SourceError, match="checksum"):
         list(columns.views(memoryview(body)))
+
+
+WITHOUT_PANDAS = """
+import sys
+import pyarrow as pa
+from tests.spark.test_columns import SCHEMA, encode
+from topics.spark import columns, reader
+from topics.spark.client import Gap
+from topics.spark.filters import Prune
+block, _ = encode(1, 1, [(0, b"n", b"t", {"k": "v"}, "data", False), (0, None, None, None, "data", True)])
+found = [(view, 1, 9) for view in columns.views(memoryview(block.encoded()))]
+(batch,) = columns.batches("t", found, SCHEMA, Prune())
+assert batch["meta"].to_pylist() == [[("k", "v")]]
+assert columns.gap_batch("t", Gap(1, 2, "cap"), SCHEMA).num_rows == 1
+print("pandas" in sys.modules)
+"""
+
+
+def test_a_worker_that_reads_does_not_pay_for_pandas() -> None:
+    """Importing it takes longer than a small batch; `pa.array` does so behind one's back."""
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "False", ran.stderr + ran.stdout

@@ -6,13 +6,18 @@ joining the slices of its Blocks column by column and summing the lengths, and c
 even looked at. Only `meta` is JSON that has to become a map: each distinct text is parsed once.
 
 The types are exactly those that Spark derives from the schema, because Spark compares them.
+
+Arrays and scalars are made from buffers and never from Python values, because then pyarrow imports pandas: half a
+second in every worker that starts.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+from array import array
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -23,7 +28,6 @@ from topics.spark.client import Gap
 from topics.spark.errors import SourceError
 from topics.spark.filters import Prune
 from topics.storage.block import (
-    ABSENT,
     CHECKSUM_BYTES,
     DELETED,
     HAS_META,
@@ -135,9 +139,12 @@ def batches(topic: str, found: Iterable[tuple[View, int, int]], schema: pa.Schem
 
 def gap_batch(topic: str, gap: Gap, schema: pa.Schema) -> Any:
     """One row that says which records are gone."""
-    tombstone = {**gap._asdict(), "missed_estimate": gap.missed_estimate}
-    row = {"topic": topic, "tombstone": tombstone}
-    return pa.RecordBatch.from_pylist([{name: row.get(name) for name in schema.names}], schema=schema)
+    fields = list(TYPES["tombstone"])
+    numbers = _fixed(pa.int64(), array("q", (gap.gap_from, gap.gap_to, gap.missed_estimate)), 3)
+    parts = [numbers[0:1], numbers[1:2], _strings([gap.reason]), numbers[2:3]]
+    row = {"topic": _strings([topic]), "tombstone": pa.StructArray.from_arrays(parts, fields=fields)}
+    arrays = [row.get(field.name, pa.nulls(1, field.type)).cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _batch(topic: str, group: list[tuple[View, int, int]], schema: pa.Schema, prune: Prune) -> Iterator[Any]:
@@ -162,21 +169,21 @@ def _kept(group: list[tuple[View, int, int]], n: int, prune: Prune) -> Any:
         [view.buffer[view.flags : view.flags + view.n] if view.gone is None else view.gone for view, _, _ in group]
     )
     if _DELETED_BYTE in flags:
-        keep = pc.not_equal(_fixed(pa.uint8(), flags, n), pa.scalar(DELETED, pa.uint8()))
+        keep = pc.not_equal(_fixed(pa.uint8(), flags, n), _DELETED)
     if any(lo > view.first_seq or hi < view.first_seq + view.n - 1 for view, lo, hi in group):
         inside = bytearray()
         for view, lo, hi in group:
             i = max(0, lo - view.first_seq)
             j = min(view.n, hi - view.first_seq + 1)
             inside += bytes(i) + b"\x01" * (j - i) + bytes(view.n - j)
-        keep = _both(keep, pc.equal(_fixed(pa.uint8(), bytes(inside), n), pa.scalar(1, pa.uint8())))
+        keep = _both(keep, pc.equal(_fixed(pa.uint8(), bytes(inside), n), _INSIDE))
     if prune.tag or prune.node:
         blocks = [view for view, _, _ in group]
         for name, tests in (("tag", prune.tag), ("node", prune.node)):
             if tests:
                 column = _column(name, "", blocks, n)
                 for test in tests:
-                    keep = _both(keep, pc.fill_null(test.mask(column), False))
+                    keep = _both(keep, pc.fill_null(test.mask(column), _FALSE))
     return keep
 
 
@@ -186,12 +193,12 @@ def _both(one: Any, other: Any) -> Any:
 
 def _column(name: str, topic: str, blocks: list[View], n: int) -> Any:
     if name == "topic":
-        return pa.repeat(topic, n)
+        return pa.repeat(_strings([topic])[0], n)
     if name == "seq":
         return _seqs(blocks)
     if name == "ts":
         ts = _fixed(pa.int64(), _slices(blocks, [view.ts for view in blocks], 8), n)
-        return pc.multiply(ts, 1000).cast(TYPES["ts"])
+        return pc.multiply(ts, _US_PER_MS).cast(TYPES["ts"])
     if name == "data":
         lengths = _fixed(pa.uint32(), _slices(blocks, [view.data_lengths for view in blocks], 4), n)
         return _texts(lengths, [view.buffer[slice(*view.data)] for view in blocks])
@@ -204,8 +211,8 @@ def _column(name: str, topic: str, blocks: list[View], n: int) -> Any:
         return pa.nulls(n, pa.string())
     spans = [view.node if name == "node" else view.tag for view in blocks]
     lengths = _fixed(pa.uint16(), _slices(blocks, starts, 2, _ABSENT_LENGTH), n)
-    present = pc.not_equal(lengths, pa.scalar(ABSENT, pa.uint16()))
-    lengths = pc.if_else(present, lengths, pa.scalar(0, pa.uint16()))
+    present = pc.not_equal(lengths, _ABSENT)
+    lengths = pc.if_else(present, lengths, _EMPTY)
     return _texts(lengths, [view.buffer[slice(*span)] for view, span in zip(blocks, spans, strict=True)], present)
 
 
@@ -219,7 +226,7 @@ def _slices(blocks: list[View], starts: list[int], width: int, absent: bytes = b
     )
 
 
-def _fixed(type: Any, content: bytes, n: int) -> Any:
+def _fixed(type: Any, content: bytes | array[int], n: int) -> Any:
     return pa.Array.from_buffers(type, n, [None, pa.py_buffer(content)])
 
 
@@ -230,9 +237,6 @@ def _texts(lengths: Any, pieces: list[memoryview], present: Any = None) -> Any:
     content = pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
     validity = None if present is None else present.buffers()[1]
     return pa.Array.from_buffers(pa.string(), len(lengths), [validity, offsets.buffers()[1], content])
-
-
-_ZERO: Final = pa.array([0], pa.int32())
 
 
 def _seqs(blocks: list[View]) -> Any:
@@ -251,7 +255,27 @@ def _maps(blocks: list[View], n: int) -> Any:
     if not any(starts):
         return pa.nulls(n, TYPES["meta"])
     lengths = _fixed(pa.uint32(), _slices(blocks, starts, 4, bytes(4)), n)
-    texts = _texts(lengths, [view.buffer[slice(*view.meta)] for view in blocks], pc.greater(lengths, 0))
+    texts = _texts(lengths, [view.buffer[slice(*view.meta)] for view in blocks], pc.greater(lengths, _NO_META))
     encoded = texts.dictionary_encode()
-    distinct = [None if text.isspace() else list(json.loads(text).items()) for text in encoded.dictionary.to_pylist()]
-    return pa.array(distinct, TYPES["meta"]).take(encoded.indices)
+    # A blank is the meta of a record that is gone.
+    distinct = [{} if text.isspace() else json.loads(text) for text in encoded.dictionary.to_pylist()]
+    ends = _fixed(pa.int32(), array("i", accumulate(map(len, distinct), initial=0)), len(distinct) + 1)
+    keys = _strings([key for each in distinct for key in each])
+    values = _strings([value for each in distinct for value in each.values()])
+    return pa.MapArray.from_arrays(ends, keys, values, type=TYPES["meta"]).take(encoded.indices)
+
+
+def _strings(texts: list[str]) -> Any:
+    pieces = [text.encode() for text in texts]
+    ends = pa.py_buffer(array("i", accumulate(map(len, pieces), initial=0)))
+    return pa.Array.from_buffers(pa.string(), len(pieces), [None, ends, pa.py_buffer(b"".join(pieces))])
+
+
+_ZERO: Final = _fixed(pa.int32(), bytes(4), 1)
+_DELETED: Final = _fixed(pa.uint8(), _DELETED_BYTE, 1)[0]
+_INSIDE: Final = _fixed(pa.uint8(), b"\x01", 1)[0]
+_FALSE: Final = _fixed(pa.bool_(), bytes(1), 1)[0]
+_ABSENT: Final = _fixed(pa.uint16(), _ABSENT_LENGTH, 1)[0]
+_EMPTY: Final = _fixed(pa.uint16(), bytes(2), 1)[0]
+_NO_META: Final = _fixed(pa.uint32(), bytes(4), 1)[0]
+_US_PER_MS: Final = _fixed(pa.int64(), array("q", (1000,)), 1)[0]
