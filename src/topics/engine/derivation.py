@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CORRUPTION: Final = "corruption"
+CRASH: Final = "crash"
+RESTART: Final = "restart"
 ANYWHERE: Final = 1 << 62
 _AT_ONCE: Final = frozenset((frames.ROUTER_PUT, frames.ROUTER_DROP, frames.CURSOR, frames.LEASE, frames.DEAD_LETTER))
 _DESTRUCTIVE: Final = frozenset((frames.DELETE, frames.DROP, frames.CONFIG, frames.DEAD_LETTER))
@@ -71,13 +73,14 @@ class Derivation:
         if isinstance(event, Control) and event.kind in _AT_ONCE and event.lsn <= self._taken.get(event.topic_id, 0):
             return
         if topic is None:
-            if isinstance(event, Control) and event.topic_id == 0:
-                self.settle()
-            self._apply(event)
+            if isinstance(event, Control) and event.kind == frames.LOST:
+                self._settle_as_then(event.payload)
+            else:
+                self._apply(event)
             return
         if topic in self._waiting:
             self._waiting[topic].append(event)
-        elif self._reach(topic, *_place(event), final=False):
+        elif self._reach(topic, *_place(topic, event), final=False):
             self._act(topic, event)
         else:
             self._waiting[topic] = deque((event,))
@@ -90,18 +93,71 @@ class Derivation:
         self.take(Control(lsn, frames.CURSOR, topic.id, router_event.encode(moved)))
         return True
 
-    def settle(self) -> None:
-        """Nothing more comes from before here: derive what can be, and lose what cannot."""
-        routers = self._engine.routers
-        topics = routers.in_order(list(self._engine.topics.values()))
-        for topic in topics:
-            self._drain(topic, final=True)
-            for dest_seq, block in sorted(self._letters.get(topic, {}).items()):
-                self._reach(topic, dest_seq + block.n, -1, final=True)
-            if topic.inbound is not None and topic.config.durability != "ephemeral":
-                self._copy_rest(topic, topic.inbound)
+    def settle(self, lose_tail: Callable[[Topic], None]) -> None:
+        """Nothing more comes from before here: derive what can be, and lose what cannot.
+
+        `lose_tail` takes from a topic what it may have shown behind all that it can say. Copies that no frame places
+        come behind that: they may have stood behind a write that is lost.
+        """
+        deriving: dict[Topic, None] = {}
+        for topic in list(self._engine.topics.values()):
+            if topic.inbound is not None or topic.letters or topic in self._waiting:
+                deriving[topic] = None
+            else:
+                lose_tail(topic)
+        topics = [topic for topic in self._engine.routers.in_order(deriving) if topic in deriving]
+        tails = set(topics)
+        while True:
+            while sum(self._advance(topic, tails, lose_tail) for topic in topics):
+                pass
+            # They wait for each other, or for what is gone: the first of them goes on without it.
+            stuck = next((topic for topic in topics if self._owes(topic)), None)
+            if stuck is None:
+                break
+            self._reach(stuck, *self._next_place(stuck), final=True)
         for topic in list(self._waiting):
             self._drain(topic, final=True)
+
+    def _advance(self, topic: Topic, tails: set[Topic], lose_tail: Callable[[Topic], None]) -> bool:
+        """Put what is there at its place; once a topic owes nothing more, copy the rest. Whether anything changed."""
+        before = topic.log.head, len(self._waiting.get(topic, ()))
+        self._drain(topic, final=False)
+        while topic not in self._waiting and self._owes(topic):
+            if not self._reach(topic, *self._next_place(topic), final=False):
+                break
+        if not self._owes(topic):
+            if topic in tails:
+                tails.discard(topic)
+                lose_tail(topic)
+            self._copy_rest(topic)
+        return before != (topic.log.head, len(self._waiting.get(topic, ())))
+
+    def _owes(self, topic: Topic) -> bool:
+        """Whether frames or dead letters of a topic still wait for their place."""
+        return topic in self._waiting or any(seq > topic.log.head for seq in self._letters.get(topic, ()))
+
+    def _next_place(self, topic: Topic) -> tuple[int, int]:
+        if topic in self._waiting:
+            return _place(topic, self._waiting[topic][0])
+        letters = self._letters[topic]
+        first_seq = min(seq for seq in letters if seq > topic.log.head)
+        return first_seq + letters[first_seq].n, -1
+
+    def _settle_as_then(self, lost: frames.Lost) -> None:
+        """LOST: an earlier start settled here, and gave these ranges up."""
+        ranges = {topic_id: (first, last) for topic_id, first, last in lost.ranges}
+
+        def lose_tail(topic: Topic) -> None:
+            if topic.id in ranges:
+                first, last = ranges[topic.id]
+                first = max(first, topic.log.head + 1)
+                if first <= last:
+                    topic.log.lose(first, last, CRASH)
+
+        self.settle(lose_tail)
+        for topic in self._engine.topics.values():
+            if topic.inbound is not None:
+                topic.inbound.rewind()
 
     def finish(self) -> None:
         """Go over to serving: routers without both ends are gone, and nothing is asked for that was never there."""
@@ -118,16 +174,16 @@ class Derivation:
                 continue
             if topic.config.durability == "ephemeral":
                 forward.skip_all()
-            # A source that came back without its newest records hands out their seqs again.
-            forward.cursor = min(forward.cursor, forward.source.log.head)
+            forward.rewind()
             if forward.source.outbound is not None:
                 forward.source.outbound.published(forward.source)
 
-    def _copy_rest(self, topic: Topic, forward: Forward) -> None:
-        while True:
-            room = _room(topic)
-            if room <= 0 or not self._derive(topic, forward, room, ANYWHERE):
-                return
+    def _copy_rest(self, topic: Topic) -> None:
+        """Copy what no frame places."""
+        forward = topic.inbound
+        if forward is not None and topic.config.durability != "ephemeral":
+            while self._derive(topic, forward, ANYWHERE, ANYWHERE, fitting=topic.config.discard == "reject"):
+                pass
 
     def _drain(self, topic: Topic, final: bool) -> None:
         waiting = self._waiting.get(topic)
@@ -136,7 +192,7 @@ class Derivation:
         while waiting:
             if topic.deleted:
                 break
-            if not self._reach(topic, *_place(waiting[0]), final=final):
+            if not self._reach(topic, *_place(topic, waiting[0]), final=final):
                 return
             self._act(topic, waiting.popleft())
         self._waiting.pop(topic, None)
@@ -146,6 +202,9 @@ class Derivation:
         log = topic.log
         forward = topic.inbound
         upto = ANYWHERE if position < 0 else position
+        if topic.config.durability == "ephemeral" and log.head + 1 < at:
+            # What it held was in memory only, whatever it followed from; its seqs are not used again.
+            log.lose(log.head + 1, at - 1, RESTART)
         while log.head + 1 < at:
             next_seq = log.head + 1
             letters = self._letters.get(topic, {})
@@ -163,10 +222,12 @@ class Derivation:
             forward.move(position)
         return True
 
-    def _derive(self, topic: Topic, forward: Forward, room: int, upto: int) -> bool:
+    def _derive(self, topic: Topic, forward: Forward, room: int, upto: int, fitting: bool = False) -> bool:
         """Copy the next source records, making at most `room` copies; whether there were any to look at."""
         records_max = max(1, min(room, SLICE_RECORDS) // max(1, len(forward.routers)))
         runs = self._patiently(lambda: forward.take(records_max, upto), forward.source)
+        if fitting:
+            runs = forward.fitting(runs)
         if not runs:
             return False
         made = self._patiently(lambda: forward.make(runs, topic.log.head + 1, topic.last_ts), forward.source)
@@ -238,7 +299,7 @@ class Derivation:
         dest = self._by_id.get(buried.dest_id)
         block, _ = blocks.decode(buried.block, with_flags=False)
         if dest is not None:
-            if block.first_seq > dest.log.head:
+            if block.first_seq > dest.log.head and dest.config.durability != "ephemeral":
                 self._letters.setdefault(dest, {})[block.first_seq] = block
             dest.letters = True
             self._engine.routers.link(topic, dest)
@@ -266,15 +327,17 @@ class Derivation:
                 topic.lose(corrupt)
 
 
-def _place(event: Appended | Control) -> tuple[int, int]:
+def _place(topic: Topic, event: Appended | Control) -> tuple[int, int]:
     """Where an event stands: (the topic's next seq, the position of its router). (0, -1) where it does not matter."""
     payload: Any
     if isinstance(event, Appended):
         for first_seq, _, data in event.extras:
             if first_seq == event.block.first_seq:
                 position = extras.decode(data).position
-                return (0, -1) if position is None else (first_seq, position)
-        return 0, -1
+                if position is not None:
+                    return first_seq, position
+        # Where it says nothing of a router that is there, the frame that took it away is lost.
+        return (0, -1) if topic.inbound is None else (event.block.first_seq, -1)
     payload = event.payload
     if event.kind == frames.DELETE and payload.extra:
         extra = extras.decode_delete(payload.extra)
@@ -289,15 +352,6 @@ def _place(event: Appended | Control) -> tuple[int, int]:
         dropped = router_event.decode_dropped(payload)
         return dropped.dest_seq, dropped.position
     return 0, -1
-
-
-def _room(topic: Topic) -> int:
-    """How many copies a topic takes: all of them, unless it refuses when it is full."""
-    config, log = topic.config, topic.log
-    if config.discard != "reject":
-        return ANYWHERE
-    room = config.cap_records - log.count if config.cap_records else ANYWHERE
-    return min(room, 1) if config.cap_bytes and log.bytes < config.cap_bytes else 0 if config.cap_bytes else room
 
 
 def _front(topic_id: int, block: Block, n: int) -> Block:

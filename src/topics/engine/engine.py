@@ -17,6 +17,7 @@ import msgspec
 
 from topics.clock import Clock
 from topics.engine import batch as batches
+from topics.engine import ceiling as ceilings
 from topics.engine import config as configs
 from topics.engine import extra as extras
 from topics.engine import requests, room
@@ -54,7 +55,6 @@ DIFF_LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
 RETRY_AFTER_MS: Final = 1000
-CEILING_STEP_MAX: Final = 1 << 20
 
 OnReceipt = Callable[[Receipt], None]
 
@@ -111,7 +111,8 @@ class Engine:
                 due_ns = ns if due_ns is None else min(due_ns, ns)
         return due_ns
 
-    def _submit(self, topic: Topic, frame: bytes, gated: bool, ticket: Ticket | Receipt) -> None:
+    def submit(self, topic: Topic, frame: bytes, gated: bool, ticket: Ticket | Receipt | None) -> None:
+        """Queue a frame about a topic, and ask for the turn that writes it."""
         self.store.shard_of(topic.id).submit(frame, gated, ticket)
         if self.on_pending is not None:
             self.on_pending()
@@ -187,7 +188,7 @@ class Engine:
     def _submit_control(self, topic: Topic, kind: int, payload: msgspec.Struct, receipt: Receipt) -> int:
         """Log a change of what exists, twice: no single damaged place in the WAL may take a topic's name or config."""
         lsn = self.store.next_lsn()
-        self._submit(topic, frames.control(kind, lsn, topic.id, payload), True, receipt)
+        self.submit(topic, frames.control(kind, lsn, topic.id, payload), True, receipt)
         topic.last_config = topic.last_change = receipt
         # The change is on its way with the first; a queue that is too full for the second is no reason to take it back.
         with contextlib.suppress(TopicsError):
@@ -390,6 +391,8 @@ class Engine:
                 )
             frame = frames.append(self.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)
             self.store.shard_of(topic.id).submit(frame, gated, ticket)
+            if last is not None and last.apart:
+                ticket.apart, ticket.before = True, last
             topic.last_ticket = ticket
         topic.last_ts = ts
         topic.next_seq = first_seq + n
@@ -399,7 +402,7 @@ class Engine:
         if topic.inbound is not None:
             topic.inbound.note_keys(block)
         if not ephemeral:
-            self.reserve_seqs(topic)
+            ceilings.reserve(self, topic)
             if self.on_pending is not None:
                 self.on_pending()
         elif created is not None:
@@ -412,26 +415,6 @@ class Engine:
         else:
             ticket.commit(0, 0)
         return ticket
-
-    def reserve_seqs(self, topic: Topic) -> None:
-        """Raise the durable ceiling of a `disk` topic before its seqs reach it."""
-        if topic.config.durability == "disk" and topic.next_seq + topic.ceiling_step // 4 > topic.ceiling_asked:
-            self._raise_ceiling(topic)
-
-    def _raise_ceiling(self, topic: Topic) -> None:
-        """Make room for seqs that need no sync; the busier the topic, the larger the steps (decision 37)."""
-        ceiling = topic.next_seq + topic.ceiling_step
-
-        def raised(receipt: Receipt) -> None:
-            if receipt.error is None:
-                topic.ceiling = max(topic.ceiling, ceiling)
-
-        frame = frames.control(frames.CEILING, self.store.next_lsn(), topic.id, frames.Ceiling(ceiling))
-        # A full queue is no reason to fail the write that asked: it is gated instead, and the next one asks again.
-        with contextlib.suppress(TopicsError):
-            self.store.shard_of(topic.id).submit(frame, True, Receipt(None, raised, None))
-            topic.ceiling_asked = ceiling
-            topic.ceiling_step = min(topic.ceiling_step * 2, CEILING_STEP_MAX)
 
     def _config_for_create(self, name: str, write: requests.Write) -> TopicConfig:
         check_topic_name(name)

@@ -16,22 +16,28 @@ Rules:
    tried again with growing pauses, and whenever somebody reads the destination.
 6. `held` are records that were taken out of the source's log before something removed them from there; only a restart
    holds any, see recovery.
+7. A reader of a destination that is to survive sees no copy under a seq that a crash could hand out again. Into
+   `fsync`, a copy is shown once what it follows from is synced. Where the source itself does not survive (`ephemeral`,
+   and `memory` when the power goes), or the destination has direct writes that may not, the seqs of copies lie below
+   the destination's ceiling. And no copy is shown before the router that made it is durable (`change`).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from topics.engine import ceiling as ceilings
 from topics.engine import router_event
 from topics.engine.copying import STAMP, Copies, HopRun, Run, copy, take_over, whole
 from topics.engine.derive import derive
 from topics.engine.router import EXACTLY_ONCE, Router
 from topics.engine.router_event import ForwardImage, Moved
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Receipt, Ticket
 from topics.errors import TopicsError
 from topics.storage import frame as frames
 from topics.storage.sealed import Corrupt
@@ -50,6 +56,7 @@ BACKOFF_MS_MIN: Final = 10
 BACKOFF_MS_MAX: Final = 1000
 _decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 _FORGETFUL: Final = frozenset(("ephemeral", "memory"))
+_KEEPING: Final = frozenset(("disk", "fsync"))
 
 
 class Forward:
@@ -59,6 +66,7 @@ class Forward:
         "_engine",
         "_unseen",
         "backoff_ms",
+        "change",
         "cursor",
         "dest",
         "held",
@@ -89,6 +97,8 @@ class Forward:
         # Stamps of `exactly_once` that direct writes brought into the destination, with their seqs.
         self.keys: dict[str, int] = {}
         self.visiting = False
+        # The last change of the routers, which may be on its way to the disk.
+        self.change: Receipt | None = None
         # Of copies that wait for a write before them: the cursor before them, and how many each router made.
         self._unseen: deque[tuple[int, list[int]]] = deque()
 
@@ -145,24 +155,74 @@ class Forward:
         if not runs:
             self._block(now)
             return False
+        try:
+            behind = self._behind(runs)
+        except TopicsError:
+            self._block(now)
+            return False
         self.retry_ms, self.backoff_ms = None, 0
         if now - runs[0][0].ts_at(runs[0][1]) > LATE_MS and now > max(self.ts_min, dest.last_ts):
-            self._log(Moved(self.cursor, dest.next_seq, self.cursor, 0, now))
+            dated = Receipt(None, None, None)
+            self._log(Moved(self.cursor, dest.next_seq, self.cursor, 0, now), dated)
             self.ts_min = now
+            if dest.config.durability in _KEEPING:
+                behind.append(dated)
         before = self.cursor
         made = self.make(runs, dest.next_seq, dest.last_ts)
         if made.block is not None:
             self._unseen.append((before, made.counts))
-            derive(dest, made.block, self._seen)
-            if self.source.config.durability in _FORGETFUL:
-                # The source may come back without these records, and without a word of how many there were.
-                self._engine.reserve_seqs(dest)
+            derive(dest, made.block, self._seen, behind)
         return True
 
     def _seen(self, ticket: Ticket) -> None:
-        before, _ = self._unseen.popleft()
-        if ticket.error is not None:
-            self.cursor = min(self.cursor, before)
+        before, counts = self._unseen.popleft()
+        if ticket.error is None:
+            return
+        self.cursor = min(self.cursor, before)
+        for router, count in zip(self.routers, counts, strict=False):
+            router.forwarded_total -= count
+        if self.dest.next_seq == ticket.last_seq + 1:
+            self.dest.next_seq = ticket.first_seq
+        self._block(self._engine.clock.now_ms())
+
+    def _behind(self, runs: list[Run]) -> list[Receipt]:
+        """What has to be on disk before copies of these runs are shown (rule 7); raises where that cannot be had."""
+        engine, dest, source_class = self._engine, self.dest, self.source.config.durability
+        dest_class = dest.config.durability
+        if dest_class not in _KEEPING:
+            return []
+        behind: list[Receipt] = [] if self.change is None else [self.change]
+        if dest_class == "fsync" and source_class != "fsync":
+            shards = {engine.store.shard_of(topic.id) for topic in engine.routers.upstream(self.source)}
+            for shard in shards:
+                synced = Receipt(None, None, None)
+                shard.after_sync(synced)
+                behind.append(synced)
+            engine.wake()
+        # Behind a direct write that the power may take, a copy could come back under another seq.
+        mixed = dest_class == "disk" and (source_class in _FORGETFUL or dest.ceiling_asked > 0)
+        if mixed or self.forgets:
+            copies = sum(b - a for _, a, b in runs) * len(self.routers)
+            behind += ceilings.over(engine, dest, dest.next_seq + copies - 1)
+        for receipt in behind:
+            if receipt.error is not None:
+                raise receipt.error
+        return [receipt for receipt in behind if not receipt.done]
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the mere death of the process leaves fewer source records than were copied."""
+        source, seen = self.source, set()
+        while source.config.durability == "memory" and source.inbound is not None and source not in seen:
+            seen.add(source)
+            source = source.inbound.source
+        return source.config.durability == "ephemeral"
+
+    def reserve(self) -> None:
+        """Have the destination's ceiling raised before the first copies come, where they will need it."""
+        if self.source.config.durability in _FORGETFUL and self.dest.config.durability in _KEEPING:
+            with contextlib.suppress(TopicsError):
+                ceilings.over(self._engine, self.dest, self.dest.next_seq)
 
     def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
         """The copies of these runs, from `first_seq` on; the cursor stands behind them then."""
@@ -270,13 +330,16 @@ class Forward:
     # Backpressure
 
     def _fitting(self, runs: list[Run]) -> list[Run]:
-        """The runs as far as the destination, and the quota, take their copies."""
-        engine, config = self._engine, self.dest.config
+        engine = self._engine
         quota = engine.limits.max_total_bytes
-        if config.discard != "reject" and not quota:
+        if self.dest.config.discard != "reject" and not quota:
             return runs
-        dest = self.dest
-        dest.expire(engine.clock.now_ms())
+        self.dest.expire(engine.clock.now_ms())
+        return self.fitting(runs, quota)
+
+    def fitting(self, runs: list[Run], quota: int = 0) -> list[Run]:
+        """The runs as far as the destination, and a quota over all topics, take their copies."""
+        engine, dest, config = self._engine, self.dest, self.dest.config
         records = bytes_ = 1 << 62
         if config.discard == "reject" and config.cap_records:
             records = config.cap_records - dest.log.count - dest.pending
@@ -338,17 +401,17 @@ class Forward:
         """Say in the WAL where the copies stand, for a frame behind it that cannot say it itself."""
         self._log(Moved(self.cursor, self.dest.next_seq, self.cursor))
 
-    def _log(self, moved: Moved) -> None:
+    def _log(self, moved: Moved, receipt: Receipt | None = None) -> None:
         engine, dest = self._engine, self.dest
         if dest.config.durability == "ephemeral":
             return
         frame = frames.encode(frames.CURSOR, engine.store.next_lsn(), dest.id, router_event.encode(moved))
         try:
-            engine.store.shard_of(dest.id).submit(frame, False, None)
-        except TopicsError:
+            engine.submit(dest, frame, receipt is not None, receipt)
+        except TopicsError as error:
             # The shard takes nothing any more; what follows is not acked either.
-            return
-        engine.wake()
+            if receipt is not None:
+                receipt.fail(error)
 
     # Restart
 
@@ -369,6 +432,21 @@ class Forward:
                 return
             for i, j in entry.live_runs(max(0, first - entry.first_seq), min(entry.n, upto + 1 - entry.first_seq)):
                 yield entry.block(), i, j
+
+    def resume(self) -> None:
+        """Before anybody is served again: lose what the source cannot give again, as far as it may have been seen."""
+        dest = self.dest
+        lost = dest.ceiling - dest.log.head
+        if lost > 0 and dest.config.durability in _KEEPING and self.forgets:
+            self._log(Moved(self.cursor, dest.next_seq, self.cursor, lost))
+            self.lose(lost, self.cursor)
+        if self.source.log.lost or self._lost() is not None:
+            # What stands behind a loss could not be derived before it.
+            self.catch_up()
+
+    def rewind(self) -> None:
+        """A source that came back without its newest records hands out their seqs again."""
+        self.cursor = min(self.cursor, self.source.log.head)
 
     def skip_all(self) -> None:
         """Copy nothing of what is there: the destination keeps nothing over a restart."""

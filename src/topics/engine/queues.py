@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from topics.engine import ceiling as ceilings
 from topics.engine import lease_event, room
 from topics.engine.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
 from topics.engine.config import clamp_lease_ms
 from topics.engine.dead_letter import copies, letters_of, size_bytes
-from topics.engine.derive import derive
+from topics.engine.derive import append, derive
 from topics.engine.lease import LAPSED, Lease, lease_number
 from topics.engine.lease_event import Acked, Buried, Claimed, Event, Extended, Released
 from topics.engine.line import Line
@@ -37,7 +38,7 @@ from topics.engine.queue_requests import (
     QueueState,
 )
 from topics.engine.removal import position, remove
-from topics.engine.ticket import Receipt
+from topics.engine.ticket import Receipt, Ticket
 from topics.engine.worker import Worker
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.storage import frame as frames
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from topics.engine.engine import Engine, OnReceipt
     from topics.engine.queue import Candidate
     from topics.engine.topic import Topic
+    from topics.storage.block import Block
 
 LEASE_ID_SHIFT: Final = 20
 
@@ -61,6 +63,8 @@ class Queues:
         self._dirty: dict[Topic, None] = {}
         self._due: list[tuple[int, int, Topic]] = []
         self._serial = 0
+        # Queues with dead letters on their way, and the last of these.
+        self._moving: dict[Topic, Receipt] = {}
         # Ids rise over restarts too, because time does: a token from before never fits a lease of today.
         self._last_id = engine.clock.now_ms() << LEASE_ID_SHIFT
         engine.restorers[frames.LEASE] = self._restore_event
@@ -283,8 +287,13 @@ class Queues:
                 except TopicsError as error:
                     claimer.fail(error)
         queue.prune_free()
+        # Who is told that a job was moved finds it where it went.
+        moved = self._moving.get(topic) if self._moving else None
         for claimer, hand, receipt in served:
-            _deliver(claimer, hand, queue.ready, receipt)
+            if moved is None and receipt is None:
+                claimer.deliver(hand, queue.ready)
+            else:
+                _deliver_behind(claimer, hand, queue.ready, [each for each in (receipt, moved) if each is not None])
         return {id(claimer) for claimer, _, _ in served}
 
     def _choose(self, topic: Topic, queue: Queue, wanted: int, now: int) -> list[Candidate]:
@@ -302,6 +311,7 @@ class Queues:
         self, topic: Topic, queue: Queue, claimer: Claimer, jobs: list[Candidate], now: int
     ) -> tuple[Hand, Receipt | None]:
         if not jobs:
+            claimer.took([])
             return NOTHING, None
         jobs.sort(key=itemgetter(0))
         config = topic.config
@@ -360,21 +370,37 @@ class Queues:
         seqs = [letter.seq for letter in letters]
         total = queue.dead_lettered + len(letters)
         block = copies(topic.name, letters, dest.id, dest.next_seq, max(now, dest.last_ts))
-        buried = Buried(seqs, dest.id, block.raw, total, position(dest))
-        if topic.config.durability != "ephemeral":
-            frame = frames.encode(
-                frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, lease_event.encode(buried), first_seq=0
-            )
-            engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", None)
-            engine.wake()
-        derive(dest, block)
-        engine.reserve_seqs(dest)
+        if topic.config.durability == "ephemeral":
+            # What the queue forgets in a restart, its dead letters need not: they are what their own topic makes them.
+            append(engine, dest, block)
+        else:
+            self._log_letters(topic, dest, block, Buried(seqs, dest.id, block.raw, total, position(dest)))
         topic.log.delete_seqs(seqs)
         queue.forget(seqs)
         queue.dead_lettered = total
         dest.letters = True
         engine.routers.link(topic, dest)
         return True
+
+    def _log_letters(self, topic: Topic, dest: Topic, block: Block, buried: Buried) -> None:
+        """Log a move and show the letters behind its frame: where either class is `fsync`, once that is synced."""
+        engine = self._engine
+        behind = ceilings.over(engine, dest, block.last_seq) if dest.config.durability == "disk" else []
+        frame = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, lease_event.encode(buried))
+        gated = "fsync" in (topic.config.durability, dest.config.durability)
+        logged, moved = Receipt(None, None, None), Receipt(None, None, None)
+        engine.submit(topic, frame, gated, logged)
+        self._moving[topic] = moved
+
+        def shown(ticket: Ticket) -> None:
+            if self._moving.get(topic) is moved:
+                del self._moving[topic]
+            if ticket.error is None:
+                moved.commit(ticket.write_ns, ticket.sync_ns)
+            else:
+                moved.fail(ticket.error)
+
+        derive(dest, block, shown, [*behind, logged])
 
     def _dead_letter_topic(self, topic: Topic) -> Topic | None:
         name = topic.config.dead_letter
@@ -493,15 +519,13 @@ def _seqs(leases: list[Lease]) -> list[int]:
     return [lease.seq for lease in leases]
 
 
-def _deliver(claimer: Claimer, hand: Hand, ready: int, receipt: Receipt | None) -> None:
-    if receipt is None:
-        claimer.deliver(hand, ready)
-        return
+def _deliver_behind(claimer: Claimer, hand: Hand, ready: int, behind: list[Receipt]) -> None:
+    """Deliver once these are done."""
 
-    def logged(receipt: Receipt) -> None:
+    def safe(receipt: Receipt) -> None:
         if receipt.error is not None:
             claimer.fail(receipt.error)
         else:
             claimer.deliver(hand, ready)
 
-    receipt.on_done = logged
+    Receipt(None, safe, None).follow_all(behind)

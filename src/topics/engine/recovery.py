@@ -23,7 +23,7 @@ import msgspec
 from topics.engine.checkpoint import decode_extra
 from topics.engine.config import TopicConfig
 from topics.engine.dedupe import Dedupe, Remembered
-from topics.engine.derivation import Derivation
+from topics.engine.derivation import CRASH, RESTART, Derivation
 from topics.engine.extra import decode as decode_append_extra
 from topics.engine.log import LostRange
 from topics.engine.topic import Topic
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("topics.recovery")
 
 CORRUPTION: Final = "corruption"
-CRASH: Final = "crash"
-RESTART: Final = "restart"
 
 _decode_config = msgspec.json.Decoder(TopicConfig).decode
 
@@ -222,11 +220,6 @@ class Recovery:
         elif kind == frames.CEILING:
             assert topic is not None
             topic.ceiling = topic.ceiling_asked = max(topic.ceiling, payload.seq)
-        elif kind == frames.LOST:
-            for topic_id, first, last in payload.ranges:
-                topic = self._by_id.get(topic_id)
-                if topic is not None:
-                    self._lose(topic, max(first, topic.log.head + 1), last, CRASH)
         else:
             self._restore(kind, topic, payload)
 
@@ -270,15 +263,19 @@ class Recovery:
 
     def _finish(self, lost_power: bool) -> None:
         now = self._engine.clock.now_ms()
-        self._derivation.settle()
+        powerless = lost_power and not self._clean
+
+        def lose_tail(topic: Topic) -> None:
+            head = topic.log.head
+            if powerless and topic.config.durability == "disk" and topic.ceiling > head:
+                self._lose(topic, head + 1, topic.ceiling, CRASH)
+                self.given_up.append((topic.id, head + 1, topic.ceiling))
+
+        self._derivation.settle(lose_tail)
         for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:
             del self._by_id[topic.id]
             self._engine.leave(topic)
         for topic in self._by_id.values():
-            head = topic.log.head
-            if lost_power and not self._clean and topic.config.durability == "disk" and topic.ceiling > head:
-                self._lose(topic, head + 1, topic.ceiling, CRASH)
-                self.given_up.append((topic.id, head + 1, topic.ceiling))
             topic.next_seq = topic.log.head + 1
             topic.settle_caps()
             topic.expire(now)

@@ -48,7 +48,7 @@ from topics.errors import (
 from topics.names import check_router_name
 from topics.storage import frame as frames
 from topics.storage import snapshot
-from topics.storage.job import Task
+from topics.storage.job import Task, run_inline
 from topics.storage.sealed import Miss
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Routers:
         self._dirty: deque[Fanout] = deque()
         self._blocked: dict[Forward, None] = {}
         self._images: dict[int, ForwardImage] = {}
+        # Routers that are gone and whose frame is on its way.
+        self._dropping: dict[str, Receipt] = {}
         engine.capturers.append(self._capture)
         engine.restorers[ROUTERS_SECTION] = self._restore
 
@@ -124,7 +126,7 @@ class Routers:
         created = router is None
         rule = rule_of(put, Rule() if router is None else router.rule)
         receipt = Receipt(None, on_done, context)
-        logged = True
+        logged, behind = True, None
         if router is None or (router.forward.source.name, router.forward.dest.name) != (put.source, put.dest):
             self._check_graph(put, rule, router)
             if router is None:
@@ -134,29 +136,47 @@ class Routers:
                 self._log_drop(router, None)
                 self._remove(router)
             router = self._add(name, source, dest, rule, source.log.head, self._engine.clock.now_ms())
-            self._log_put(router, receipt)
+            router.forward.reserve()
+            try:
+                self._log_put(router, receipt)
+            except TopicsError:
+                self._remove(router)
+                raise
         elif rule != router.rule:
             self._check_graph(put, rule, router)
             router.forward.catch_up()
+            before = router.rule
             router.set(rule)
+            try:
+                self._log_put(router, receipt)
+            except TopicsError:
+                router.set(before)
+                raise
             self._see_cycles()
-            self._log_put(router, receipt)
         else:
-            logged = False
+            logged, behind = False, router.forward.change
         rule_fields = msgspec.structs.asdict(router.rule)
         receipt.result = RouterPut(name, created, router.forward.source.name, router.forward.dest.name, **rule_fields)
-        return self._engine.answered(receipt, logged)
+        return self._engine.answered(receipt, logged, behind)
 
     def delete(self, name: str, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Stop forwarding at once; the result is a RouterDeleted."""
         check_router_name(name)
         router = self.by_name.get(name)
         receipt = Receipt(RouterDeleted(name, router is not None), on_done, context)
-        if router is not None:
-            router.forward.catch_up()
-            self._log_drop(router, receipt)
-            self._remove(router)
-        return self._engine.answered(receipt, router is not None)
+        if router is None:
+            return self._engine.answered(receipt, False, self._dropping.get(name))
+        router.forward.catch_up()
+        self._log_drop(router, receipt)
+        self._dropping[name] = receipt
+        Receipt(None, self._dropped, (name, receipt)).follow(receipt)
+        self._remove(router)
+        return self._engine.answered(receipt, True)
+
+    def _dropped(self, receipt: Receipt) -> None:
+        name, dropping = receipt.context
+        if self._dropping.get(name) is dropping:
+            del self._dropping[name]
 
     def cascade(self, topic: Topic) -> list[str]:
         """Remove every router that a topic which is about to go is part of; their names."""
@@ -337,6 +357,7 @@ class Routers:
     # The log
 
     def _log_put(self, router: Router, receipt: Receipt) -> None:
+        """Log a router as it is now. It is acked once its two topics are durable too, in whichever shards they are."""
         forward = router.forward
         rule = router.rule
         put = Put(
@@ -353,7 +374,13 @@ class Routers:
             forward.cursor,
             forward.dest.next_seq,
         )
-        self._log(forward.dest, frames.ROUTER_PUT, router_event.encode(put), receipt)
+        logged = Receipt(None, None, None)
+        self._log(forward.dest, frames.ROUTER_PUT, router_event.encode(put), logged)
+        ends = (forward.source.last_config, forward.dest.last_config)
+        change = Receipt(None, None, None)
+        change.follow_all([logged, *(end for end in ends if end is not None)])
+        receipt.follow(change)
+        forward.change = change
 
     def _log_drop(self, router: Router, receipt: Receipt | None) -> None:
         forward = router.forward
@@ -377,6 +404,19 @@ class Routers:
         if queue not in queues:
             queues.add(queue)
             self.links_version += 1
+
+    @property
+    def derived(self) -> bool:
+        """Whether any topic holds records that follow from those of another."""
+        return bool(self.by_name or self._letters)
+
+    def upstream(self, topic: Topic) -> list[Topic]:
+        """The topic and everything that its records may follow from, the nearest first."""
+        found = [topic]
+        for each in found:
+            sources = [] if each.inbound is None else [each.inbound.source]
+            found += [source for source in (*sources, *self._letters.get(each, ())) if source not in found]
+        return found
 
     def in_order(self, topics: Iterable[Topic]) -> list[Topic]:
         """The topics, each behind those that it derives from; within a cycle, anyhow."""
@@ -415,6 +455,16 @@ class Routers:
         return [snapshot.engine_section(ROUTERS_SECTION, 0, router_event.encode(images), lsn=lsn)] if images else []
 
     # Restart
+
+    def resume(self) -> None:
+        """Before anybody is served: let every destination lose what its source has lost, sources first."""
+        for topic in self.in_order(list(self._engine.topics.values())):
+            while topic.inbound is not None:
+                try:
+                    topic.inbound.resume()
+                    break
+                except Miss as miss:
+                    run_inline([miss.job])
 
     def remember(self, topic_id: int, image: bytes) -> None:
         """Keep how far a destination was served until its routers are there."""

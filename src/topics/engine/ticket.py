@@ -7,7 +7,7 @@ satisfied, `fail` where the disk was not. Whoever waits is called once, with the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from topics.errors import TopicsError
@@ -24,6 +24,8 @@ class Ticket:
     """What a write answers with, complete once `done`."""
 
     __slots__ = (
+        "apart",
+        "before",
         "block",
         "context",
         "count",
@@ -61,6 +63,10 @@ class Ticket:
         self.sync_ns = 0
         self.remembered: Remembered | None = None
         self.followers: list[Ticket] | None = None
+        # Whether it waits for something else than its turn in the topic's own shard, as does everything behind it:
+        # then the order of the shard is not enough, and each names the one before it.
+        self.apart = False
+        self.before: Ticket | None = None
 
     @property
     def last_seq(self) -> int:
@@ -81,7 +87,12 @@ class Ticket:
             self.commit(receipt.write_ns, receipt.sync_ns)
 
     def commit(self, write_ns: int, sync_ns: int) -> None:
-        """The WAL holds the write as its class asks: publish it and answer."""
+        """The WAL holds the write as its class asks: publish it behind the one before it, and answer."""
+        if self.before is not None:
+            before, self.before = self.before, None
+            if not before.done:
+                self.follow(before)
+                return
         self.write_ns = write_ns
         self.sync_ns = sync_ns
         self.topic.publish(self)
@@ -126,10 +137,24 @@ class Receipt:
 
     def follow(self, other: Receipt | None) -> None:
         """Finish when `other` does, at once where it has: what it found already done is no safer than `other` is."""
-        if other is None or other.done:
+        if other is not None and not other.done:
+            other.followers = [*(other.followers or ()), self]
+        elif other is not None and other.error is not None:
+            self.fail(other.error)
+        else:
+            self.commit(0, 0)
+
+    def follow_all(self, others: Sequence[Receipt]) -> None:
+        """Finish when all of these have; where one has failed, fail as it did."""
+        for other in others:
+            if not other.done:
+                Receipt(None, lambda _: self.follow_all(others), None).follow(other)
+                return
+        error = next((other.error for other in others if other.error is not None), None)
+        if error is None:
             self.commit(0, 0)
         else:
-            other.followers = [*(other.followers or ()), self]
+            self.fail(error)
 
     def commit(self, write_ns: int, sync_ns: int) -> None:
         """The WAL holds the change as its class asks."""

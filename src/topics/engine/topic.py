@@ -48,6 +48,7 @@ class Topic:
     __slots__ = (
         "ceiling",
         "ceiling_asked",
+        "ceiling_change",
         "ceiling_step",
         "config",
         "config_lsn",
@@ -102,6 +103,7 @@ class Topic:
         # Up to `ceiling` a `disk` topic may hand out seqs without waiting for a sync (decision 37).
         self.ceiling = 0
         self.ceiling_asked = 0
+        self.ceiling_change: Receipt | None = None
         self.ceiling_step = CEILING_STEP_MIN
         self.shelf = shelf
         self.segments: list[Segment] = []

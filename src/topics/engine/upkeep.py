@@ -80,13 +80,15 @@ class Upkeep:
         """Put what a loss of power took into the WAL, as the first frame of this start, before anybody is served.
 
         It is one frame, so that all of it is there or nothing; in the latter case the next start finds the same anew.
-        And it is there twice, as everything that no other frame can stand in for.
+        And it is there twice, as everything that no other frame can stand in for. Where records are derived, it is
+        there in any case: what could not be derived by now never will be, whatever seqs a source hands out again.
         """
-        if ranges:
-            store = self._store
+        store, routers = self._store, self._engine.routers
+        if ranges or routers.derived:
             for _ in range(2):
                 store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, frames.Lost(ranges)), True)
-            store.settle()
+        routers.resume()
+        store.settle()
 
     def _load_segments(self, topic_id: int, refs: list[SegmentRef]) -> Loaded:
         return self._store.segments.load(topic_id, refs)

@@ -46,6 +46,10 @@ class MemoryShard:
         """Take a ticket; the frame is forgotten."""
         self._tickets.append(ticket)
 
+    def after_sync(self, ticket: Ticket) -> None:
+        """Commit a ticket that has no frame."""
+        ticket.commit(0, 0)
+
     def write(self) -> None:
         """Commit every ticket."""
         tickets, self._tickets = self._tickets, []

@@ -316,6 +316,19 @@ class Shard:
         job.waiting_bytes = waiting_bytes
         return job
 
+    def after_sync(self, ticket: Ticket) -> None:
+        """Commit a ticket that has no frame of its own once everything written up to now is durable."""
+        if self._poison is not None:
+            ticket.fail(self._refusal())
+        elif self.synced_lsn >= self.written_lsn:
+            ticket.commit(0, 0)
+        elif self._dirty_since_ns is None:
+            # The sync that runs covers all of it.
+            assert self._syncing is not None
+            self._syncing.append((ticket, self._clock.elapsed_ns(), 0))
+        else:
+            self._waiting.append((ticket, self._clock.elapsed_ns(), 0))
+
     def flush(self) -> Callable[[], None]:
         """What makes everything written up to now durable, for a job's thread; where it fails, call `flush_failed`."""
         handles = [file.handle for file in (*self._under_sync, *self._retired, self._file)]

@@ -1,0 +1,202 @@
+"""Copies and dead letters on a data directory: when they may be seen, and what a crash leaves of them (DESIGN §8, §10).
+
+The property test of the same name searches; here each rule stands alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.test_engine_durable import Machine, numbers
+from topics.engine import ConfigPatch, Write
+from topics.engine.queue_requests import ClaimJobs
+from topics.engine.router import PutRouter
+from topics.storage.job import run_inline
+
+
+def topic(machine: Machine, name: str, **config: Any) -> None:
+    machine.engine.put_topic(name, ConfigPatch(**config))
+
+
+def write_soon(machine: Machine, name: str, first: int, last: int) -> None:
+    """A write that is with the kernel and not synced."""
+    machine.engine.write(name, numbers(first, last), lambda ticket: None)
+    machine.engine.turn()
+
+
+@pytest.mark.parametrize("damage", ["kill", "dropped"])
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_copies_of_an_ephemeral_source_are_a_source_trim_after_a_crash(durability: str, damage: str) -> None:
+    """DESIGN §4: seqs "are never reused"; architecture: what cannot be derived again is a `source_trim`."""
+    machine = Machine()
+    topic(machine, "a", durability="ephemeral")
+    topic(machine, "b", durability=durability)
+    machine.engine.routers.put("a->b", PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 10))
+    assert machine.read("b")[0] == list(range(1, 11))
+    machine.crash(damage)
+    seqs, gaps = machine.read("b")
+    assert seqs == []
+    ((first, last, reason),) = gaps
+    assert (first, reason) == (1, "source_trim" if damage == "kill" or durability == "fsync" else "crash")
+    assert last >= 10
+    assert machine.engine.write("b", numbers(1, 1)).first_seq == last + 1
+    machine.crash("kill")
+    assert machine.read("b", last)[0][0] == last + 1, "the next start finds the same"
+
+
+def test_copies_of_an_ephemeral_source_survive_in_a_checkpoint() -> None:
+    """DESIGN §8.2: the dest's class "governs how/whether the re-derived copy is retained"."""
+    machine = Machine()
+    topic(machine, "a", durability="ephemeral")
+    machine.engine.routers.put("a->b", PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 3))
+    machine.checkpoint()
+    machine.crash("kill")
+    assert machine.read("b")[0] == [1, 2, 3]
+
+
+def test_ephemeral_destination_comes_back_empty() -> None:
+    """DESIGN §2.2: "A router / dead-letter copy whose destination is an ephemeral topic is resident-only too"."""
+    machine = Machine()
+    topic(machine, "b", durability="ephemeral")
+    topic(machine, "q", type="queue", max_deliveries=1, dead_letter="d", lease_ms=100)
+    topic(machine, "d", durability="ephemeral")
+    machine.engine.routers.put("a->b", PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 3))
+    machine.engine.routers.put("a->b", PutRouter("a", "b", filter="x"))
+    machine.engine.write("q", numbers(1, 1))
+    bury(machine)
+    assert (machine.read("b")[0], machine.read("d")[0]) == ([1, 2, 3], [1])
+    machine.crash("kill")
+    assert (machine.read("b")[0], machine.read("d")[0]) == ([], [])
+    assert machine.read("a")[0] == [1, 2, 3]
+    assert machine.read("q")[0] == [], "the job was moved, and not back"
+
+
+def bury(machine: Machine) -> None:
+    """Deliver a job once more than it may be."""
+    machine.engine.queues.claim("q", ClaimJobs("w"))
+    machine.clock.advance(1000)
+    machine.engine.queues.claim("q", ClaimJobs("w"))
+
+
+@pytest.mark.parametrize("damage", ["kill", "dropped"])
+def test_dead_letter_of_an_ephemeral_queue_is_what_its_own_topic_makes_it(damage: str) -> None:
+    """API §0.10: "dead-lettered copies honor the destination topic's class"."""
+    machine = Machine()
+    topic(machine, "q", type="queue", durability="ephemeral", max_deliveries=1, dead_letter="d", lease_ms=100)
+    topic(machine, "d", durability="fsync")
+    machine.engine.write("q", numbers(1, 1))
+    bury(machine)
+    assert machine.read("d")[0] == [1]
+    machine.crash(damage)
+    assert machine.read("d") == ([1], [])
+
+
+@pytest.mark.parametrize(("queue", "letters"), [("fsync", "disk"), ("disk", "fsync"), ("fsync", "fsync")])
+def test_dead_letter_is_not_shown_before_its_frame_is_synced(queue: str, letters: str) -> None:
+    """DESIGN §2.2: `fsync` survives any crash, so nothing of it is shown that a crash could take back."""
+    machine = Machine()
+    topic(machine, "q", type="queue", durability=queue, max_deliveries=1, dead_letter="d", lease_ms=100)
+    topic(machine, "d", durability=letters)
+    # The ceiling of a `disk` topic is not what is waited for here.
+    machine.engine.write("d", numbers(1, 1))
+    machine.engine.write("q", numbers(1, 1))
+    machine.engine.queues.claim("q", ClaimJobs("w"))
+    machine.clock.advance(1000)
+    answers: list[Any] = []
+    machine.engine.queues.claim("q", ClaimJobs("w"), answers.append)
+    machine.engine.turn()
+    assert machine.engine.topics["d"].log.head == 1
+    assert answers == [], "who is told finds the letter"
+    run_inline(machine.store.jobs())
+    assert machine.engine.topics["d"].log.head == 2
+    assert len(answers) == 1
+    machine.crash("dropped")
+    assert machine.read("d") == ([1, 2], []) if letters == "fsync" else machine.read("d")[0] == [1, 2]
+    assert machine.read("q")[0] == []
+
+
+@pytest.mark.parametrize("source", ["memory", "disk"])
+def test_copy_into_fsync_is_not_shown_before_the_source_is_synced(source: str) -> None:
+    """DESIGN §2.2: an `fsync` topic "survives any crash", copies included."""
+    machine = Machine()
+    topic(machine, "a", durability=source)
+    topic(machine, "b", durability="fsync")
+    machine.engine.routers.put("a->b", PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 1))
+    write_soon(machine, "a", 2, 2)
+    assert machine.engine.topics["a"].log.head == 2
+    assert machine.read("b")[0] == [1]
+    # Visible in the order of the seqs, also where the write behind the copy is synced in another shard.
+    machine.engine.write("b", numbers(1, 1), lambda ticket: None)
+    machine.engine.settle()
+    assert machine.read("b")[0] == [1, 2, 3]
+    machine.crash("dropped")
+    assert machine.read("b")[0] == [1, 2, 3]
+
+
+def test_copies_and_direct_writes_keep_their_order_over_shards() -> None:
+    """DESIGN §4: seq order is delivery order, whichever shard's sync comes first."""
+    machine = Machine(shards=5)
+    for name in "abcdefgh":
+        topic(machine, name, durability="disk")
+    for name in "bcdefgh":
+        topic(machine, name, durability="fsync")
+        machine.engine.routers.put(f"a->{name}", PutRouter("a", name))
+    machine.engine.write("a", numbers(1, 1))
+    write_soon(machine, "a", 2, 2)
+    for name in "bcdefgh":
+        machine.engine.write(name, Write.of([3]), lambda ticket: None)
+    machine.engine.turn()
+    source = machine.store.shard_of(machine.engine.topics["a"].id)
+    for shard in machine.store.shards:
+        if shard is not source:
+            run_inline(shard.jobs(machine.clock.elapsed_ns()))
+    assert all(machine.engine.topics[name].log.head == 1 for name in "bcdefgh")
+    machine.settle()
+    assert all(machine.read(name)[0] == [1, 2, 3] for name in "bcdefgh")
+
+
+def test_router_is_acked_once_its_topics_are_durable_in_all_shards() -> None:
+    """API §6: a 201 says that the router and the topics made for it are there, after any crash."""
+    for i in range(8):
+        machine = Machine(shards=3)
+        for k in range(i):
+            topic(machine, f"other{k}")
+        done: list[Any] = []
+        machine.engine.routers.put("r", PutRouter("s", "d"), done.append)
+        machine.engine.turn()
+        shards = {name: machine.store.shard_of(machine.engine.topics[name].id) for name in "sd"}
+        for name in "ds":
+            assert not done
+            run_inline(shards[name].jobs(machine.clock.elapsed_ns()))
+            if shards["s"] is shards["d"]:
+                break
+        assert len(done) == 1
+        machine.crash("dropped")
+        assert machine.engine.routers.get("r").source == "s"
+        machine.engine.write("s", numbers(1, 1))
+        assert machine.read("d")[0] == [1]
+
+
+def test_repeated_router_commands_are_as_safe_as_the_first() -> None:
+    """API §0.8: an identical PUT is a no-op 200; it must not promise what is still on its way to the disk."""
+    machine = Machine()
+    done: list[str] = []
+    routers = machine.engine.routers
+    routers.put("r", PutRouter("s", "d"), lambda receipt: done.append("put"))
+    routers.put("r", PutRouter("s", "d"), lambda receipt: done.append("again"))
+    machine.engine.turn()
+    assert done == []
+    machine.settle()
+    assert done == ["put", "again"]
+    routers.delete("r", lambda receipt: done.append("delete"))
+    routers.delete("r", lambda receipt: done.append("gone"))
+    machine.engine.turn()
+    assert len(done) == 2
+    machine.settle()
+    assert done[2:] == ["delete", "gone"]
