@@ -15,6 +15,7 @@ from typing import Any, Final
 from topics.pipeline import files
 from topics.pipeline.lake import DeltaLake, Lake, Offsets, ParquetLake
 from topics.pipeline.run import PipelineError, Progress
+from topics.pipeline.typed import Typed
 
 FILE_BYTES: Final = 128 << 20
 CHECKPOINT: Final = "_checkpoint"
@@ -32,12 +33,15 @@ class Archive:
     file_bytes: int = FILE_BYTES
     offsets_max: int | None = None
     partitions_min: int | None = None
+    typed: bool = False
     progress: Progress = field(default_factory=lambda: Progress("archive"))
 
     def start(self, spark: Any, once: bool, interval: str, pause_file: Path) -> Any:
         """The running query."""
         if self.format not in ("delta", "parquet"):
             raise PipelineError(f'--format is "{self.format}"; it must be delta or parquet')
+        if self.typed and self.format != "delta":
+            raise PipelineError("--typed needs --format delta: its columns are added to tables that have a log")
         lake: DeltaLake | ParquetLake = DeltaLake(self.root) if self.format == "delta" else ParquetLake(self.root)
         checkpoint = self.checkpoint or self.root / CHECKPOINT
         options = {
@@ -52,8 +56,14 @@ class Archive:
         if self.partitions_min is not None:
             options["minPartitions"] = str(self.partitions_min)
 
+        typed = Typed(self.root, self.file_bytes) if self.typed else None
+        if typed is not None:
+            self.progress.errors += typed.catch_up(spark)
+
         def commit(frame: Any, batch_id: int) -> None:
             self._commit(lake, checkpoint, frame, batch_id)
+            if typed is not None:
+                self.progress.errors += typed.catch_up(frame.sparkSession)
 
         stream = spark.readStream.format("topics").options(**options).load()
         query = stream.writeStream.foreachBatch(commit).option("checkpointLocation", str(checkpoint))

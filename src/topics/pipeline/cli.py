@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from topics.pipeline.run import Progress, Stop, follow, reason
+from topics.pipeline.run import PipelineError, Progress, Stop, follow, reason
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Run data pipelines on Spark.")
 
@@ -39,7 +39,13 @@ def archive(
     checkpoint: Annotated[
         Path | None, typer.Option(help="The state; by default _checkpoint beside the tables.")
     ] = None,
-    target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.")] = 128 << 20,
+    typed: Annotated[
+        bool, typer.Option("--typed", help="Also keep a table per topic, typed/TOPIC, with columns out of the JSON.")
+    ] = False,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Merge small files, at the end; without topics, do only that.")
+    ] = False,
+    target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.", min=1)] = 128 << 20,
     min_partitions: Annotated[int | None, typer.Option(help="At least so many tasks per batch.")] = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -53,6 +59,9 @@ def archive(
     """Keep a lake table of topics: every record once, every gap in a table of its own."""
     from topics.pipeline.archive import Archive
 
+    if compact and not topic and prefix is None:
+        _compact(to, target_file_bytes)
+        return
     if bool(topic) == (prefix is not None):
         _fail("say what to archive: --topic (one or more) or --prefix")
     chosen = {"topicPrefix": prefix} if prefix is not None else {"topics": ",".join(topic or [])}
@@ -67,10 +76,14 @@ def archive(
         target_file_bytes,
         offsets_max,
         min_partitions,
+        typed,
         progress,
     )
     _run(pipeline, progress, master, conf, once, interval, verbose)
-    Console().print(f"the tables are in {to}: events, losses", soft_wrap=True)
+    names = "events, losses, typed, errors" if typed else "events, losses"
+    Console().print(f"the tables are in {to}: {names}", soft_wrap=True)
+    if compact:
+        _compact(to, target_file_bytes)
 
 
 @app.command()
@@ -160,6 +173,18 @@ def replay(
         if verbose:
             raise
         _fail(reason(failure))
+
+
+def _compact(root: Path, file_bytes: int) -> None:
+    from deltalake.exceptions import DeltaError
+
+    from topics.pipeline.compact import compact
+
+    try:
+        for table, removed, added in compact(root, file_bytes):
+            Console().print(f"compact {table}: {removed} files merged into {added}", soft_wrap=True)
+    except (PipelineError, DeltaError) as failure:
+        _fail(str(failure))
 
 
 def _show_replay(console: Console, server: dict[str, str], topic: str, before: int, done: threading.Event) -> None:

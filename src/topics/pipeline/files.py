@@ -59,11 +59,11 @@ class Told(NamedTuple):
 class _File:
     """One Parquet file being written."""
 
-    def __init__(self, root: Path, path: str, topic: str, date: str) -> None:
-        self._target = root / path
-        self._target.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = self._target.open("xb")
-        self._writer = pq.ParquetWriter(self._stream, FILE_SCHEMA, compression="zstd")
+    def __init__(self, root: Path, path: str, topic: str, date: str, schema: Any) -> None:
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = target.open("xb")
+        self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd")
         self._path, self._topic, self._date = path, topic, date
         self._waiting: list[Any] = []
         self._waiting_bytes = 0
@@ -101,32 +101,65 @@ class _File:
         return Told(self._path, self._topic, self._date, size, self._records, *seqs, *times, None)
 
 
+class Files:
+    """The files that one task writes: one open in each directory, cut at the target size."""
+
+    def __init__(self, root: str, schema: Any, number: int, file_bytes: int) -> None:
+        self._root = Path(root)
+        self._schema = schema
+        self._number = number
+        self._file_bytes = file_bytes
+        self._open: dict[str, _File] = {}
+        self._told: list[Told] = []
+
+    def add(self, directory: str, topic: str, date: str, rows: Any) -> None:
+        """Write rows, which have columns `seq` and `ts`, to a file in a directory below the root."""
+        step = max(1, rows.num_rows * self._file_bytes // max(rows.nbytes, self._file_bytes))
+        for at in range(0, rows.num_rows, step):
+            file = self._open.get(directory)
+            if file is None:
+                path = f"{directory}part-{self._number:08d}-{uuid.uuid4().hex}.parquet"
+                file = self._open[directory] = _File(self._root, path, topic, date, self._schema)
+            if file.add(rows.slice(at, step)) >= self._file_bytes:
+                self._told.append(self._open.pop(directory).close())
+
+    def close(self) -> list[Told]:
+        """Finish what is open; what there is to tell about all files."""
+        self._told += [file.close() for file in self._open.values()]
+        self._open = {}
+        return self._told
+
+
 def writer(
     root: str, prefix: str, hive: bool, batch_id: int, file_bytes: int
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function that `mapInArrow` runs in each task: rows in, what was written out."""
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
-        told: list[Told] = []
-        open_files: dict[tuple[str, str], _File] = {}
+        gaps: list[Told] = []
+        files = Files(root, FILE_SCHEMA, batch_id, file_bytes)
         for batch in batches:
-            told += _gaps(batch)
+            gaps += _gaps(batch)
             rows = batch.filter(pc.is_valid(batch["seq"]))
-            for topic, date, part in _parts(rows, file_bytes):
-                file = open_files.get((topic, date))
-                if file is None:
-                    name = f"part-{batch_id:08d}-{uuid.uuid4().hex}.parquet"
-                    # A colon in a path is not portable. Where readers take the topic from the path it is escaped as
-                    # Hive does; in a Delta table the log says it, and a path that needs no escaping is safer.
-                    directory = quote(topic, safe="") if hive else topic.replace(":", "~")
-                    path = f"{prefix}topic={directory}/date={date}/{name}"
-                    file = open_files[topic, date] = _File(Path(root), path, topic, date)
-                if file.add(part) >= file_bytes:
-                    told.append(open_files.pop((topic, date)).close())
-        told += [file.close() for file in open_files.values()]
-        yield pa.RecordBatch.from_pylist([entry._asdict() for entry in told], schema=_TOLD_ARROW)
+            for topic, date, part in _parts(rows):
+                files.add(f"{prefix}topic={directory_of(topic, hive)}/date={date}/", topic, date, part)
+        yield tell([*gaps, *files.close()])
 
     return write
+
+
+def tell(told: list[Told]) -> Any:
+    """What a task tells the driver, as Arrow rows of TOLD_SCHEMA."""
+    return pa.RecordBatch.from_pylist([entry._asdict() for entry in told], schema=_TOLD_ARROW)
+
+
+def directory_of(topic: str, hive: bool = False) -> str:
+    """The directory of a topic.
+
+    A colon in a path is not portable. Where readers take the topic from the path it is escaped as Hive does; in a Delta
+    table the log says it, and a path that needs no escaping is safer. A plus is in no name of a topic.
+    """
+    return quote(topic, safe="") if hive else topic.replace(":", "+")
 
 
 def _gaps(batch: Any) -> list[Told]:
@@ -138,19 +171,21 @@ def _gaps(batch: Any) -> list[Told]:
     ]
 
 
-def _parts(rows: Any, bytes_max: int) -> Iterator[tuple[str, str, Any]]:
-    """The rows of each topic and date, in pieces of about `bytes_max`."""
+def _parts(rows: Any) -> Iterator[tuple[str, str, Any]]:
+    """The rows of each topic and date."""
     if not rows.num_rows:
         return
     topics = rows["topic"]
-    days = pc.strftime(rows["ts"], format="%Y-%m-%d")
     content = pa.RecordBatch.from_arrays(
         [rows[name].cast(FILE_SCHEMA.field(name).type) for name in FILE_SCHEMA.names], schema=FILE_SCHEMA
     )
     for topic in pc.unique(topics).to_pylist():
-        of_topic = pc.equal(topics, topic)
-        for day in pc.unique(days.filter(of_topic)).to_pylist():
-            part = content.filter(pc.and_(of_topic, pc.equal(days, day)))
-            step = max(1, part.num_rows * bytes_max // max(part.nbytes, bytes_max))
-            for at in range(0, part.num_rows, step):
-                yield topic, day, part.slice(at, step)
+        for date, part in by_date(content.filter(pc.equal(topics, topic))):
+            yield topic, date, part
+
+
+def by_date(rows: Any) -> Iterator[tuple[str, Any]]:
+    """The rows of each date, by their `ts`."""
+    dates = pc.strftime(rows["ts"], format="%Y-%m-%d")
+    for date in pc.unique(dates).to_pylist():
+        yield date, rows.filter(pc.equal(dates, date))

@@ -15,8 +15,10 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -95,25 +97,13 @@ class DeltaLake:
 
     def commit(self, app_id: str, batch_id: int, told: list[Told], offsets: Offsets) -> None:
         """Add the files of a batch in one commit, with its offsets and its gaps."""
-        from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+        from deltalake.transaction import CommitProperties, Transaction
 
         now_ms = time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(
-                path=file.path,
-                size=file.size,
-                partition_values={"topic": file.topic, "date": file.date},
-                modification_time=now_ms,
-                data_change=True,
-                stats=_stats(file),
-            )
-            for file in told
-            if file.path is not None
-        ]
         losses = [[gap.topic, gap.seq_min, gap.seq_max, gap.reason, gap.records] for gap in told if gap.path is None]
         metadata = {BATCH: f"{app_id}:{batch_id}", OFFSETS: json.dumps(offsets), LOSSES: json.dumps(losses)}
         self._events.create_write_transaction(
-            actions,
+            additions([file for file in told if file.path is not None], PARTITION_BY, now_ms),
             mode="append",
             schema=TABLE_SCHEMA,
             partition_by=list(PARTITION_BY),
@@ -157,6 +147,45 @@ class DeltaLake:
                 found: Offsets = json.loads(entry[OFFSETS])
                 return found
         return None
+
+
+def held(root: Path) -> list[Told]:
+    """The files that an archive holds now, with paths relative to its events; none where there is no archive."""
+    from deltalake import DeltaTable
+
+    events = root / "events"
+    if not DeltaTable.is_deltatable(str(events)):
+        lists = sorted((root / "_batches").glob("*.json"))
+        told = [Told(*one) for path in lists for one in json.loads(path.read_text())["told"]]
+        return [
+            file._replace(path=file.path.removeprefix(ParquetLake.prefix)) for file in told if file.path is not None
+        ]
+    actions = pa.table(DeltaTable(str(events)).get_add_actions(flatten=True))
+    if not actions.num_rows:
+        return []
+    names = ("path", "partition.topic", "partition.date", "size_bytes", "num_records", "min.seq", "max.seq")
+    columns = [actions[name].to_pylist() for name in names]
+    columns += [actions[name].cast(pa.int64()).to_pylist() for name in ("min.ts", "max.ts")]
+    columns.append([None] * actions.num_rows)
+    # In the log a path is escaped.
+    return [Told(unquote(path), topic, str(date), *rest) for path, topic, date, *rest in zip(*columns, strict=True)]
+
+
+def additions(files: list[Told], partition_by: Sequence[str], now_ms: int) -> list[Any]:
+    """The actions of a Delta commit that add files."""
+    from deltalake.transaction import AddAction
+
+    return [
+        AddAction(
+            path=str(file.path),
+            size=file.size,
+            partition_values={name: getattr(file, name) for name in partition_by},
+            modification_time=now_ms,
+            data_change=True,
+            stats=_stats(file),
+        )
+        for file in files
+    ]
 
 
 def _stats(file: Told) -> str:

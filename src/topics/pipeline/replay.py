@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topics.pipeline.lake import held
 from topics.pipeline.run import PipelineError, reason
 
 
@@ -35,7 +36,7 @@ class Replay:
     def frame(self, spark: Any) -> Any:
         """The rows to replay, in order."""
         events = self.root / "events"
-        rows = _delta(spark, events, self.topics) if (events / "_delta_log").is_dir() else _parquet(spark, events)
+        rows = _delta(spark, self.root, self.topics) if (events / "_delta_log").is_dir() else _parquet(spark, events)
         if self.topics:
             rows = rows.filter(rows.topic.isin(self.topics))
         for condition in self._conditions():
@@ -70,18 +71,14 @@ class Replay:
         self.frame(spark).write.format("topics").mode("append").options(**options).save()
 
 
-def _delta(spark: Any, events: Path, topics: list[str]) -> Any:
+def _delta(spark: Any, root: Path, topics: list[str]) -> Any:
     """A Delta table through its log: Spark reads the files that the newest version names."""
-    from deltalake import DeltaTable
-
-    actions = DeltaTable(str(events)).get_add_actions(flatten=True)
     paths: dict[str, list[str]] = {}
-    columns = (actions[name].to_pylist() for name in ("path", "partition.topic"))
-    for path, topic in zip(*columns, strict=True):
-        if not topics or topic in topics:
-            paths.setdefault(topic, []).append(f"{events}/{path}")
+    for file in held(root):
+        if not topics or file.topic in topics:
+            paths.setdefault(file.topic, []).append(f"{root}/events/{file.path}")
     if not paths:
-        raise PipelineError(f"the table at {events} holds no records of {topics or 'any topic'}")
+        raise PipelineError(f"the table at {root}/events holds no records of {topics or 'any topic'}")
     frames = [spark.read.parquet(*found).selectExpr(f"'{topic}' AS topic", "*") for topic, found in paths.items()]
     union = frames[0]
     for other in frames[1:]:

@@ -38,6 +38,7 @@ class Progress:
         self.records = 0
         self.files = 0
         self.losses = 0
+        self.errors = 0
         self.rate = 0.0
         self.lag = 0
 
@@ -65,6 +66,8 @@ class Progress:
             parts.append(f"{self.files} files")
         if self.losses:
             parts.append(f"{self.losses} gaps")
+        if self.errors:
+            parts.append(f"{self.errors:,} errors")
         return f"{self._title}: " + ", ".join(parts)
 
     def table(self) -> Table:

@@ -1,0 +1,43 @@
+"""Compact: the many small files of an archive merged into few of the target size, while it may go on running.
+
+A merge is one commit of the table that removes files and adds others with the same rows, marked as no change of data:
+it carries no offsets and no app transaction, and whoever follows the table sees nothing. An archive only adds files,
+which no merge removes, so that the two do not disturb each other. Two merges at once do: the second fails and changes
+nothing. The files that were merged stay where they are for those who read an older version, until they are vacuumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from topics.pipeline.run import PipelineError
+
+
+class Merged(NamedTuple):
+    """What became of one table."""
+
+    table: str
+    removed: int
+    added: int
+
+
+def tables(root: Path) -> list[Path]:
+    """The Delta tables of an archive."""
+    return sorted(path.parent for path in root.glob("**/_delta_log") if path.is_dir())
+
+
+def compact(root: Path, file_bytes: int) -> Iterator[Merged]:
+    """Merge the files of each table of an archive to about this size."""
+    from deltalake import DeltaTable, WriterProperties
+
+    found = tables(root)
+    if not found:
+        raise PipelineError(f"there is no Delta table in {root}")
+    for directory in found:
+        table = DeltaTable(str(directory))
+        done = table.optimize.compact(
+            target_size=file_bytes, writer_properties=WriterProperties(compression="ZSTD", compression_level=3)
+        )
+        yield Merged(str(directory.relative_to(root)), done["numFilesRemoved"], done["numFilesAdded"])

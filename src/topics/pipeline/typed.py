@@ -1,0 +1,262 @@
+"""Typed tables: the data of each topic taken apart into columns, out of the archive's events.
+
+There is a Delta table for each topic, `typed/<topic>`, whose columns are those of the record and those that its JSON
+asks for (see `shape`), and one table `errors` for the records that do not fit. Both are made from the commits of the
+table of events, one after the other, so that they hold what the events hold, whenever they are made: an archive that
+becomes typed later, or was not for a while, catches up.
+
+Each table carries the version of the events that it was brought up to, as its app transaction, and a version that it
+has is not added again. Within a version the errors are committed first and the typed tables after them, so that a
+version is done when all its typed tables have it; a crash between two commits is completed by doing the same version
+again. Columns are added in a commit of their own, before any file has them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from topics.pipeline import shape
+from topics.pipeline.files import FILE_SCHEMA, TOLD_SCHEMA, Files, Told, by_date, directory_of, tell
+from topics.pipeline.lake import additions, held
+from topics.pipeline.run import PipelineError
+from topics.pipeline.shape import Misfit, Shape
+
+APP_ID: Final = "topics-typed"
+HERE_BYTES_MAX: Final = 8 << 20
+RECORD_SCHEMA: Final = pa.schema([field for field in FILE_SCHEMA if field.name != "data"])
+ERROR_SCHEMA: Final = pa.schema(
+    [(name, pa.string()) for name in ("topic",)]
+    + [("seq", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("reason", pa.string()), ("data", pa.string())]
+)
+RAW_COLUMNS: Final = "seq bigint, ts timestamp, node string, tag string, meta map<string,string>, data string"
+_TAKEN: Final = frozenset((*RECORD_SCHEMA.names, "topic", "date"))
+_ERRORS: Final = "errors/"
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class Typed:
+    """The typed tables beside one table of events."""
+
+    def __init__(self, root: Path, file_bytes: int) -> None:
+        from deltalake import DeltaTable
+
+        self._root = root
+        self._file_bytes = file_bytes
+        self._events = root / "events"
+        errors = root / "errors"
+        if not DeltaTable.is_deltatable(str(errors)):
+            errors.mkdir(parents=True, exist_ok=True)
+            DeltaTable.create(str(errors), schema=ERROR_SCHEMA, mode="ignore")
+        self._errors = DeltaTable(str(errors))
+        self._tables: dict[str, Any] = {}
+
+    def catch_up(self, spark: Any) -> int:
+        """Bring the tables up to the events; how many records did not fit."""
+        from deltalake import DeltaTable
+
+        events = DeltaTable(str(self._events))
+        done = self._errors.transaction_version(APP_ID)
+        if done is None:
+            return self._project(spark, events.version(), [(str(file.path), file.topic) for file in held(self._root)])
+        # The newest version may lack some of its typed tables, where a crash came between two commits.
+        return sum(
+            self._project(spark, version, _added(self._events, version))
+            for version in range(done, events.version() + 1)
+        )
+
+    def _project(self, spark: Any, version: int, added: list[tuple[str, str]]) -> int:
+        paths: dict[str, list[str]] = {}
+        for path, topic in added:
+            if not _has(self._table(topic), version):
+                paths.setdefault(topic, []).append(f"{self._events}/{path}")
+        if not paths:
+            return 0
+        misfits: list[Told] = []
+        fitted: dict[str, list[Told]] = {}
+        for topic, found in sorted(paths.items()):
+            wanted = Shape("struct")
+            for (seen,) in _run(spark, found, see, "shape string"):
+                wanted.take(shape.of_told(json.loads(seen)))
+            columns = self._widen(topic, wanted)
+            project = projector(topic, columns.told(), str(self._root), version, self._file_bytes)
+            for file in (Told(*row) for row in _run(spark, found, project, TOLD_SCHEMA)):
+                assert file.path is not None
+                (misfits if file.path.startswith(_ERRORS) else fitted.setdefault(topic, [])).append(file)
+        if not _has(self._errors, version):
+            _commit(self._errors, version, [_within(_ERRORS, file) for file in misfits], [])
+        for topic in sorted(paths):
+            table = self._table(topic)
+            assert table is not None
+            place = f"typed/{directory_of(topic)}/"
+            _commit(table, version, [_within(place, file) for file in fitted.get(topic, [])], ["date"])
+        return sum(file.records for file in misfits)
+
+    def _table(self, topic: str) -> Any:
+        """The typed table of a topic, or None."""
+        from deltalake import DeltaTable
+
+        directory = self._root / "typed" / directory_of(topic)
+        if topic not in self._tables and DeltaTable.is_deltatable(str(directory)):
+            self._tables[topic] = DeltaTable(str(directory))
+        return self._tables.get(topic)
+
+    def _widen(self, topic: str, wanted: Shape) -> Shape:
+        """The columns of a topic's table, after those that are wanted and not there were added."""
+        from deltalake import DeltaTable, Schema
+
+        table = self._table(topic)
+        if table is None:
+            columns = Shape("struct")
+            columns.widen(wanted)
+            directory = self._root / "typed" / directory_of(topic)
+            directory.mkdir(parents=True, exist_ok=True)
+            schema = pa.schema([*RECORD_SCHEMA, ("date", pa.date32()), *columns.arrow()])
+            DeltaTable.create(str(directory), schema=schema, partition_by=["date"], mode="ignore")
+            return columns
+        known = pa.struct([field for field in pa.schema(table.schema().to_arrow()) if field.name not in _TAKEN])
+        columns = shape.of_arrow(known)
+        columns.widen(wanted)
+        grown = [field for field in columns.arrow() if not _holds(known, field)]
+        if grown:
+            table.alter.add_columns(list(Schema.from_arrow(pa.schema(grown)).fields))
+        return columns
+
+
+def _run(
+    spark: Any, paths: list[str], function: Callable[[Iterator[Any]], Iterator[Any]], schema: str
+) -> list[tuple[Any, ...]]:
+    """The rows that a function makes of files: here where they are small, since a job costs more, or by executors."""
+    if sum(Path(path).stat().st_size for path in paths) > HERE_BYTES_MAX:
+        return [
+            tuple(row) for row in spark.read.schema(RAW_COLUMNS).parquet(*paths).mapInArrow(function, schema).collect()
+        ]
+    batches = (batch for path in paths for batch in pq.ParquetFile(path).iter_batches())
+    return [tuple(row.values()) for made in function(batches) for row in made.to_pylist()]
+
+
+def see(batches: Iterator[Any]) -> Iterator[Any]:
+    """The function that `mapInArrow` runs to learn which columns the rows ask for."""
+    seen = Shape("struct")
+    for batch in batches:
+        for text in batch["data"].to_pylist():
+            try:
+                seen.see(_members(text))
+            except Misfit:
+                continue
+    yield pa.RecordBatch.from_pydict({"shape": [json.dumps(seen.told())]})
+
+
+def projector(
+    topic: str, told: Any, root: str, version: int, file_bytes: int
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function that `mapInArrow` runs to write the rows of a topic into columns, and those that do not fit."""
+
+    def project(batches: Iterator[Any]) -> Iterator[Any]:
+        columns = shape.of_told(told)
+        kinds = columns.arrow()
+        typed = Files(root, pa.schema([*RECORD_SCHEMA, *kinds]), version, file_bytes)
+        errors = Files(root, ERROR_SCHEMA, version, file_bytes)
+        for batch in batches:
+            rows, fitted, reasons = _sorted_out(columns, batch["data"].to_pylist())
+            kept = _record_columns(batch).take(pa.array(rows, pa.int64()))
+            arrays = [pa.array([row.get(field.name) for row in fitted], field.type) for field in kinds]
+            content = pa.RecordBatch.from_arrays([*kept.columns, *arrays], schema=pa.schema([*RECORD_SCHEMA, *kinds]))
+            for date, part in by_date(content):
+                typed.add(f"typed/{directory_of(topic)}/date={date}/", topic, date, part)
+            if reasons:
+                bad = batch.take(pa.array(list(reasons), pa.int64()))
+                told_why = [pa.array([topic] * bad.num_rows), bad["seq"], bad["ts"], pa.array(reasons.values())]
+                errors.add(
+                    _ERRORS, topic, "", pa.RecordBatch.from_arrays([*told_why, bad["data"]], schema=ERROR_SCHEMA)
+                )
+        yield tell([*typed.close(), *errors.close()])
+
+    return project
+
+
+def _sorted_out(columns: Shape, texts: list[str]) -> tuple[list[int], list[dict[str, Any]], dict[int, str]]:
+    """The numbers of the rows that fit and their values, and the reason for each of the others."""
+    rows: list[int] = []
+    fitted: list[dict[str, Any]] = []
+    reasons: dict[int, str] = {}
+    for number, text in enumerate(texts):
+        try:
+            fitted.append(columns.fit(_members(text)))
+            rows.append(number)
+        except Misfit as misfit:
+            reasons[number] = str(misfit)
+    return rows, fitted, reasons
+
+
+def _members(text: str) -> dict[str, Any]:
+    """The members of the object that a datum is, those that a column of the record would hide under another name."""
+    try:
+        value = _decode(text)
+    except msgspec.DecodeError as error:
+        raise Misfit(f"data does not parse: {error}") from None
+    if not isinstance(value, dict):
+        raise Misfit(f"data is not an object but {shape.shown(value)}")
+    if _TAKEN.isdisjoint(key.lower() for key in value):
+        return value
+    return {f"data_{key}" if key.lower() in _TAKEN else key: member for key, member in value.items()}
+
+
+def _record_columns(batch: Any) -> Any:
+    arrays = [batch[field.name].cast(field.type) for field in RECORD_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
+
+
+def _holds(known: Any, field: Any) -> bool:
+    at = known.get_field_index(field.name)
+    return at >= 0 and bool(shape.of_arrow(known.field(at).type).told() == shape.of_arrow(field.type).told())
+
+
+def _has(table: Any, version: int) -> bool:
+    if table is None:
+        return False
+    done = table.transaction_version(APP_ID)
+    return done is not None and done >= version
+
+
+def _within(place: str, file: Told) -> Told:
+    assert file.path is not None
+    return file._replace(path=file.path.removeprefix(place))
+
+
+def _commit(table: Any, version: int, files: list[Told], partition_by: list[str]) -> None:
+    from deltalake.transaction import CommitProperties, Transaction
+
+    table.create_write_transaction(
+        additions(files, partition_by, time.time_ns() // 1_000_000),
+        mode="append",
+        schema=pa.schema(table.schema().to_arrow()),
+        partition_by=partition_by,
+        commit_properties=CommitProperties(app_transactions=[Transaction(APP_ID, version)]),
+    )
+    table.update_incremental()
+
+
+def _added(events: Path, version: int) -> list[tuple[str, str]]:
+    """The files that a version of the events added, and their topics; none where it only moved data."""
+    log = events / "_delta_log" / f"{version:020d}.json"
+    try:
+        actions = [json.loads(line) for line in log.read_text().splitlines() if line]
+    except FileNotFoundError:
+        raise PipelineError(
+            f"version {version} of {events} is no longer in its log, so that the typed tables cannot catch up; "
+            f"remove {events.parent}/typed and {events.parent}/errors to have them made again from all events"
+        ) from None
+    return [
+        (unquote(add["path"]), add["partitionValues"]["topic"])
+        for add in (action.get("add") for action in actions)
+        if add and add["dataChange"]
+    ]

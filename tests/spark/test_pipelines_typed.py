@@ -1,0 +1,135 @@
+"""`archive --typed` and `--compact`: columns out of the JSON, and few files instead of many."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import Api
+from tests.spark.test_pipelines import Archives
+from topics.testing import ServerProcess
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def archives(spark: Any, server: ServerProcess, topic_name: str, tmp_path: Path) -> Archives:
+    return Archives(spark, server, topic_name, tmp_path)
+
+
+def rows(root: Path, table: str) -> list[dict[str, Any]]:
+    from deltalake import DeltaTable
+
+    found = DeltaTable(str(root / table)).to_pyarrow_table().to_pylist()
+    return sorted(found, key=lambda row: int(row["seq"]))
+
+
+def test_typed_tables_have_columns_out_of_the_json_and_the_rest_is_in_errors(
+    archives: Archives, api: Api, topic_name: str
+) -> None:
+    """Issue 6 §2: columns inferred per topic, schema evolved in a commit of its own, misfits in a table `errors`."""
+    from deltalake import DeltaTable
+
+    orders, clicks = f"{topic_name}:orders", f"{topic_name}.clicks"
+    api.write(orders, {"data": {"id": 1, "ts": "noon", "to": {"city": "Ulm"}}, "tag": "t"}, {"data": {"id": 2}})
+    api.write(clicks, {"data": {"page": "/"}}, {"data": [1]})
+    archives.run(typed=True)
+    typed = f"typed/{topic_name}+orders"
+    assert [(row["seq"], row["tag"], row["id"], row["data_ts"], row["to"]) for row in rows(archives.root, typed)] == [
+        (1, "t", 1, "noon", {"city": "Ulm"}),
+        (2, None, 2, None, None),
+    ]
+    assert [row["page"] for row in rows(archives.root, f"typed/{clicks}")] == ["/"]
+    api.write(orders, {"data": {"id": "three"}}, {"data": {"id": 4, "to": {"zip": "89"}, "price": 2.5}})
+    archive = archives.run(typed=True)
+    assert archive.progress.errors == 1
+    last = rows(archives.root, typed)[-1]
+    assert (last["seq"], last["id"], last["to"], last["price"]) == (4, 4, {"city": None, "zip": "89"}, 2.5)
+    assert [row["seq"] for row in rows(archives.root, typed)] == [1, 2, 4]
+    assert [(row["topic"], row["seq"], row["reason"], row["data"]) for row in rows(archives.root, "errors")] == [
+        (clicks, 2, "data is not an object but [1]", "[1]"),
+        (orders, 3, 'data.id is bigint, and the value is "three"', '{"id": "three"}'),
+    ]
+    operations = [entry["operation"] for entry in DeltaTable(str(archives.root / typed)).history()]
+    assert operations == ["WRITE", "ADD COLUMN", "WRITE", "CREATE TABLE"]
+    assert len(archives.events()) == 6, "the events hold all records as they came"
+
+
+def test_typed_tables_catch_up_and_hold_every_record_once(
+    archives: Archives, api: Api, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive that becomes typed later, one that was not for a while, and a crash between two commits."""
+    from topics.pipeline import typed
+
+    one, two = f"{topic_name}.one", f"{topic_name}.two"
+    for topic in (one, two):
+        api.write(topic, {"data": {"n": 1}}, {"data": 0})
+    archives.run()
+    archives.run(typed=True)
+    for topic in (one, two):
+        api.write(topic, {"data": {"n": 3}})
+    archives.run()
+    for topic in (one, two):
+        api.write(topic, {"data": {"n": 4}}, {"data": 0})
+
+    commit, commits = typed._commit, []
+
+    def crash(table: Any, *arguments: Any) -> None:
+        commits.append(table)
+        # In the catch-up: errors, one, two. In the batch: errors, one, and then no more.
+        if len(commits) == 6:
+            raise RuntimeError("crashed between two typed tables")
+        commit(table, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(typed, "_commit", crash)
+        with pytest.raises(Exception, match="between two typed tables"):
+            archives.run(typed=True)
+    assert [row["n"] for row in rows(archives.root, f"typed/{two}")] == [1, 3]
+    archives.run(typed=True)
+    for topic in (one, two):
+        assert [(row["seq"], row["n"]) for row in rows(archives.root, f"typed/{topic}")] == [(1, 1), (3, 3), (4, 4)]
+    errors = [(row["topic"], row["seq"]) for row in rows(archives.root, "errors")]
+    assert sorted(errors) == [(one, 2), (one, 5), (two, 2), (two, 5)]
+
+
+def test_compacting_merges_files_and_changes_nothing_else(archives: Archives, api: Api, topic_name: str) -> None:
+    """Issue 6 §2: a commit that changes no data, safe beside a running archive, and typed tables do not see it."""
+    from deltalake import DeltaTable
+
+    from topics.pipeline.compact import compact
+    from topics.pipeline.replay import Replay
+
+    topic = f"{topic_name}:a"
+    for n in range(6):
+        api.write(topic, {"data": {"n": n}})
+    archives.run(offsets_max=1, typed=True)
+    before, events = archives.events(), str(archives.root / "events")
+    assert len(DeltaTable(events).file_uris()) == 6
+    api.write(topic, {"data": {"n": 6}})
+    beside = threading.Thread(target=lambda: merged.update({one.table: one for one in compact(archives.root, 1 << 20)}))
+    merged: dict[str, Any] = {}
+    beside.start()
+    archives.run(typed=True)
+    beside.join(60)
+    assert set(merged) == {"errors", "events", "losses", f"typed/{topic_name}+a"}
+    assert merged["events"].removed >= 6
+    assert merged["events"].added == 1
+    assert len(DeltaTable(events).file_uris()) <= 2
+    assert archives.events()[:6] == before
+    assert [row["n"] for row in rows(archives.root, f"typed/{topic_name}+a")] == list(range(7))
+    merge = next(entry for entry in DeltaTable(events).history() if entry["operation"] == "OPTIMIZE")
+    log = (Path(events) / "_delta_log" / f"{merge['version']:020d}.json").read_text().splitlines()
+    actions = [json.loads(line) for line in log]
+    assert all(
+        not (action.get("add") or action["remove"])["dataChange"] for action in actions if "commitInfo" not in action
+    )
+    replayed = Replay(
+        {"url": archives.source["url"]}, archives.root, f"{topic_name}-r", "r", archives.root / "s", [topic]
+    )
+    replayed.run(archives.spark)
+    assert [record["data"]["n"] for record in api.read(f"{topic_name}-r")["records"]] == list(range(7))
