@@ -175,6 +175,31 @@ def replay(
         _fail(reason(failure))
 
 
+@app.command()
+def report(
+    source: Annotated[Path, typer.Option("--from", help="The directory that archive wrote.")],
+    to: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be repeated.")] = None,
+    hours: Annotated[int, typer.Option(help="Most hours to show, up to the newest record.", min=1, max=2400)] = 168,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Write one HTML page about an archive: volume per topic and hour, lag, and what was lost."""
+    from topics.pipeline import page
+    from topics.pipeline.report import gather
+
+    try:
+        found = gather(source, _server(url, token_file), topic or [])
+        to.write_text(page.render(found, hours), encoding="utf-8")
+    except PipelineError as failure:
+        _fail(str(failure))
+    except OSError as error:
+        _fail(f"--to {to}: {error.strerror}")
+    if found.trouble:
+        typer.echo(f"topics pipeline: warning: no lag in the report: {found.trouble}", err=True)
+    Console().print(f"the report is in {to}", soft_wrap=True)
+
+
 def _compact(root: Path, file_bytes: int) -> None:
     from deltalake.exceptions import DeltaError
 

@@ -1,0 +1,161 @@
+"""Report: what an archive holds, how far it is behind, and what was lost, gathered for one page.
+
+Everything but the lag comes from the archive itself and needs no Spark: the log of the tables says how many records a
+file has and from when to when, so that only files across the turn of an hour are looked into, and of these only the
+times. The lag needs the server; where it cannot be reached, the report says so and shows the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from topics.pipeline.files import Told
+from topics.pipeline.lake import DeltaLake, Offsets, ParquetLake, held
+from topics.pipeline.run import PipelineError
+
+HOUR_S: Final = 3600
+_HOUR_US: Final = HOUR_S * 1_000_000
+
+
+@dataclass
+class Loss:
+    """One gap of the ledger."""
+
+    topic: str
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    seen_ts: int
+    """Seconds since 1970."""
+
+
+@dataclass
+class TopicReport:
+    """What is known about one topic."""
+
+    topic: str
+    records: int = 0
+    bytes: int = 0
+    seq_max: int = 0
+    hours: Counter[int] = field(default_factory=Counter)
+    """Records by the hour in which they were written, as hours since 1970."""
+    losses: list[Loss] = field(default_factory=list)
+    lag: int | None = None
+    """None where the server did not say."""
+
+    @property
+    def lost(self) -> int:
+        """About how many records of the topic are gone."""
+        return sum(loss.missed_estimate for loss in self.losses)
+
+
+@dataclass
+class Report:
+    """Everything the page shows."""
+
+    root: Path
+    made_ts: int
+    topics: list[TopicReport]
+    """The largest first."""
+    server: str
+    trouble: str | None = None
+    """Why there is no lag."""
+
+
+def gather(root: Path, server: dict[str, str], topics: list[str]) -> Report:
+    """Read an archive, and ask the server for the heads of its topics."""
+    if not (root / "events").is_dir():
+        raise PipelineError(f"there is no archive in {root}: it has no table of events")
+    found: dict[str, TopicReport] = {}
+    for file in held(root):
+        if topics and file.topic not in topics:
+            continue
+        of = found.setdefault(file.topic, TopicReport(file.topic))
+        of.records += file.records
+        of.bytes += file.size
+        of.seq_max = max(of.seq_max, file.seq_max)
+        of.hours.update(_hours(root, file))
+    for loss in _losses(root):
+        if not topics or loss.topic in topics:
+            found.setdefault(loss.topic, TopicReport(loss.topic)).losses.append(loss)
+    missing = sorted(set(topics) - set(found))
+    if missing:
+        raise PipelineError(f'the archive in {root} holds nothing of topic "{missing[0]}"')
+    report = Report(
+        root, int(time.time()), sorted(found.values(), key=lambda of: (-of.records, of.topic)), server["url"]
+    )
+    report.trouble = _ask(report.topics, server, _offsets(root))
+    return report
+
+
+def _hours(root: Path, file: Told) -> Counter[int]:
+    first, last = file.ts_min // _HOUR_US, file.ts_max // _HOUR_US
+    if first == last:
+        return Counter({first: file.records})
+    hours: Counter[int] = Counter()
+    with pq.ParquetFile(root / "events" / str(file.path)) as content:
+        for batch in content.iter_batches(columns=["ts"]):
+            counted = pc.value_counts(pc.divide(batch["ts"].cast(pa.int64()), _HOUR_US))
+            hours.update({entry["values"]: entry["counts"] for entry in counted.to_pylist()})
+    return hours
+
+
+def _losses(root: Path) -> list[Loss]:
+    from deltalake import DeltaTable
+
+    if DeltaTable.is_deltatable(str(root / "losses")):
+        rows = DeltaTable(str(root / "losses")).to_pyarrow_table().to_pylist()
+        for row in rows:
+            row["seen_ts"] = int(row["seen_ts"].timestamp())
+    else:
+        lines = [line for path in (root / "losses").glob("*.json") for line in path.read_text().splitlines()]
+        rows = [json.loads(line) for line in lines]
+        for row in rows:
+            row["seen_ts"] //= 1000
+    losses = [Loss(**{name: row[name] for name in Loss.__dataclass_fields__}) for row in rows]
+    return sorted(losses, key=lambda loss: (-loss.seen_ts, loss.topic, loss.gap_from))
+
+
+def _offsets(root: Path) -> Offsets:
+    is_delta = (root / "events" / "_delta_log").is_dir()
+    return (DeltaLake(root) if is_delta else ParquetLake(root)).offsets() or {}
+
+
+def _ask(topics: list[TopicReport], server: dict[str, str], offsets: Offsets) -> str | None:
+    """Fill in the lag of each topic; what went wrong, if anything."""
+    from topics.spark.client import PLANNING_RETRY_MS, Client
+    from topics.spark.errors import ServerRefused, SourceError
+    from topics.spark.options import ReadOptions
+
+    try:
+        options = ReadOptions({**server, "topicPrefix": "a"}, False)
+        with contextlib.closing(Client(options.server, PLANNING_RETRY_MS)) as client:
+            for of in topics:
+                try:
+                    plan = client.plan(of.topic)
+                except ServerRefused as refused:
+                    # What is no longer there cannot get ahead.
+                    if refused.code != "topic_not_found":
+                        raise
+                    of.lag = 0
+                    continue
+                of.lag = _lag(offsets.get(of.topic), plan)
+    except SourceError as error:
+        return str(error)
+    return None
+
+
+def _lag(at: Any, plan: Any) -> int:
+    done = int(at["seq"]) if at and at["epoch"] == plan.epoch else 0
+    return max(0, int(plan.head_seq) - done)
