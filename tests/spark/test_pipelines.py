@@ -156,6 +156,7 @@ def test_a_replay_keeps_order_seq_and_ts_and_is_done_once(
     spark: Any, archives: Archives, server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
 ) -> None:
     from topics.pipeline.replay import Replay
+    from topics.pipeline.run import PipelineError
 
     for n in range(1, 21):
         api.write(f"{topic_name}.source", {"data": {"n": n}, "tag": f"t{n % 2}", "meta": {"k": "v"}})
@@ -164,9 +165,8 @@ def test_a_replay_keeps_order_seq_and_ts_and_is_done_once(
 
     def replay(**choice: Any) -> None:
         given = {"url": server.url}
-        Replay(given, archives.root, target, topic_name, tmp_path / "state", [f"{topic_name}.source"], **choice).run(
-            spark
-        )
+        chosen = [f"{topic_name}.source"]
+        list(Replay(given, archives.root, target, topic_name, tmp_path / "state", chosen, **choice).run(spark))
 
     replay(seq_from=5, seq_to=16, where="tag = 't1'")
     found = records(api, target)
@@ -178,8 +178,42 @@ def test_a_replay_keeps_order_seq_and_ts_and_is_done_once(
         "replayed_seq": "5",
         "replayed_ts": str(original["$ts"]),
     }
-    replay(seq_from=1)
+    replay(seq_from=5, seq_to=16, where="tag = 't1'")
     assert len(records(api, target)) == 6, "the same name is the same replay"
+    with pytest.raises(PipelineError, match="begun with another target or selection"):
+        replay(seq_from=1)
+
+
+def test_a_replay_goes_slice_by_slice_and_on_where_it_was_killed(
+    spark: Any, archives: Archives, server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
+) -> None:
+    """Whatever the size of the selection, one slice of it is staged at a time, and none is written twice."""
+    from topics.pipeline.replay import Replay
+
+    source, target, state = f"{topic_name}.source", f"{topic_name}-replayed", tmp_path / "state"
+    for n in range(1, 51):
+        api.write(source, {"data": n})
+    archives.run(offsets_max=20)
+
+    def replay() -> Replay:
+        return Replay({"url": server.url}, archives.root, target, topic_name, state, [source], slice_records=10)
+
+    def staged() -> int:
+        return sum(file.stat().st_size for file in state.rglob("*.staged"))
+
+    running = replay().run(spark)
+    first = next(running)
+    assert (first.slice, first.slices, first.records, first.left) == (1, 5, 10, 40)
+    assert [record["data"] for record in records(api, target)] == list(range(1, 11))
+    assert staged() == 0, "what is published is not kept"
+    # Killed after the slice was published and before that was noted; and the archive has grown since.
+    (state / f"replay-{topic_name}.done").unlink()
+    api.write(source, {"data": 51})
+    archives.run()
+    assert [done.records for done in replay().run(spark)] == [10] * 5
+    assert [record["data"] for record in records(api, target)] == list(range(1, 51))
+    assert staged() == 0
+    assert list(replay().run(spark)) == []
 
 
 def test_a_replay_is_paced(spark: Any, archives: Archives, server: ServerProcess, api: Api, tmp_path: Path) -> None:

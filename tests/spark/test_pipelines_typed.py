@@ -131,5 +131,5 @@ def test_compacting_merges_files_and_changes_nothing_else(archives: Archives, ap
     replayed = Replay(
         {"url": archives.source["url"]}, archives.root, f"{topic_name}-r", "r", archives.root / "s", [topic]
     )
-    replayed.run(archives.spark)
+    list(replayed.run(archives.spark))
     assert [record["data"]["n"] for record in api.read(f"{topic_name}-r")["records"]] == list(range(7))

@@ -1,4 +1,4 @@
-"""The commands `topics pipeline archive`, `transform` and `replay`.
+"""The commands `topics pipeline archive`, `transform`, `replay` and `report`.
 
 The key for the server comes from `TOPICS_TOKEN` or from a file, never from the command line, where every user of the
 machine could read it.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from topics.pipeline.run import PipelineError, Progress, Stop, follow, reason
+from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Run data pipelines on Spark.")
 
@@ -145,34 +145,26 @@ def replay(
 ) -> None:
     """Write records of a lake table into a topic again, in order and each once."""
     from topics.pipeline.replay import Replay
-    from topics.spark.client import Client
-    from topics.spark.options import WriteOptions
 
     server = _server(url, token_file)
+    _check(server, [])
     pipeline = Replay(
         server, source.absolute(), to, name, state.absolute(), topic or [],
         from_seq, to_seq, from_time, to_time, where, rate,
     )  # fmt: skip
+    progress = Progress(f"replay to {to}")
     console = Console()
-    try:
-        with contextlib.closing(Client(WriteOptions({**server, "topic": to}).server)) as client:
-            before = _head(client, to)
-            spark = _session("replay", master, conf, verbose)
-            done = threading.Event()
-            # Spark finds the source only from the thread that made the session, so that it is the display that moves.
-            display = threading.Thread(target=_show_replay, args=(console, server, to, before, done), daemon=True)
-            display.start()
-            try:
-                pipeline.run(spark)
-            finally:
-                done.set()
-                display.join()
-            spark.stop()
-            console.print(f"replay to {to}: {_head(client, to) - before:,} records, done", soft_wrap=True)
-    except Exception as failure:
-        if verbose:
-            raise
-        _fail(reason(failure))
+    with Stop() as stop, _failures(verbose):
+        with Display(progress, console) as display, _session("replay", master, conf, verbose) as spark:
+            for done in pipeline.run(spark):
+                progress.step(*done)
+                display.show()
+                if stop.asked:
+                    break
+        if stop.asked:
+            console.print("stopped; the same command goes on from here", soft_wrap=True)
+        else:
+            console.print(f"replay to {to}: {progress.records:,} records, done", soft_wrap=True)
 
 
 @app.command()
@@ -212,30 +204,6 @@ def _compact(root: Path, file_bytes: int) -> None:
         _fail(str(failure))
 
 
-def _show_replay(console: Console, server: dict[str, str], topic: str, before: int, done: threading.Event) -> None:
-    from topics.spark.client import Client
-    from topics.spark.errors import SourceError
-    from topics.spark.options import WriteOptions
-
-    address = WriteOptions({**server, "topic": topic}).server
-    with contextlib.closing(Client(address)) as client, console.status("replay") as status:
-        while not done.wait(0.5):
-            with contextlib.suppress(SourceError):
-                status.update(f"replay to {topic}: {_head(client, topic) - before:,} records")
-
-
-def _head(client: Any, topic: str) -> int:
-    from topics.spark.errors import ServerRefused
-
-    try:
-        head: int = client.plan(topic).head_seq
-    except ServerRefused as refused:
-        if refused.code in ("topic_not_found", "forbidden"):
-            return 0
-        raise
-    return head
-
-
 def _server(url: str, token_file: Path | None) -> dict[str, str]:
     token = os.environ.get("TOPICS_TOKEN")
     if token_file is not None:
@@ -249,7 +217,7 @@ def _server(url: str, token_file: Path | None) -> dict[str, str]:
 def _check(server: dict[str, str], topics: list[str]) -> None:
     """Fail at once, before a JVM is started, where the server or a topic is not there."""
     from topics.spark.client import PLANNING_RETRY_MS, Client
-    from topics.spark.errors import SourceError
+    from topics.spark.errors import ServerRefused, SourceError
     from topics.spark.options import ReadOptions
 
     try:
@@ -261,11 +229,16 @@ def _check(server: dict[str, str], topics: list[str]) -> None:
                 client.plan(topic)
             if not topics:
                 client.topics("a")
+    except ServerRefused as refused:
+        # A key that may only write cannot list topics, and need not.
+        if topics or refused.status != 403:
+            _fail(str(refused))
     except SourceError as error:
         _fail(str(error))
 
 
-def _session(name: str, master: str, conf: list[str] | None, verbose: bool) -> Any:
+@contextlib.contextmanager
+def _session(name: str, master: str, conf: list[str] | None, verbose: bool) -> Iterator[Any]:
     from topics.spark import session
 
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
@@ -277,22 +250,35 @@ def _session(name: str, master: str, conf: list[str] | None, verbose: bool) -> A
     spark = session(app_name=f"topics {name}", master=master, config=settings)
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")
-    return spark
+    yield spark
+    spark.stop()
+
+
+@contextlib.contextmanager
+def _failures(verbose: bool) -> Iterator[None]:
+    """A failure is one line, unless everything was asked for."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as failure:
+        if verbose:
+            raise
+        _fail(reason(failure))
 
 
 def _run(
     pipeline: Any, progress: Progress, master: str, conf: list[str] | None, once: bool, interval: str, verbose: bool
 ) -> None:
-    with Stop() as stop:
-        try:
-            spark = _session(type(pipeline).__name__.lower(), master, conf, verbose)
-            query = pipeline.start(spark, once, interval, stop.file)
-            follow(query, progress, stop, Console(), once)
-            spark.stop()
-        except Exception as failure:
-            if verbose:
-                raise
-            _fail(reason(failure))
+    name = type(pipeline).__name__.lower()
+    with (
+        Stop() as stop,
+        _failures(verbose),
+        Display(progress, Console()) as display,
+        _session(name, master, conf, verbose) as spark,
+    ):
+        query = pipeline.start(spark, once, interval, stop.file)
+        follow(query, progress, stop, display, once)
 
 
 def _fail(message: str) -> Any:

@@ -10,7 +10,6 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -32,9 +31,9 @@ class Progress:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._started = time.monotonic()
+        self._started = self._stepped = time.monotonic()
         self._batches: set[int] = set()
-        self.batch = -1
+        self.batch = "-"
         self.records = 0
         self.files = 0
         self.losses = 0
@@ -49,7 +48,7 @@ class Progress:
         if batch in self._batches or not reported["numInputRows"]:
             return False
         self._batches.add(batch)
-        self.batch = batch
+        self.batch = str(batch)
         self.records += int(reported["numInputRows"])
         self.rate = float(reported.get("processedRowsPerSecond") or 0.0)
         return True
@@ -59,25 +58,55 @@ class Progress:
         reports = [report if isinstance(report, dict) else report.jsonDict for report in query.recentProgress]
         return [self.take(report) for report in reports].count(True) > 0
 
+    def step(self, number: int, of: int, records: int, left: int) -> None:
+        """Take in a step of a pipeline that knows how many there are."""
+        now = time.monotonic()
+        self.batch, self.lag = f"{number} of {of}", left
+        self.records += records
+        self.rate = records / max(now - self._stepped, 0.001)
+        self._stepped = now
+
     def line(self) -> str:
         """One line about the last batch."""
         parts = [f"batch {self.batch}", f"{self.records:,} records", f"{self.rate:,.0f}/s", f"lag {self.lag:,}"]
-        if self.files:
-            parts.append(f"{self.files} files")
-        if self.losses:
-            parts.append(f"{self.losses} gaps")
-        if self.errors:
-            parts.append(f"{self.errors:,} errors")
+        parts += [f"{count:,} {name}" for name, count in self._counts() if count]
         return f"{self._title}: " + ", ".join(parts)
 
     def table(self) -> Table:
         """The live display."""
-        table = Table("pipeline", "batch", "records", "rate", "lag", "files", "gaps", "seconds")
-        batch = "-" if self.batch < 0 else str(self.batch)
+        counts = [(name, count) for name, count in self._counts() if count or name == "files"]
+        table = Table("pipeline", "batch", "records", "rate", "lag", *(name for name, _ in counts), "seconds")
         seconds = f"{time.monotonic() - self._started:.0f}"
-        cells = (self._title, batch, f"{self.records:,}", f"{self.rate:,.0f}/s", f"{self.lag:,}")
-        table.add_row(*cells, str(self.files), str(self.losses), seconds)
+        cells = (self._title, self.batch, f"{self.records:,}", f"{self.rate:,.0f}/s", f"{self.lag:,}")
+        table.add_row(*cells, *(f"{count:,}" for _, count in counts), seconds)
         return table
+
+    def _counts(self) -> tuple[tuple[str, int], ...]:
+        return ("files", self.files), ("gaps", self.losses), ("errors", self.errors)
+
+
+class Display:
+    """Shows progress: a table that stays in place on a terminal, and a line for each batch elsewhere."""
+
+    def __init__(self, progress: Progress, console: Console) -> None:
+        self._progress = progress
+        self._console = console
+        # The table is asked for anew at each refresh, so that its seconds run while a batch does.
+        self._live = Live(get_renderable=progress.table, console=console) if console.is_terminal else None
+
+    def __enter__(self) -> Display:
+        if self._live is not None:
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self) -> None:
+        """A batch is done."""
+        if self._live is None:
+            self._console.print(self._progress.line(), soft_wrap=True)
 
 
 def _lag(reported: dict[str, Any]) -> int:
@@ -115,26 +144,17 @@ class Stop:
         self.file.touch()
 
 
-def follow(query: Any, progress: Progress, stop: Stop, console: Console, once: bool) -> None:
+def follow(query: Any, progress: Progress, stop: Stop, display: Display, once: bool) -> None:
     """Show a query's progress until it ends by itself, fails, or is told to stop."""
-
-    def look(show: Callable[[], None]) -> None:
+    try:
         while query.isActive:
             if progress.take_all(query):
-                show()
+                display.show()
             if stop.asked > 1 or (stop.asked and not once and _idle(query)):
                 break
             query.awaitTermination(POLL_S)
         if progress.take_all(query):
-            show()
-
-    try:
-        if console.is_terminal:
-            with Live(progress.table(), console=console, refresh_per_second=4) as live:
-                look(lambda: live.update(progress.table()))
-                live.update(progress.table())
-        else:
-            look(lambda: console.print(progress.line(), soft_wrap=True))
+            display.show()
     finally:
         failure = query.exception() if not query.isActive else None
         query.stop()
