@@ -9,9 +9,9 @@ Rules:
    `current`'s waits in its exchange. At most `PIPELINE_MAX` exchanges are outstanding, and those behind `current` hold
    at most about `PIPELINE_MAX_BYTES`; beyond that, and while the client does not read its answers, nothing more is
    parsed and reading stops.
-2. A message that repeats an earlier head of the connection byte for byte, and is complete in one read, is dispatched
-   by `data_received` itself: no parser, no `App.resolve`, one `Exchange`. `Intake` says which heads may repeat; up to
-   `KNOWN_HEADS_MAX` of them are kept, and none beyond the connection.
+2. A message that repeats an earlier head of the connection byte for byte, but for the digits of its Content-Length,
+   and is complete in one read, is dispatched by `data_received` itself: no parser, no `App.resolve`, one `Exchange`.
+   `Intake` says which heads may repeat; up to `KNOWN_HEADS_MAX` of them are kept, and none beyond the connection.
 3. After a refusal that leaves input unread, the answer carries `Connection: close`, the sending side is shut, and what
    the client still sends is thrown away for a while (bounded in bytes and time): closing at once would make the kernel
    reset the connection, and the reset would destroy the answer before the client has read it.
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from topics.server.connections import Connections
     from topics.server.exchange import Upgraded
     from topics.server.head import Head
+    from topics.server.repeat import Repeat
 
 PIPELINE_MAX: Final = 64
 PIPELINE_MAX_BYTES: Final = 1024 * 1024
@@ -62,9 +63,9 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_app", "_barrier", "_eof", "_gathered", "_gathered_bytes", "_gathering", "_head", "_head_bytes", "_held",
         "_held_bytes", "_intake", "_known", "_limits", "_linger_left", "_lost", "_message_bytes", "_message_deadline",
-        "_reading_paused", "_ready", "_refused", "_renewals", "_stream", "_taking", "_unsent_mark", "_upgraded",
-        "connections", "current", "queue", "read_deadline", "transport", "waiting", "write", "write_deadline",
-        "write_paused",
+        "_reading_paused", "_ready", "_refused", "_renewals", "_repeats", "_stream", "_taking", "_unsent_mark",
+        "_upgraded", "connections", "current", "queue", "read_deadline", "transport", "waiting", "write",
+        "write_deadline", "write_paused",
     )  # fmt: skip
 
     connections: Connections
@@ -101,6 +102,8 @@ class Connection(asyncio.Protocol):
         self._head: Head = UNREADABLE
         self._head_bytes = b""
         self._known: dict[bytes, Head] = {}
+        # By request line.
+        self._repeats: dict[bytes, Repeat] = {}
         self._message_bytes = -1
         self._ready = False
         self._taking = False
@@ -144,13 +147,7 @@ class Connection(asyncio.Protocol):
             if len(data) == self._message_bytes and data.startswith(self._head_bytes):
                 head = self._head
             else:
-                head_bytes = data[: data.find(b"\r\n\r\n") + 4]
-                head = self._known.get(head_bytes)
-                if head is not None:
-                    if len(data) == head.raw_bytes + (head.content_length or 0):
-                        self._head, self._head_bytes, self._message_bytes = head, head_bytes, len(data)
-                    else:
-                        head = None
+                head = self._recall(data)
         if head is not None:
             self.current = exchange = Exchange(self, head, data[head.raw_bytes :], perf_counter_ns())
             try:
@@ -166,6 +163,26 @@ class Connection(asyncio.Protocol):
             self._linger_left -= len(data)
             if self._linger_left < 0:
                 self.transport.abort()
+
+    def _recall(self, data: bytes) -> Head | None:
+        """The head of a complete message whose head came before, perhaps with another length; None if it is not one."""
+        head_bytes = data[: data.find(b"\r\n\r\n") + 4]
+        head = self._known.get(head_bytes)
+        if head is None:
+            repeat = self._repeats.get(data[: data.find(b"\r\n")])
+            head = None if repeat is None else repeat.read(data, 0, self._limits.max_body_bytes)
+            if head is None or head.raw_bytes > self._limits.max_header_bytes:
+                return None
+            self._remember(head_bytes, head)
+        if len(data) != head.raw_bytes + (head.content_length or 0):
+            return None
+        self._head, self._head_bytes, self._message_bytes = head, head_bytes, len(data)
+        return head
+
+    def _remember(self, head_bytes: bytes, head: Head) -> None:
+        if len(self._known) >= KNOWN_HEADS_MAX:
+            self._known.clear()
+        self._known[head_bytes] = head
 
     def eof_received(self) -> bool:
         """The client sends nothing more. It may still read, so what it has asked for is answered."""
@@ -411,12 +428,16 @@ class Connection(asyncio.Protocol):
             timeout_ms = limits.header_timeout_ms if intake.phase == IN_HEAD else limits.body_timeout_ms
             self._message_deadline = self.connections.after(timeout_ms)
         if intake.phase == IDLE:
-            self._head_bytes, self._head = intake.repeated
-            if self._head_bytes:
-                if len(self._known) >= KNOWN_HEADS_MAX:
-                    self._known.clear()
-                self._known[self._head_bytes] = self._head
-            self._message_bytes = self._head.raw_bytes + (self._head.content_length or 0) if self._head_bytes else -1
+            repeat = intake.repeat
+            if repeat is None:
+                self._message_bytes = -1
+            elif repeat.raw is not self._head_bytes:
+                self._head_bytes, self._head = repeat.raw, repeat.head
+                self._message_bytes = repeat.head.raw_bytes + (repeat.head.content_length or 0)
+                self._remember(repeat.raw, repeat.head)
+                if len(self._repeats) >= KNOWN_HEADS_MAX:
+                    self._repeats.clear()
+                self._repeats[repeat.line] = repeat
             self._ready = intake.clean and not (outstanding or blocked or self.connections.draining)
             self.read_deadline = NEVER if outstanding else self.connections.idle_deadline
         elif intake.phase != DEAF:

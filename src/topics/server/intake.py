@@ -76,13 +76,13 @@ class Intake:
         "_open",
         "_position",
         "_progress",
-        "_repeat",
         "_scanned",
         "_started_ns",
         "http2",
         "owes_continue",
         "phase",
         "renewals",
+        "repeat",
     )
 
     phase: int
@@ -90,6 +90,8 @@ class Intake:
     """Grows whenever the message under way deserves a fresh deadline."""
     owes_continue: bool
     """The client waits for `100 Continue` before it sends the body. Whoever sends it clears this."""
+    repeat: Repeat | None
+    """The last head that may come again."""
     http2: bool
     """The connection began with the HTTP/2 preface; it is still part of `rest`."""
 
@@ -114,7 +116,7 @@ class Intake:
         self._fresh = http2_known
         self._blank_skipped = False
         self._heads: dict[bytes, Repeat] = {}
-        self._repeat: Repeat | None = None
+        self.repeat = None
         self._open: Head = UNREADABLE
         # One growing array: a body that arrives byte by byte must not cost an object per read.
         self._body = bytearray()
@@ -148,7 +150,7 @@ class Intake:
         self._data = b""
         self._position = 0
         self._heads.clear()
-        self._repeat = None
+        self.repeat = None
         self._body = bytearray()
         self._chunks = None
         self.owes_continue = False
@@ -162,11 +164,6 @@ class Intake:
     def clean(self) -> bool:
         """Whether the next byte is the first one of a message."""
         return self.phase == IDLE and self._position == len(self._data) and not self._blank_skipped
-
-    @property
-    def repeated(self) -> tuple[bytes, Head]:
-        """The bytes and the Head of the last message if they may be answered again, else no bytes."""
-        return (b"", UNREADABLE) if self._repeat is None else (self._repeat.raw, self._repeat.head)
 
     def refuse(self, error: TopicsError) -> Message:
         """Give up on the message under way, and on everything behind it."""
@@ -197,7 +194,7 @@ class Intake:
 
     def _read_head(self) -> Message | None:
         data, position = self._data, self._position
-        repeat = self._repeat
+        repeat = self.repeat
         if repeat is not None:
             if data.startswith(repeat.raw, position):
                 return self._begin_known(repeat.head)
@@ -224,7 +221,7 @@ class Intake:
             raw = data[position : end + 4]
             known = self._heads.get(raw)
             if known is not None:
-                self._repeat = known
+                self.repeat = known
                 return self._begin_known(known.head)
         window = data[position : position + self._head_max + 4]
         length = scan(window, self._scanned, self._head_max)
@@ -254,7 +251,7 @@ class Intake:
         raw = self._data[self._position : self._position + head.raw_bytes]
         known = self._heads.get(raw)
         if known is not None:
-            self._repeat = known
+            self.repeat = known
             return self._begin_known(known.head)
         self._begin_head()
         self._position += head.raw_bytes
@@ -267,7 +264,7 @@ class Intake:
     def _keep(self, repeat: Repeat) -> None:
         if len(self._heads) >= HEADS_KEPT_MAX:
             self._heads.clear()
-        self._heads[repeat.raw] = self._repeat = repeat
+        self._heads[repeat.raw] = self.repeat = repeat
 
     def _begin_head(self) -> None:
         if self.phase == IDLE:

@@ -27,16 +27,18 @@ _VERSION: Final = b" HTTP/1.1"
 class Repeat:
     """A parsed head that may come again. Only for cacheable heads: HTTP/1.1, known length, no interim steps."""
 
-    __slots__ = ("_after", "_before", "_line", "_method", "head", "raw")
+    __slots__ = ("_after", "_before", "_method", "head", "line", "raw")
 
     head: Head
     raw: bytes
+    line: bytes
+    """The request line."""
 
     def __init__(self, raw: bytes, head: Head) -> None:
         self.head = head
         self.raw = raw
         line_end = raw.index(b"\r\n")
-        self._line = raw[:line_end]
+        self.line = raw[:line_end]
         self._method = head.method.encode() + b" "
         field = _LENGTH_FIELD.search(raw)
         # Without a length that can vary, everything behind the request line has to be the same.
@@ -48,7 +50,7 @@ class Repeat:
         repeat = Repeat.__new__(Repeat)
         repeat.head = head
         repeat.raw = raw
-        repeat._line = raw[: raw.index(b"\r\n")]
+        repeat.line = raw[: raw.index(b"\r\n")]
         repeat._method = self._method
         repeat._before = self._before
         repeat._after = self._after
@@ -72,7 +74,7 @@ class Repeat:
             if length > body_max_bytes:
                 return None
             end += len(self._after)
-        if line_end - position == len(self._line) and data.startswith(self._line, position):
+        if line_end - position == len(self.line) and data.startswith(self.line, position):
             return self.head.alike(length, end - position)
         line = data[position:line_end]
         target = line[len(self._method) : -len(_VERSION)]
