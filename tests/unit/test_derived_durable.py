@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.test_engine_durable import Machine, numbers
-from topics.engine import ConfigPatch, Write
+from topics.engine import ConfigPatch, Delete, Diff, Write
 from topics.engine.queue_requests import ClaimJobs
 from topics.engine.router import PutRouter
 from topics.storage.job import run_inline
@@ -200,3 +200,43 @@ def test_repeated_router_commands_are_as_safe_as_the_first() -> None:
     assert len(done) == 2
     machine.settle()
     assert done[2:] == ["delete", "gone"]
+
+
+def test_router_that_is_held_up_at_a_checkpoint_loses_nothing() -> None:
+    """DESIGN §8.4: "the record is still in src", so it is no `source_trim`, whatever restarts come in between."""
+    machine = Machine()
+    topic(machine, "b", cap_records=2, discard="reject")
+    machine.engine.routers.put("a->b", PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 6))
+    seen = 0
+    for _ in range(3):
+        assert machine.read("b", seen) == ([seen + 1, seen + 2], [])
+        machine.checkpoint()
+        machine.crash("kill")
+        assert machine.read("b", seen) == ([seen + 1, seen + 2], [])
+        seen += 2
+        machine.engine.delete("b", Delete(before_seq=seen + 1))
+        machine.clock.advance(5000)
+        machine.settle()
+        machine.crash("kill")
+    assert machine.read("b", seen) == ([], [])
+
+
+def test_job_that_moved_past_a_router_that_is_held_up_is_not_copied_after_a_restart() -> None:
+    """DESIGN §8.1: copies are re-derived as they were; what left the source before its turn was never one."""
+    machine = Machine()
+    topic(machine, "q", type="queue", max_deliveries=1, dead_letter="d", lease_ms=100)
+    topic(machine, "b", cap_records=1, discard="reject")
+    machine.engine.routers.put("q->b", PutRouter("q", "b"))
+    machine.engine.write("q", numbers(1, 3))
+    machine.engine.queues.claim("q", ClaimJobs("w", max=2))
+    machine.clock.advance(1000)
+    machine.engine.queues.claim("q", ClaimJobs("w", max=2))
+    assert machine.read("d")[0] == [1, 2], "the second one had not been copied when it left"
+    machine.engine.delete("b", Delete(before_seq=2))
+    machine.clock.advance(5000)
+    machine.settle()
+    copies = [record["data"] for record in machine.engine.diff("b", Diff()).records]
+    assert copies == [3]
+    machine.crash("kill")
+    assert [record["data"] for record in machine.engine.diff("b", Diff()).records] == copies

@@ -377,6 +377,32 @@ def test_full_dead_letter_topic_keeps_the_job() -> None:
     assert bench.counters() == (0, 0, 1)
 
 
+def test_dead_letter_topic_takes_as_many_as_fit() -> None:
+    """DESIGN §10.7: a letter moves as soon as there is room for it, however many others there are."""
+    bench = Bench(max_deliveries=1, dead_letter="d")
+    bench.engine.put_topic("d", ConfigPatch(cap_records=2, discard="reject"))
+    bench.produce(5)
+    bench.nack(*bench.seqs())
+    assert bench.seqs() == []
+    assert bench.engine.state("d").count == 2
+    bench.engine.delete("d", Delete(before_seq=3))
+    assert bench.seqs() == []
+    assert (bench.engine.state("d").count, bench.counters()) == (2, (1, 0, 4))
+
+
+def test_full_dead_letter_topic_drops_no_letter_for_another() -> None:
+    """DESIGN §5.3: `discard: "reject"` counts a letter with its provenance, and evicts nothing."""
+    bench = Bench(max_deliveries=1, dead_letter="d")
+    bench.engine.put_topic("d", ConfigPatch(cap_bytes=300, discard="reject"))
+    bench.produce(5)
+    bench.nack(*bench.seqs())
+    assert bench.seqs() == []
+    log = bench.engine.topics["d"].log
+    assert 0 < log.count < 5
+    assert (log.start, log.evict_floor) == (1, 1)
+    assert log.bytes <= 300
+
+
 def test_dead_lettered_counts_start_anew_with_the_topic() -> None:
     """API §10.7: "resets on delete+recreate"."""
     bench = Bench(max_deliveries=1, dead_letter="dlq")

@@ -324,6 +324,35 @@ def test_retries_into_a_full_dest_back_off() -> None:
     assert pauses[0] < pauses[5] < pauses[-1] == BACKOFF_MS_MAX
 
 
+def test_dest_that_refuses_counts_the_bytes_of_the_copies() -> None:
+    """DESIGN §8.4: a full `discard: "reject"` dest drops nothing, also where the stamp makes a copy the larger one."""
+    bench = Bench()
+    bench.engine.put_topic("b", ConfigPatch(cap_bytes=200, discard="reject"))
+    bench.route("a", "b", guarantee="exactly_once")
+    for data in range(10):
+        bench.write("a", data)
+    log = bench.engine.topics["b"].log
+    assert 0 < log.count < 10
+    assert (log.start, log.evict_floor) == (1, 1)
+    assert log.bytes <= 200
+
+
+def test_records_that_a_filter_leaves_out_need_no_room() -> None:
+    """DESIGN §8.4: a full dest holds up what it would get; what it would not get is neither held up nor lost."""
+    bench = Bench()
+    bench.engine.put_topic("a", ConfigPatch(cap_records=2))
+    bench.engine.put_topic("b", ConfigPatch(cap_records=1, discard="reject"))
+    bench.route("a", "b", filter="x")
+    bench.write("a", 1, tag="x")
+    for data in range(2, 8):
+        bench.write("a", data, tag="y")
+    bench.engine.delete("b", Delete(before_seq=2))
+    bench.write("a", 9, tag="x")
+    difference = bench.engine.diff("b", Diff(from_seq=1))
+    assert difference.tombstone is None
+    assert [record["data"] for record in difference.records] == [9]
+
+
 def test_dest_that_evicts_takes_every_copy() -> None:
     """DESIGN §8.4: `dst.discard = "old"`: "forward succeeds, oldest dst records evict"."""
     bench = Bench()

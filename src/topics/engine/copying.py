@@ -41,6 +41,27 @@ def stamp_of(router: Router, source_id: int, seq: int) -> str:
     return f"{router.name}/{router.forward.source.name}/{source_id}/{seq}"
 
 
+def room_for(block: Block, i: int, routers: Sequence[Router]) -> tuple[int, int]:
+    """How many copies the routers make of record i, and how much these count towards `bytes`."""
+    seq = block.first_seq + i
+    count = size = 0
+    for router in routers:
+        if seq <= router.start_seq or (router.match is not None and not router.match(block.tag(i))):
+            continue
+        count += 1
+        size += block.size_bytes(i, i + 1)
+        rule = router.rule
+        if not rule.preserve_node:
+            size -= len(block.node(i) or b"")
+        if not rule.preserve_tag:
+            size -= len(block.tag(i) or b"")
+        if rule.guarantee == EXACTLY_ONCE:
+            meta = block.meta(i)
+            stamp = stamp_of(router, blocks.topic_id_of(block), seq)
+            size += len(with_fields(meta, {STAMP: stamp})) - len(meta or b"")
+    return count, size
+
+
 def whole(runs: Sequence[Run], routers: Sequence[Router]) -> bool:
     """Whether the runs can be taken over by column."""
     if len(routers) != 1 or not routers[0].plain or routers[0].start_seq >= runs[0][0].first_seq:

@@ -8,17 +8,28 @@ meta and data, and says in its meta where it came from.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from topics.engine import ceiling as ceilings
+from topics.engine import lease_event, room
+from topics.engine.derive import append, derive
+from topics.engine.lease_event import Buried
 from topics.engine.meta import with_fields
+from topics.engine.removal import position
+from topics.engine.ticket import Receipt, Ticket
+from topics.errors import TopicsError
 from topics.storage import block as blocks
+from topics.storage import frame as frames
 from topics.storage.block import HAS_NODE, HAS_TAG, Block
 
 if TYPE_CHECKING:
-    from topics.engine.queue import Candidate
+    from topics.engine.engine import Engine
+    from topics.engine.queue import Candidate, Queue
+    from topics.engine.topic import Topic
 
 FROM = "$dead_letter_from"
 DELIVERIES = "$dead_letter_deliveries"
@@ -34,17 +45,97 @@ class Letter(msgspec.Struct, frozen=True):
     deliveries: int
 
 
-def letters_of(jobs: Sequence[Candidate]) -> list[Letter]:
-    """The letters of these jobs."""
-    return [Letter(block, seq - block.first_seq, seq, lease.deliveries if lease else 0) for seq, block, lease in jobs]
+class DeadLetters:
+    """The moves of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # Queues with letters that are not shown yet, and what ends when the last of these are.
+        self.moving: dict[Topic, Receipt] = {}
+
+    def bury(self, topic: Topic, queue: Queue, jobs: Sequence[Candidate], now: int) -> bool:
+        """Move jobs to the dead-letter topic; False where there is none and none may be made.
+
+        Where it is full and refuses, jobs stay where they are and are delivered to nobody.
+        """
+        engine = self._engine
+        letters = [
+            Letter(block, seq - block.first_seq, seq, lease.deliveries if lease else 0) for seq, block, lease in jobs
+        ]
+        dest = self._topic(topic)
+        if dest is None:
+            return False
+        engine.catch_up(dest)
+        if topic.outbound is not None:
+            topic.outbound.catch_up()
+        block = _copies(topic.name, letters, dest, now)
+        if not _fits(dest, block, now):
+            upto = range(1, len(letters))
+            count = bisect_left(
+                upto, True, key=lambda n: not _fits(dest, _copies(topic.name, letters[:n], dest, now), now)
+            )
+            if not count:
+                return True
+            letters = letters[:count]
+            block = _copies(topic.name, letters, dest, now)
+        if topic.inbound is not None:
+            topic.inbound.mark()
+        seqs = [letter.seq for letter in letters]
+        total = queue.dead_lettered + len(letters)
+        if topic.config.durability == "ephemeral":
+            # What the queue forgets in a restart, its dead letters need not: they are what their own topic makes them.
+            append(engine, dest, block)
+        else:
+            lagging = [] if topic.outbound is None else topic.outbound.lagging()
+            self._log(topic, dest, block, Buried(seqs, dest.id, block.raw, total, position(dest), lagging))
+        topic.log.delete_seqs(seqs)
+        queue.forget(seqs)
+        queue.dead_lettered = total
+        dest.letters = True
+        engine.routers.link(topic, dest)
+        return True
+
+    def _log(self, topic: Topic, dest: Topic, block: Block, buried: Buried) -> None:
+        """Log a move and show the letters behind its frame: where either class is `fsync`, once that is synced."""
+        engine = self._engine
+        behind = ceilings.over(engine, dest, block.last_seq) if dest.config.durability == "disk" else []
+        frame = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, lease_event.encode(buried))
+        gated = "fsync" in (topic.config.durability, dest.config.durability)
+        logged, moved = Receipt(None, None, None), Receipt(None, None, None)
+        engine.submit(topic, frame, gated, logged)
+        self.moving[topic] = moved
+
+        def shown(ticket: Ticket) -> None:
+            if self.moving.get(topic) is moved:
+                del self.moving[topic]
+            if ticket.error is None:
+                moved.commit(ticket.write_ns, ticket.sync_ns)
+            else:
+                moved.fail(ticket.error)
+
+        derive(dest, block, shown, [*behind, logged])
+
+    def _topic(self, topic: Topic) -> Topic | None:
+        name = topic.config.dead_letter
+        assert name is not None
+        dest = self._engine.topics.get(name)
+        if dest is None and topic.config.auto_create:
+            try:
+                dest = self._engine.create_default(name)
+            except TopicsError:
+                return None
+        return dest
 
 
-def size_bytes(letters: Sequence[Letter]) -> int:
-    """About what the copies will count towards `bytes`."""
-    return sum(letter.block.size_bytes(letter.index, letter.index + 1) for letter in letters)
+def _fits(dest: Topic, block: Block, now: int) -> bool:
+    try:
+        room.check_topic(dest, block.n, block.live_bytes, now)
+    except TopicsError:
+        return False
+    return True
 
 
-def copies(queue: str, letters: Sequence[Letter], dest_id: int, first_seq: int, ts: int) -> Block:
+def _copies(queue: str, letters: Sequence[Letter], dest: Topic, now: int) -> Block:
     """The Block of the copies."""
     nodes = [letter.block.node(letter.index) if letter.block.bits & HAS_NODE else None for letter in letters]
     tags = [letter.block.tag(letter.index) if letter.block.bits & HAS_TAG else None for letter in letters]
@@ -56,9 +147,9 @@ def copies(queue: str, letters: Sequence[Letter], dest_id: int, first_seq: int, 
         for letter in letters
     ]
     return blocks.encode(
-        dest_id,
-        first_seq,
-        ts,
+        dest.id,
+        dest.next_seq,
+        max(now, dest.last_ts),
         [letter.block.data(letter.index) for letter in letters],
         nodes if any(node is not None for node in nodes) else None,
         tags if any(tag is not None for tag in tags) else None,

@@ -93,8 +93,10 @@ class Derivation:
         self.take(Control(lsn, frames.CURSOR, topic.id, router_event.encode(moved)))
         return True
 
-    def settle(self, lose_tail: Callable[[Topic], None]) -> None:
+    def settle(self, lose_tail: Callable[[Topic], None], reached: dict[int, tuple[int, int]] | None = None) -> None:
         """Nothing more comes from before here: derive what can be, and lose what cannot.
+
+        Where an earlier start did that, `reached` are the places that topics came to which reject what is too much.
 
         `lose_tail` takes from a topic what it may have shown behind all that it can say. Copies that no frame places
         come behind that: they may have stood behind a write that is lost.
@@ -107,8 +109,20 @@ class Derivation:
                 lose_tail(topic)
         topics = [topic for topic in self._engine.routers.in_order(deriving) if topic in deriving]
         tails = set(topics)
+
+        def advance(topic: Topic) -> bool:
+            """Put what is there at its place; once a topic owes nothing more, copy the rest. Whether it has changed."""
+            before = topic.log.head, len(self._waiting.get(topic, ()))
+            self._place_all(topic)
+            if not self._owes(topic):
+                if topic in tails:
+                    tails.discard(topic)
+                    lose_tail(topic)
+                self._copy_rest(topic, reached)
+            return before != (topic.log.head, len(self._waiting.get(topic, ())))
+
         while True:
-            while sum(self._advance(topic, tails, lose_tail) for topic in topics):
+            while sum(map(advance, topics)):
                 pass
             # They wait for each other, or for what is gone: the first of them goes on without it.
             stuck = next((topic for topic in topics if self._owes(topic)), None)
@@ -118,19 +132,12 @@ class Derivation:
         for topic in list(self._waiting):
             self._drain(topic, final=True)
 
-    def _advance(self, topic: Topic, tails: set[Topic], lose_tail: Callable[[Topic], None]) -> bool:
-        """Put what is there at its place; once a topic owes nothing more, copy the rest. Whether anything changed."""
-        before = topic.log.head, len(self._waiting.get(topic, ()))
+    def _place_all(self, topic: Topic) -> None:
+        """Put frames and dead letters at their places, as far as what comes before them is there."""
         self._drain(topic, final=False)
         while topic not in self._waiting and self._owes(topic):
             if not self._reach(topic, *self._next_place(topic), final=False):
-                break
-        if not self._owes(topic):
-            if topic in tails:
-                tails.discard(topic)
-                lose_tail(topic)
-            self._copy_rest(topic)
-        return before != (topic.log.head, len(self._waiting.get(topic, ())))
+                return
 
     def _owes(self, topic: Topic) -> bool:
         """Whether frames or dead letters of a topic still wait for their place."""
@@ -154,7 +161,7 @@ class Derivation:
                 if first <= last:
                     topic.log.lose(first, last, CRASH)
 
-        self.settle(lose_tail)
+        self.settle(lose_tail, {topic_id: (at, position) for topic_id, at, position in lost.reached})
         for topic in self._engine.topics.values():
             if topic.inbound is not None:
                 topic.inbound.rewind()
@@ -178,12 +185,20 @@ class Derivation:
             if forward.source.outbound is not None:
                 forward.source.outbound.published(forward.source)
 
-    def _copy_rest(self, topic: Topic) -> None:
-        """Copy what no frame places."""
-        forward = topic.inbound
-        if forward is not None and topic.config.durability != "ephemeral":
-            while self._derive(topic, forward, ANYWHERE, ANYWHERE, fitting=topic.config.discard == "reject"):
-                pass
+    def _copy_rest(self, topic: Topic, reached: dict[int, tuple[int, int]] | None) -> None:
+        """Copy what no frame places, as far as the topic takes it."""
+        forward, rejects = topic.inbound, topic.config.discard == "reject"
+        if forward is None or topic.config.durability == "ephemeral":
+            return
+        if rejects and reached is not None:
+            # How much room there was then cannot be told: later deletes may be on the disk already.
+            self._reach(topic, *reached.get(topic.id, (0, -1)), final=False)
+            return
+        copied = True
+        while copied:
+            if rejects:
+                topic.expire(self._engine.clock.now_ms())
+            copied = self._derive(topic, forward, ANYWHERE, ANYWHERE, fitting=rejects)
 
     def _drain(self, topic: Topic, final: bool) -> None:
         waiting = self._waiting.get(topic)
@@ -258,7 +273,7 @@ class Derivation:
             return
         kind, payload = event.kind, event.payload
         if topic.outbound is not None and kind in _DESTRUCTIVE:
-            self._hold(topic, extras.decode_delete(payload.extra) if kind == frames.DELETE and payload.extra else None)
+            self._hold(topic, _deleted(event))
         if kind == frames.ROUTER_PUT:
             self._engine.routers.restore_put(topic, router_event.decode_put(payload))
         elif kind == frames.ROUTER_DROP:
@@ -277,11 +292,13 @@ class Derivation:
                 if topic.log.is_live(first_seq + i) and first_seq + i not in queue.leases:
                     queue.delay(first_seq + i, due_ms)
 
-    def _hold(self, topic: Topic, extra: extras.DeleteExtra | None) -> None:
+    def _hold(self, topic: Topic, deleted: tuple[frames.Delete, dict[int, int]] | None) -> None:
         assert topic.outbound is not None
-        lagging = {} if extra is None else dict(extra.lagging)
         for forward in topic.outbound.forwards:
-            upto = lagging.get(forward.dest.id, topic.log.head)
+            upto = topic.log.head
+            if deleted is not None and forward.dest.id in deleted[1]:
+                upto = deleted[1][forward.dest.id]
+                forward.let_go(upto, deleted[0])
             self._patiently(lambda forward=forward, upto=upto: forward.hold(upto), topic)  # type: ignore[misc]
 
     def _move(self, topic: Topic, moved: Moved) -> None:
@@ -325,6 +342,17 @@ class Derivation:
                 run_inline([miss.job])
             except Corrupt as corrupt:
                 topic.lose(corrupt)
+
+
+def _deleted(event: Control) -> tuple[frames.Delete, dict[int, int]] | None:
+    """What a frame deletes, and the cursors of the routers that had not seen all of it, by destination."""
+    if event.kind == frames.DELETE:
+        delete: frames.Delete = event.payload
+        return delete, dict(extras.decode_delete(delete.extra).lagging) if delete.extra else {}
+    if event.kind == frames.DEAD_LETTER:
+        buried = lease_event.decode_buried(event.payload)
+        return frames.Delete(0, [(seq, seq) for seq in buried.seqs], 0), dict(buried.lagging)
+    return None
 
 
 def _place(topic: Topic, event: Appended | Control) -> tuple[int, int]:

@@ -33,7 +33,7 @@ import msgspec
 
 from topics.engine import ceiling as ceilings
 from topics.engine import router_event
-from topics.engine.copying import STAMP, Copies, HopRun, Run, copy, take_over, whole
+from topics.engine.copying import STAMP, Copies, HopRun, Run, copy, room_for, take_over, whole
 from topics.engine.derive import derive
 from topics.engine.router import EXACTLY_ONCE, Router
 from topics.engine.router_event import ForwardImage, Moved
@@ -347,13 +347,12 @@ class Forward:
             bytes_ = config.cap_bytes - dest.log.bytes - dest.pending_bytes
         if quota:
             bytes_ = min(bytes_, quota - engine.totals.bytes - engine.totals.pending_bytes)
-        copies = max(1, len(self.routers))
         fitting: list[Run] = []
         for block, a, b in runs:
             i = a
             while i < b:
-                size = copies * block.size_bytes(i, i + 1)
-                if records < copies or bytes_ < size:
+                copies, size = room_for(block, i, self.routers)
+                if copies and (records < copies or bytes_ < size):
                     break
                 records -= copies
                 bytes_ -= size
@@ -422,6 +421,18 @@ class Forward:
         if upto > max(self.held_head, self.cursor):
             self.held.extend(list(self._runs_behind(max(self.held_head, self.cursor), upto)))
             self.held_head = upto
+
+    def let_go(self, cursor: int, delete: frames.Delete) -> None:
+        """Hold no longer what a delete took behind `cursor`: it was never copied."""
+
+        def kept(block: Block, a: int, b: int) -> Iterator[Run]:
+            for i in range(a, b):
+                seq = block.first_seq + i
+                gone = seq < delete.before_seq or any(first <= seq <= last for first, last in delete.ranges)
+                if seq <= cursor or not gone:
+                    yield block, i, i + 1
+
+        self.held = deque(run for held in self.held for run in kept(*held))
 
     def _runs_behind(self, cursor: int, upto: int) -> Iterator[Run]:
         log = self.source.log

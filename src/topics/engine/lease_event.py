@@ -61,7 +61,7 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     """DEAD_LETTER: the jobs `seqs` left the queue for the topic `dest_id`; `block` is the Block of their copies there.
 
     `total` is the queue's `dead_lettered` behind this move. `position` is that of the router into the destination at
-    this moment, -1 without one.
+    this moment, -1 without one. `lagging` are routers out of the queue, as those of a delete.
     """
 
     seqs: Seqs
@@ -69,6 +69,7 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     block: bytes
     total: int
     position: int = -1
+    lagging: list[tuple[int, int]] = []
 
 
 encode = msgspec.msgpack.Encoder().encode

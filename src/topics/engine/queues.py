@@ -15,14 +15,12 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.engine import ceiling as ceilings
-from topics.engine import lease_event, room
+from topics.engine import lease_event
 from topics.engine.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
 from topics.engine.config import clamp_lease_ms
-from topics.engine.dead_letter import copies, letters_of, size_bytes
-from topics.engine.derive import append, derive
+from topics.engine.dead_letter import DeadLetters
 from topics.engine.lease import LAPSED, Lease, lease_number
-from topics.engine.lease_event import Acked, Buried, Claimed, Event, Extended, Released
+from topics.engine.lease_event import Acked, Claimed, Event, Extended, Released
 from topics.engine.line import Line
 from topics.engine.queue import Queue
 from topics.engine.queue_requests import (
@@ -37,8 +35,8 @@ from topics.engine.queue_requests import (
     NackJobs,
     QueueState,
 )
-from topics.engine.removal import position, remove
-from topics.engine.ticket import Receipt, Ticket
+from topics.engine.removal import remove
+from topics.engine.ticket import Receipt
 from topics.engine.worker import Worker
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.storage import frame as frames
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
     from topics.engine.engine import Engine, OnReceipt
     from topics.engine.queue import Candidate
     from topics.engine.topic import Topic
-    from topics.storage.block import Block
 
 LEASE_ID_SHIFT: Final = 20
 
@@ -63,8 +60,7 @@ class Queues:
         self._dirty: dict[Topic, None] = {}
         self._due: list[tuple[int, int, Topic]] = []
         self._serial = 0
-        # Queues with dead letters on their way, and the last of these.
-        self._moving: dict[Topic, Receipt] = {}
+        self.dead_letters = DeadLetters(engine)
         # Ids rise over restarts too, because time does: a token from before never fits a lease of today.
         self._last_id = engine.clock.now_ms() << LEASE_ID_SHIFT
         engine.restorers[frames.LEASE] = self._restore_event
@@ -288,7 +284,8 @@ class Queues:
                     claimer.fail(error)
         queue.prune_free()
         # Who is told that a job was moved finds it where it went.
-        moved = self._moving.get(topic) if self._moving else None
+        moving = self.dead_letters.moving
+        moved = moving.get(topic) if moving else None
         for claimer, hand, receipt in served:
             if moved is None and receipt is None:
                 claimer.deliver(hand, queue.ready)
@@ -302,7 +299,7 @@ class Queues:
         if not max_deliveries or topic.config.dead_letter is None or not queue.free:
             return queue.choose(wanted)[0]
         jobs, dead = queue.choose(wanted, lambda lease: lease.deliveries >= max_deliveries)
-        if dead and not self._bury(topic, queue, dead, now):
+        if dead and not self.dead_letters.bury(topic, queue, dead, now):
             # There is no way to the dead-letter topic: it may not be created, so the jobs go on being delivered.
             return queue.choose(wanted)[0]
         return jobs
@@ -345,73 +342,6 @@ class Queues:
         frame = frames.encode(frames.LEASE, engine.store.next_lsn(), topic.id, lease_event.encode(event))
         engine.store.shard_of(topic.id).submit(frame, receipt is not None, receipt)
         engine.wake()
-
-    # Dead letters
-
-    def _bury(self, topic: Topic, queue: Queue, jobs: list[Candidate], now: int) -> bool:
-        """Move jobs to the dead-letter topic; False where there is none and none may be made.
-
-        Where it is full and refuses, the jobs stay where they are and are delivered to nobody.
-        """
-        engine = self._engine
-        letters = letters_of(jobs)
-        dest = self._dead_letter_topic(topic)
-        if dest is None:
-            return False
-        engine.catch_up(dest)
-        try:
-            room.check_topic(dest, len(letters), size_bytes(letters), now)
-        except TopicsError:
-            return True
-        if topic.outbound is not None:
-            topic.outbound.catch_up()
-        if topic.inbound is not None:
-            topic.inbound.mark()
-        seqs = [letter.seq for letter in letters]
-        total = queue.dead_lettered + len(letters)
-        block = copies(topic.name, letters, dest.id, dest.next_seq, max(now, dest.last_ts))
-        if topic.config.durability == "ephemeral":
-            # What the queue forgets in a restart, its dead letters need not: they are what their own topic makes them.
-            append(engine, dest, block)
-        else:
-            self._log_letters(topic, dest, block, Buried(seqs, dest.id, block.raw, total, position(dest)))
-        topic.log.delete_seqs(seqs)
-        queue.forget(seqs)
-        queue.dead_lettered = total
-        dest.letters = True
-        engine.routers.link(topic, dest)
-        return True
-
-    def _log_letters(self, topic: Topic, dest: Topic, block: Block, buried: Buried) -> None:
-        """Log a move and show the letters behind its frame: where either class is `fsync`, once that is synced."""
-        engine = self._engine
-        behind = ceilings.over(engine, dest, block.last_seq) if dest.config.durability == "disk" else []
-        frame = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, lease_event.encode(buried))
-        gated = "fsync" in (topic.config.durability, dest.config.durability)
-        logged, moved = Receipt(None, None, None), Receipt(None, None, None)
-        engine.submit(topic, frame, gated, logged)
-        self._moving[topic] = moved
-
-        def shown(ticket: Ticket) -> None:
-            if self._moving.get(topic) is moved:
-                del self._moving[topic]
-            if ticket.error is None:
-                moved.commit(ticket.write_ns, ticket.sync_ns)
-            else:
-                moved.fail(ticket.error)
-
-        derive(dest, block, shown, [*behind, logged])
-
-    def _dead_letter_topic(self, topic: Topic) -> Topic | None:
-        name = topic.config.dead_letter
-        assert name is not None
-        dest = self._engine.topics.get(name)
-        if dest is None and topic.config.auto_create:
-            try:
-                dest = self._engine.create_default(name)
-            except TopicsError:
-                return None
-        return dest
 
     # Completing
 

@@ -456,6 +456,11 @@ class Routers:
 
     # Restart
 
+    def reached(self) -> list[tuple[int, int, int]]:
+        """How far each destination is that takes copies only while it has room: (topic id, next seq, source seq)."""
+        dests = [topic for topic in self._engine.topics.values() if topic.config.discard == "reject"]
+        return [(topic.id, topic.next_seq, topic.inbound.cursor) for topic in dests if topic.inbound is not None]
+
     def resume(self) -> None:
         """Before anybody is served: let every destination lose what its source has lost, sources first."""
         for topic in self.in_order(list(self._engine.topics.values())):

@@ -85,8 +85,9 @@ class Upkeep:
         """
         store, routers = self._store, self._engine.routers
         if ranges or routers.derived:
+            lost = frames.Lost(ranges, routers.reached())
             for _ in range(2):
-                store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, frames.Lost(ranges)), True)
+                store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, lost), True)
         routers.resume()
         store.settle()
 

@@ -138,9 +138,14 @@ class Ceiling(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Lost(msgspec.Struct, array_like=True, frozen=True):
-    """LOST: what a start after a loss of power gave up: (topic id, first seq, last seq) of each topic, all in one."""
+    """LOST: a start has settled everything before it, and given these up: (topic id, first seq, last seq).
+
+    `reached` are the places to which it brought topics that take copies only while they have room: (topic id, next seq,
+    source seq).
+    """
 
     ranges: list[tuple[int, int, int]]
+    reached: list[tuple[int, int, int]] = []
 
 
 PAYLOADS: Final[dict[int, type[msgspec.Struct]]] = {
