@@ -9,7 +9,7 @@ import pytest
 
 from tests.connection import Client, Reply, request
 from tests.loop import ManualLoop
-from topics.engine import Engine
+from topics.engine import ConfigPatch, Engine, Write
 from topics.server.admission import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX
 from topics.server.app import READY, App
 from topics.server.auth import Keys
@@ -157,3 +157,62 @@ def test_governor_measures_how_late_it_is(world: World) -> None:
     world.loop.advance(8_000, step_ms=100)
     assert world.governor.pressure.level == 0
     world.governor.stop()
+
+
+def claim(world: World) -> Client:
+    client = Client(world.app)
+    body = json.dumps({"node": "w"}).encode()
+    client.send(request("POST", "/v0/topics/q/claim", body, "Content-Type: application/json"))
+    world.loop.settle()
+    return client
+
+
+def test_claim_waits_under_pressure_and_is_then_429(world: World) -> None:
+    """API §10.2: `429 throttled`, and `throttle_wait_ms` in its performance."""
+    world.engine.put_topic("q", ConfigPatch(type="queue"))
+    world.engine.write("q", Write.of([1]))
+    world.overload()
+    client = claim(world)
+    assert client.replies() == []
+    world.loop.advance(WAIT_MS_MAX + 50)
+    reply, body = only(client)
+    assert reply.status == 429
+    assert body["error"]["detail"]["retry_after_ms"] >= 250
+    client = claim(world)
+    world.loop.advance(50)
+    world.calm()
+    world.loop.advance(50)
+    reply, body = only(client)
+    assert (reply.status, body["count"]) == (200, 1)
+    assert body["performance"]["throttle_wait_ms"] >= 50
+
+
+def test_claim_whose_client_goes_away_under_pressure_leases_nothing(world: World) -> None:
+    """API §10.2: no job is leased to nobody."""
+    world.engine.put_topic("q", ConfigPatch(type="queue"))
+    world.engine.write("q", Write.of([1]))
+    world.overload()
+    client = claim(world)
+    client.lose()
+    world.calm()
+    world.loop.advance(100)
+    state = world.engine.state("q").queue
+    assert (state.ready, state.in_flight) == (1, 0)  # type: ignore[union-attr]
+
+
+def test_work_stream_is_refused_under_pressure_and_acks_are_not(world: World) -> None:
+    """API §10.8: `429 throttled` at establishment; API §10.4 names none for an ack."""
+    world.engine.put_topic("q", ConfigPatch(type="queue"))
+    world.engine.write("q", Write.of([1]))
+    claim(world)
+    world.overload()
+    client = Client(world.app)
+    client.send(request("GET", "/v0/topics/q/work?node=w", b"", "Accept: text/event-stream"))
+    world.loop.settle()
+    assert only(client)[0].status == 429
+    client = Client(world.app)
+    body = json.dumps({"node": "w", "seqs": [1]}).encode()
+    client.send(request("POST", "/v0/topics/q/ack", body, "Content-Type: application/json"))
+    world.loop.settle()
+    reply, answer = only(client)
+    assert (reply.status, answer["acked"]) == (200, 1)

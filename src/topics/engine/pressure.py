@@ -6,7 +6,7 @@
 | 1 | pushes: records of a topic gather for a moment and leave in larger frames |
 | 2 | commits: the frames of several loop turns share one write |
 | 3 | topics of negative priority: their pushes wait until ageing lifts them |
-| 4 | writers: a write waits, then gets 429 with `retry_after_ms`, unless it opted out |
+| 4 | writers and claimers: a write or claim waits, then gets 429 with `retry_after_ms`, unless it opted out |
 
 Latency gives way, never correctness: no level drops, reorders or hides a record.
 

@@ -1,17 +1,20 @@
-"""Admission: where a write waits when the server is under pressure, and is refused when waiting does not help.
+"""Admission: where writes and claims wait when the server is under pressure, and are refused when that does not help.
 
 In calm times a write goes straight to the engine. At the last rung of the ladder, or where the storage's queue is
 full, it is parked: it goes on as soon as there is room again, and says so in `throttle_wait_ms`; after `WAIT_MS_MAX` it
 is answered 429 with `retry_after_ms`. A write with `disable_backpressure` is not held back by pressure at all, and
 where the storage itself is full it waits as long as `OPTED_OUT_WAIT_MS_MAX`, trading latency for not failing. At most
 `PARKED_MAX` writes wait; one more is refused at once. Parked writes keep their order.
+
+A claim hands out work, so under pressure it waits with the writes (API §10.2). What ends work, an ack, nack or extend,
+is never held back: it takes load off.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from topics.errors import Throttled, TopicsError
 from topics.storage.wal import QueueFull
@@ -38,17 +41,20 @@ class Writer(Protocol):
 
 
 class _Parked:
-    """A write that waits."""
+    """A request that waits. `run` is None once nobody waits for it any more."""
 
-    __slots__ = ("deadline_ns", "name", "on_done", "since_ns", "write", "writer")
+    __slots__ = ("deadline_ns", "opted_out", "run", "since_ns", "writer")
 
-    def __init__(self, name: str, write: Write, on_done: OnDone, writer: Writer, since_ns: int, wait_ms: int) -> None:
-        self.name = name
-        self.write = write
-        self.on_done = on_done
+    def __init__(self, run: Callable[[], None], writer: Writer, opted_out: bool, since_ns: int) -> None:
+        self.run: Callable[[], None] | None = run
         self.writer = writer
+        self.opted_out = opted_out
         self.since_ns = since_ns
-        self.deadline_ns = since_ns + wait_ms * 1_000_000
+        self.deadline_ns = since_ns + (OPTED_OUT_WAIT_MS_MAX if opted_out else WAIT_MS_MAX) * 1_000_000
+
+    def leave(self) -> None:
+        """Whoever waited is gone."""
+        self.run = None
 
 
 class Admission:
@@ -81,25 +87,39 @@ class Admission:
                 pass
             else:
                 return
+        self._park(lambda: self._engine.write(name, write, on_done, writer), writer, write.disable_backpressure)
+
+    def park_claim(self, run: Callable[[], None], writer: Writer) -> Callable[[], None]:
+        """Have a claim wait, as `shut` asks; what to call where the client goes away meanwhile. Raises as `write`."""
+        return self._park(run, writer, opted_out=False).leave
+
+    def refuse_if_shut(self) -> None:
+        """Raise where there is no use in waiting: a stream of jobs is opened again later."""
+        if self.shut:
+            raise self._refusal()
+
+    def _park(self, run: Callable[[], Any], writer: Writer, opted_out: bool) -> _Parked:
         if len(self._parked) >= PARKED_MAX:
             raise self._refusal()
-        wait_ms = OPTED_OUT_WAIT_MS_MAX if write.disable_backpressure else WAIT_MS_MAX
-        now_ns = self._engine.clock.elapsed_ns()
-        self._parked.append(_Parked(name, write, on_done, writer, now_ns, wait_ms))
+        parked = _Parked(run, writer, opted_out, self._engine.clock.elapsed_ns())
+        self._parked.append(parked)
         self._on_parked()
+        return parked
 
     def pump(self) -> None:
-        """Let parked writes go on as far as there is room, and refuse those that have waited long enough."""
+        """Let what is parked go on as far as there is room, and refuse what has waited long enough."""
         now_ns = self._engine.clock.elapsed_ns()
         full = False
         kept: deque[_Parked] = deque()
         parked, self._parked = self._parked, kept
         for each in parked:
             writer = each.writer
-            if not full and not (self.shut and not each.write.disable_backpressure):
+            if each.run is None:
+                continue
+            if not full and (each.opted_out or not self.shut):
                 writer.throttled_ns = now_ns - each.since_ns
                 try:
-                    self._engine.write(each.name, each.write, each.on_done, writer)
+                    each.run()
                     continue
                 except QueueFull:
                     full = True
@@ -113,6 +133,6 @@ class Admission:
 
     def _refusal(self) -> Throttled:
         return Throttled(
-            "the server is under pressure; retry later, or set disable_backpressure to wait instead",
+            "the server is under pressure; retry later, or let a write wait with disable_backpressure",
             retry_after_ms=self._pressure.retry_after_ms,
         )

@@ -107,8 +107,8 @@ class App:
         self.probes = Probes(self)
         self.blocks = Blocks(engine)
         self.routers = RouterHandlers(engine)
-        self.queues = QueueHandlers(engine)
-        self.work = Work(engine, self.delivery, self.limits, loop)
+        self.queues = QueueHandlers(engine, self.governor.admission, self._again)
+        self.work = Work(engine, self.delivery, self.governor.admission, self.limits, loop)
 
     def resolve(self, head: Head) -> Route:
         """The route of a head, or the error that answers it."""

@@ -18,10 +18,13 @@ from topics.server.handlers import answer_receipt
 from topics.server.reply import GZIP_FLOOR_BYTES, prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from topics.engine import Engine
     from topics.engine.claim import Claim
     from topics.engine.queue_requests import AckedJobs
     from topics.engine.ticket import Receipt
+    from topics.server.admission import Admission
     from topics.server.app import Route
     from topics.server.exchange import Exchange
 
@@ -41,12 +44,18 @@ _CLAIMED_TAIL: Final = b'],"count":%d,"ready":%d,"performance":{"server_total_ms
 class QueueHandlers:
     """Answers the routes of queues."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, admission: Admission, again: Callable[[Exchange], None]) -> None:
+        """`again` handles an exchange from the start."""
         self._engine = engine
         self._queues = engine.queues
+        self._admission = admission
+        self._again = again
 
     def claim(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/claim`."""
+        if self._admission.shut:
+            exchange.on_disconnect = self._admission.park_claim(lambda: self._again(exchange), exchange)
+            return
         name = exchange.head.route.name
         claim = self._queues.claim(name, _claim(exchange.body), _claimed, exchange)
         if not claim.done:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.claim import Hand
     from topics.engine.topic import Topic
+    from topics.server.admission import Admission
     from topics.server.app import Route
     from topics.server.delivery import Delivery
     from topics.server.exchange import Exchange
@@ -36,10 +37,18 @@ JOB: Final = b"job"
 class Work:
     """Answers the route of work streams."""
 
-    def __init__(self, engine: Engine, delivery: Delivery, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        delivery: Delivery,
+        admission: Admission,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self.engine = engine
         self.delivery = delivery
         self.loop = loop
+        self._admission = admission
         self._limits = limits
 
     def open_work(self, exchange: Exchange) -> None:
@@ -57,6 +66,7 @@ class Work:
         if exchange.head.method == "HEAD":
             exchange.respond(200, b"", b"text/event-stream; charset=utf-8")
             return
+        self._admission.refuse_if_shut()
         slots = self._limits.take_stream(route.principal)
         stream = exchange.stream(200, HEADERS)
         if stream.closed:
