@@ -105,7 +105,7 @@ class App:
         self.watch = Watch(engine, self.delivery, self.limits, settings)
         self.websockets = WebSockets(engine, self.delivery, self.governor.admission, settings, loop, self.limits)
         self.probes = Probes(self)
-        self.blocks = Blocks(engine)
+        self.blocks = Blocks(engine, loop, self._attempt)
         self.routers = RouterHandlers(engine)
         self.queues = QueueHandlers(engine, self.governor.admission, self._again)
         self.work = Work(engine, self.delivery, self.governor.admission, self.limits, loop)
@@ -172,14 +172,17 @@ class App:
         try:
             route.handle(exchange)
         except Miss as miss:
-            self.run_then(miss.job, lambda: self._again(exchange))
+            self.run_then(miss.job, lambda: self._attempt(exchange, route.handle))
 
-    def _again(self, exchange: Exchange) -> None:
-        """What a request needed was read from the disk: handle it from the start, as nothing was changed by it."""
+    def _attempt(self, exchange: Exchange, handle: Callable[[Exchange], None]) -> None:
+        """Answer outside of `handle`, whatever happens.
+
+        Once what a request needed is read from the disk, it is handled from the start, as nothing was changed by it.
+        """
         try:
-            exchange.head.route.handle(exchange)
+            handle(exchange)
         except Miss as miss:
-            self.run_then(miss.job, lambda: self._again(exchange))
+            self.run_then(miss.job, lambda: self._attempt(exchange, handle))
         except TopicsError as error:
             exchange.fail(error)
         except Exception:

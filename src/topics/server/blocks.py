@@ -14,6 +14,9 @@ The header says the same as the end of a diff: `next_from_seq`, the floors and a
 must see before the Blocks. As in a diff, an answer ends before the next lost range, so that its tombstone comes first
 in the next one. Blocks are whole: the first may begin at or below the cursor, and the last may end behind `to_seq`.
 
+An answer keeps the loop busy for as long as a hundred small requests do. So scans take turns: one answer per turn of
+the loop, behind everything else that the turn has to do, however many scans there are.
+
 What a reader may not see leaves the server neither as a record nor as bytes: records that were deleted, evicted or have
 expired are flagged 0xD5 and their text is blanked. Small Blocks are merged, so that the cost of a scan does not depend
 on how the records were written.
@@ -21,7 +24,9 @@ on how the records were written.
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -65,8 +70,16 @@ T = TypeVar("T")
 class Blocks:
     """Answers the routes that a scan uses."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        attempt: Callable[[Exchange, Callable[[Exchange], None]], None],
+    ) -> None:
         self._engine = engine
+        self._loop = loop
+        self._attempt = attempt
+        self._waiting: deque[Exchange] = deque()
 
     def plan(self, exchange: Exchange) -> None:
         """`GET /v0/topics/:topic/plan`."""
@@ -74,6 +87,17 @@ class Blocks:
 
     def blocks(self, exchange: Exchange) -> None:
         """`GET /v0/topics/:topic/blocks`."""
+        if not self._waiting:
+            self._loop.call_soon(self._next)
+        self._waiting.append(exchange)
+
+    def _next(self) -> None:
+        exchange = self._waiting.popleft()
+        if self._waiting:
+            self._loop.call_soon(self._next)
+        self._attempt(exchange, self._answer)
+
+    def _answer(self, exchange: Exchange) -> None:
         said, chunks = self._readable(exchange, _blocks)
         header = _encode({**said, "performance": {"server_total_ms": exchange.elapsed_ms}})
         body = (_LEAD.pack(MAGIC, len(header)), header, *chunks)
