@@ -172,7 +172,10 @@ class App:
         try:
             route.handle(exchange)
         except Miss as miss:
-            self.run_then(miss.job, lambda: self._attempt(exchange, route.handle))
+            self.run_then(miss.job, lambda: self._again(exchange))
+
+    def _again(self, exchange: Exchange) -> None:
+        self._attempt(exchange, exchange.head.route.handle)
 
     def _attempt(self, exchange: Exchange, handle: Callable[[Exchange], None]) -> None:
         """Answer outside of `handle`, whatever happens.
