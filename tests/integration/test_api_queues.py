@@ -361,3 +361,16 @@ def test_queue_survives_a_kill_with_its_leases_and_dead_letters(
     assert (api.state(name)["queue"], api.seqs(name), api.read("dlq")["records"]) == before
     assert act(api, name, "ack", node="w", seqs=[1, 4]).ok(200)["acked"] == 1
     assert seqs(claim(api, name, "v", max=10)) == [9, 10]
+
+
+def test_dead_letters_stay_inside_the_prefixes_of_the_key(start_api: StartApi) -> None:
+    """API §12: a scoped key cannot "route data into a topic outside its allowlist", by a queue either."""
+    api = start_api(key="full", api_keys="full,tenant-key::t:")
+    tenant = api.with_key("tenant-key")
+    config = {"type": "queue", "dead_letter": "other"}
+    tenant.call("PUT", "/v0/topics/t:q", config).refused(403, "forbidden")
+    body = {"records": [{"data": 1}], "config": config}
+    tenant.call("POST", "/v0/topics/t:q", body).refused(403, "forbidden")
+    tenant.call("PUT", "/v0/topics/t:q", {**config, "dead_letter": "t:d"}).ok(201)
+    tenant.call("PUT", "/v0/topics/t:q", {"dead_letter": None}).ok(200)
+    api.call("PUT", "/v0/topics/t:q", {"dead_letter": "other"}).ok(200)

@@ -26,10 +26,14 @@ import hmac
 import ipaddress
 import re
 from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
 
 from topics.errors import Forbidden, Unauthorized
 from topics.names import printable_name
 from topics.settings import KEYS_VARIABLE, BadSettings, Settings
+
+if TYPE_CHECKING:
+    from topics.engine.config import ConfigPatch
 
 READ = 1
 WRITE = 2
@@ -86,6 +90,11 @@ class Principal:
         if self.prefixes and not name.startswith(self.prefixes):
             shown = printable_name(name)
             raise Forbidden(f'the key may not touch "{shown}": the name is outside its prefixes', name=shown)
+
+    def require_config(self, config: ConfigPatch | None) -> None:
+        """Raise `Forbidden` where a config would move jobs into a topic that the key may not touch."""
+        if self.prefixes and config is not None and isinstance(config.dead_letter, str):
+            self.require_name(config.dead_letter)
 
 
 class Keys:

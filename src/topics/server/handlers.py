@@ -57,6 +57,7 @@ class Handlers:
     def put_topic(self, exchange: Exchange) -> None:
         """`PUT /v0/topics/:topic`."""
         patch = bodies.config(exchange.body)
+        exchange.head.route.principal.require_config(patch)
         self.engine.put_topic(exchange.head.route.name, patch, self._put, exchange)
 
     def _put(self, receipt: Receipt) -> None:
@@ -95,6 +96,8 @@ class Handlers:
         """`POST /v0/topics/:topic`."""
         route: Route = exchange.head.route
         write = bodies.write(exchange.body)
+        if write.config is not None:
+            route.principal.require_config(write.config)
         if write.idempotency_key is None:
             write.idempotency_key = route.idempotency_key
         self.admission.write(route.name, write, self._written, exchange)

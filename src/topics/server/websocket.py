@@ -321,6 +321,7 @@ class WebSocket(Subscriber):
         principal.require_scopes(WRITE | ADMIN if command.config is not None else WRITE)
         check_topic_name(command.topic)
         principal.require_name(command.topic)
+        principal.require_config(command.config)
         self._publishing += 1
         try:
             self._admission.write(command.topic, command, _published, Publishing(self, command))
