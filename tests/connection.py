@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any
 
 from topics.errors import MethodNotAllowed, NotFound, Throttled, TopicsError, Unauthorized
@@ -114,14 +115,35 @@ class FakeTransport(asyncio.Transport):
         return ("127.0.0.1", 5) if name == "peername" else default
 
 
+class LateLoop:
+    """An event loop that calls back when told to: everything else may happen before."""
+
+    def __init__(self) -> None:
+        self._soon: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self._soon.append(call)
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Never: tests sweep by hand."""
+
+    def turn(self) -> None:
+        soon, self._soon = self._soon, []
+        for call in soon:
+            call()
+
+
 class Client:
-    """The other end of one connection that has no socket in between."""
+    """The other end of one connection that has no socket in between. The loop turns when the client looks."""
 
     def __init__(self, app: Any = None, *, connections: Connections | None = None, **limits: int) -> None:
         self.app = app or PathApp()
         if connections is None:
             connections = Connections(self.app, ConnectionLimits(**limits))
-            connections.sweep(0.0)
+            connections.start(LateLoop())  # type: ignore[arg-type]
         self.connections = connections
         self.transport = FakeTransport()
         self.connection: Connection = connections()
@@ -145,6 +167,7 @@ class Client:
 
     def received(self) -> bytes:
         """What was sent since the last call."""
+        self._turn()
         sent = self.transport.sent[self._seen :]
         self._seen = len(self.transport.sent)
         return sent
@@ -156,7 +179,13 @@ class Client:
     @property
     def ended(self) -> bool:
         """Whether the server has closed its sending side or the whole connection."""
+        self._turn()
         return self.transport.closing or self.transport.eof_sent
+
+    def _turn(self) -> None:
+        loop = self.connections._loop
+        if isinstance(loop, LateLoop):
+            loop.turn()
 
 
 class Reply:

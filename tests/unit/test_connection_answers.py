@@ -511,3 +511,32 @@ def test_pipelined_answers_go_out_together_and_are_bounded() -> None:
     client.send(request("GET", "/large?60000") * 10)
     assert max(client.transport.writes) < 200_000
     assert len(client.replies()) == 60
+
+
+def test_answer_that_waits_for_its_turn_goes_out_before_the_connection_ends() -> None:
+    """API §0.1: a request that was taken is answered, whether the client stops sending or the server closes first."""
+    client = Client()
+    client.send(request("POST", "/a", b"1"), request("POST", "/a", b"2"))
+    assert [reply.body for reply in client.replies()] == [b"POST /a 1", b"POST /a 2"]
+    client.send(request("POST", "/a", b"3"))
+    client.send_eof()
+    assert [reply.body for reply in client.replies()] == [b"POST /a 3"]
+    client = Client()
+    client.send(request("POST", "/a", b"1"), request("POST", "/a", b"2"))
+    client.connections.close_idle()
+    assert [reply.body for reply in client.replies()] == [b"POST /a 1", b"POST /a 2"]
+    assert client.ended
+
+
+def test_answers_of_one_turn_go_out_together_and_a_lost_connection_gets_none() -> None:
+    """Architecture, "Life of a write": what many connections asked is answered behind the last of them."""
+    connections = Client().connections
+    clients = [Client(connections.app, connections=connections) for _ in range(3)]
+    for client in clients:
+        client.send(request("POST", "/a", b"1"))
+        client.received()
+    for client in clients:
+        client.send(request("POST", "/a", b"2"))
+        assert not client.transport.sent.endswith(b"2")
+    clients[1].lose()
+    assert [len(client.replies()) for client in clients] == [1, 0, 1]

@@ -18,6 +18,9 @@ Rules:
 4. A request that asks to leave HTTP is dispatched when everything before it is answered, and nothing behind it is
    parsed until it is answered itself.
 5. There are no timers here, only deadlines that `Connections.sweep` looks at.
+6. An answer that is there at once is owed until the end of the loop's turn, and sent with those to all other requests
+   of the turn. Sent one by one between reads, each would wake a client that has gone to sleep again meanwhile, and the
+   waking is most of what a `write` costs. Nothing else happens on a connection before what it owes is sent.
 """
 
 from __future__ import annotations
@@ -63,15 +66,17 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_app", "_barrier", "_eof", "_gathered", "_gathered_bytes", "_gathering", "_head", "_head_bytes", "_held",
         "_held_bytes", "_intake", "_known", "_limits", "_linger_left", "_lost", "_message_bytes", "_message_deadline",
-        "_reading_paused", "_ready", "_refused", "_renewals", "_repeats", "_stream", "_taking", "_unsent_mark",
-        "_upgraded", "connections", "current", "queue", "read_deadline", "transport", "waiting", "write",
-        "write_deadline", "write_paused",
+        "_owing", "_reading_paused", "_ready", "_refused", "_renewals", "_repeats", "_stream", "_taking",
+        "_unsent_mark", "_upgraded", "answer", "connections", "current", "queue", "read_deadline", "transport",
+        "waiting", "write", "write_deadline", "write_paused",
     )  # fmt: skip
 
     connections: Connections
     transport: asyncio.Transport
     write: Callable[[bytes], None]
     """The transport's `write`. Only the exchange whose turn it is may use it."""
+    answer: Callable[[bytes], None]
+    """How it sends an answer that is complete: `write`, now or with others."""
     current: Exchange | None
     queue: deque[Exchange]
     waiting: bool
@@ -86,7 +91,8 @@ class Connection(asyncio.Protocol):
         self.current = None
         self.queue = deque()
         self.waiting = False
-        self.write = _ignore
+        self.write = self.answer = _ignore
+        self._owing = False
         self.write_paused = False
         self.read_deadline = NEVER
         self.write_deadline = NEVER
@@ -127,7 +133,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client is connected; over `max_connections` it is told so and turned away."""
         self.transport = cast("asyncio.Transport", transport)
-        self.write = self.transport.write
+        self.write = self.answer = self.transport.write
         connections = self.connections
         if connections.add(self):
             self.read_deadline = connections.idle_deadline
@@ -143,6 +149,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
         head: Head | None = None
+        if self._owing:
+            self.connections.send_answers()
         if self._ready and self.current is None:
             if len(data) == self._message_bytes and data.startswith(self._head_bytes):
                 head = self._head
@@ -150,10 +158,12 @@ class Connection(asyncio.Protocol):
                 head = self._recall(data)
         if head is not None:
             self.current = exchange = Exchange(self, head, data[head.raw_bytes :], perf_counter_ns())
+            self.answer = self._owe
             try:
                 self._app.handle(exchange)
             except Exception as error:
                 self._failed(exchange, error)
+            self.answer = self.write
             # Where the answer is still to come, nothing is left to parse: `waiting` stays false, `expire` renews this.
             self.read_deadline = self.connections.idle_deadline
         elif self._intake.phase != DEAF:
@@ -163,6 +173,22 @@ class Connection(asyncio.Protocol):
             self._linger_left -= len(data)
             if self._linger_left < 0:
                 self.transport.abort()
+
+    def _owe(self, answer: bytes) -> None:
+        """Stands in for `write` while a request is handled that was alone in its read.
+
+        Its answer goes out with those to the others of this turn: who has many connections is woken once, not by each.
+        """
+        if self.connections.owe(self, answer):
+            self._owing = True
+        else:
+            self.write(answer)
+
+    def pay(self, answer: bytes) -> None:
+        """Send an answer that was owed."""
+        self._owing = False
+        if not self._lost:
+            self.write(answer)
 
     def _recall(self, data: bytes) -> Head | None:
         """The head of a complete message whose head came before, perhaps with another length; None if it is not one."""
@@ -186,6 +212,8 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends nothing more. It may still read, so what it has asked for is answered."""
+        if self._owing:
+            self.connections.send_answers()
         if self._stream is not None:
             self.transport.abort()
         if self._stream is not None or self._linger_left >= 0 or self._lost:
@@ -202,7 +230,7 @@ class Connection(asyncio.Protocol):
         """The connection is gone: everything outstanding is told, once."""
         self._lost = True
         self._silence()
-        self.write = _ignore
+        self.write = self.answer = _ignore
         self.read_deadline = self.write_deadline = NEVER
         self.connections.remove(self, refused=self._refused)
         if self._stream is not None:
@@ -301,6 +329,8 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once everything written is sent, or cannot be sent in time."""
+        if self._owing:
+            self.connections.send_answers()
         if not self._lost:
             self._silence()
             self._watch_writing()
@@ -370,7 +400,7 @@ class Connection(asyncio.Protocol):
                 break
             if intake.unread and not self._gathering:
                 self._gathering = True
-                self.write = self._gather
+                self.write = self.answer = self._gather
             exchange = self._dispatch(message)
             if message.head.upgrade is not None and not exchange.answered:
                 self._barrier = exchange
@@ -395,7 +425,7 @@ class Connection(asyncio.Protocol):
         self._gathering = False
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
         if not self._lost:
-            self.write = self.transport.write
+            self.write = self.answer = self.transport.write
             if gathered:
                 self.transport.write(b"".join(gathered))
 

@@ -81,6 +81,7 @@ class Connections:
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._emptied: asyncio.Future[None] | None = None
+        self._answers: list[tuple[Connection, bytes]] = []
 
     def __call__(self) -> Connection:
         """A protocol for one accepted connection."""
@@ -115,6 +116,21 @@ class Connections:
         overdue = [each for each in self.live if each.read_deadline <= now or each.write_deadline <= now]
         for connection in overdue:
             connection.expire(now)
+
+    def owe(self, connection: Connection, answer: bytes) -> bool:
+        """Have `connection` send this at the end of this turn of the loop; False if there is no loop to wait for."""
+        if self._loop is None:
+            return False
+        if not self._answers:
+            self._loop.call_soon(self.send_answers)
+        self._answers.append((connection, answer))
+        return True
+
+    def send_answers(self) -> None:
+        """Have every answer sent that is owed."""
+        answers, self._answers = self._answers, []
+        for connection, answer in answers:
+            connection.pay(answer)
 
     def after(self, timeout_ms: int) -> float:
         """The deadline `timeout_ms` from now, never early although `now` is as old as the last sweep."""

@@ -63,6 +63,7 @@ class Carrier(Protocol):
     queue: deque[Exchange]
     waiting: bool
     write: Callable[[bytes], None]
+    answer: Callable[[bytes], None]
 
     @property
     def peer(self) -> str:
@@ -181,7 +182,7 @@ class Exchange:
         connection = self.connection
         if connection.current is self and not connection.queue and not self.closes:
             connection.current = None
-            connection.write(response)
+            connection.answer(response)
             if connection.waiting:
                 connection.carry_on()
         else:

@@ -50,6 +50,7 @@ class Lane:
         "_sent",
         "_started_ns",
         "_unsent",
+        "answer",
         "current",
         "ending",
         "exchange",
@@ -65,6 +66,7 @@ class Lane:
     )
 
     write: Callable[[bytes], None]
+    answer: Callable[[bytes], None]
     receiving: bool
     """The request's body has not ended."""
     ending: bool
@@ -76,7 +78,7 @@ class Lane:
         self.current: Exchange | None = None
         self.queue: deque[Exchange] = deque()
         self.waiting = False
-        self.write = self._write
+        self.write = self.answer = self._write
         self.id = stream_id
         self.head: Head = UNREADABLE
         self.exchange: Exchange | None = None
