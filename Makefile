@@ -55,10 +55,11 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/conformance.py
 
-# Both are in `make test` as short slices.
+# All of these are in `make test` as short slices.
 crash-sweep: setup
 	TOPICS_SWEEP_SEEDS=800 $(BIN)/python -m pytest --timeout=0 tests/property/test_storage_crash.py
 	$(BIN)/python tools/crash_sweep.py $(ARGS)
+	$(BIN)/python tools/vandal.py
 
 soak: setup
 	$(BIN)/python tools/soak.py $(ARGS)

@@ -11,11 +11,12 @@ from topics.storage import block, frame, snapshot
 from topics.storage.block import Extent
 from topics.storage.disk import Disk
 from topics.storage.job import run_inline
-from topics.storage.recovery import SectionLoaded, Started, TopicLoaded
+from topics.storage.recovery import Started, TopicLoaded, TopicsNameless
 from topics.storage.replay import Appended, Control, Damaged
 from topics.storage.sealed import Corrupt, Miss
 from topics.storage.segment import Builder
 from topics.storage.segments import Segment
+from topics.storage.snapshot_reader import SectionLoaded
 from topics.storage.store import Store
 from topics.testing.clock import ManualClock
 from topics.testing.disk import FakeDisk
@@ -88,8 +89,13 @@ class Recovered:
             self._take(event.topic_id, event.block, loaded=False)
         elif isinstance(event, Control):
             self.controls.append(event)
-        else:
+        elif isinstance(event, Damaged):
             self.damaged.append(event)
+        else:
+            assert isinstance(event, TopicsNameless)
+            for topic_id, blocks in event.tails.items():
+                for found in blocks:
+                    self._take(topic_id, found, loaded=True)
 
     def _take(self, topic_id: int, found: block.Block, *, loaded: bool) -> None:
         assert block.topic_id_of(found) == topic_id

@@ -16,7 +16,7 @@ import pytest
 
 from topics.storage import frame, scan, snapshot, walfile
 from topics.storage.disk import RealDisk
-from topics.storage.recovery import read_used
+from topics.storage.used import read_used
 from topics.testing import ServerProcess
 
 # Writes of these many records each; the first forty records are sealed, and the next ones in the checkpoint.
@@ -165,3 +165,20 @@ def read(server: ServerProcess) -> tuple[dict[int, str], list[tuple[int, int]]]:
         cursor = got["next_from_seq"]
         if got["caught_up"]:
             return records, gaps
+
+
+def test_server_without_its_checkpoint_says_in_one_line_what_to_do(killed: Path, tmp_path: Path) -> None:
+    """Document 002: only the checkpoint has the names of sealed records; a start without it would lose them all."""
+    directory = tmp_path / "data"
+    shutil.copytree(killed, directory)
+    for path in (*directory.glob("wal/00000001-*"), *directory.glob("snapshots/*")):
+        path.unlink()
+    server = ServerProcess(data_dir=directory)
+    with pytest.raises(AssertionError):
+        server.start()
+    told = [line for line in server.log().splitlines() if "cannot use the data directory" in line]
+    assert len(told) == 1
+    assert "from a copy" in told[0]
+    assert "Traceback" not in server.log()
+    assert list(directory.glob("segments/*.data"))
+    server.close()

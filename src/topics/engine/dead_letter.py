@@ -8,6 +8,7 @@ meta and data, and says in its meta where it came from.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -96,13 +97,20 @@ class DeadLetters:
         return True
 
     def _log(self, topic: Topic, dest: Topic, block: Block, buried: Buried) -> None:
-        """Log a move and show the letters behind its frame: where either class is `fsync`, once that is synced."""
+        """Log a move and show the letters behind its frame: where either class is `fsync`, once that is synced.
+
+        It is logged twice: no single damaged place may take what stands nowhere else.
+        """
         engine = self._engine
         behind = ceilings.over(engine, dest, block.last_seq) if dest.config.durability == "disk" else []
-        frame = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, lease_event.encode(buried))
+        payload = lease_event.encode(buried)
+        frame = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, payload)
         gated = "fsync" in (topic.config.durability, dest.config.durability)
         logged, moved = Receipt(None, None, None), Receipt(None, None, None)
         engine.submit(topic, frame, gated, logged)
+        with contextlib.suppress(TopicsError):
+            again = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, payload)
+            engine.submit(topic, again, gated, None)
         self.moving[topic] = moved
 
         def shown(ticket: Ticket) -> None:

@@ -85,6 +85,10 @@ class Derivation:
         else:
             self._waiting[topic] = deque((event,))
 
+    def waits(self, topic: Topic) -> bool:
+        """Whether frames of a topic wait for their place."""
+        return topic in self._waiting
+
     def lose(self, topic: Topic, first_seq: int, n: int, lsn: int) -> bool:
         """Damage took records of a topic: True if that is seen to at its place between derived ones."""
         if topic.inbound is None and not topic.letters and topic not in self._waiting:
@@ -238,7 +242,18 @@ class Derivation:
         return True
 
     def _derive(self, topic: Topic, forward: Forward, room: int, upto: int, fitting: bool = False) -> bool:
-        """Copy the next source records, making at most `room` copies; whether there were any to look at."""
+        """Copy the next source records, making at most `room` copies; whether there were any to look at.
+
+        What the source has lost stands in the destination as so many lost seqs, so that what follows has its own again.
+        """
+        lost = forward.lost_next()
+        if lost is not None and forward.cursor < upto:
+            count, cursor = lost
+            first = topic.log.head + 1
+            topic.log.lose(first, first + min(room, count * len(forward.routers)) - 1, SOURCE_TRIM)
+            forward.move(min(cursor, upto))
+            self._progressed(topic)
+            return True
         records_max = max(1, min(room, SLICE_RECORDS) // max(1, len(forward.routers)))
         runs = self._patiently(lambda: forward.take(records_max, upto), forward.source)
         if fitting:

@@ -71,6 +71,7 @@ class Forward:
         "dest",
         "held",
         "held_head",
+        "held_lost",
         "hops",
         "keys",
         "retry_ms",
@@ -92,6 +93,8 @@ class Forward:
         self.retry_ms: int | None = None
         self.held: deque[Run] = deque()
         self.held_head = 0
+        # What was lost of the source by then, between the held records.
+        self.held_lost: deque[tuple[int, int]] = deque()
         # Where cycles are possible: how often each copy in the destination was forwarded.
         self.hops: list[HopRun] = []
         # Stamps of `exactly_once` that direct writes brought into the destination, with their seqs.
@@ -251,6 +254,8 @@ class Forward:
         held = self.held
         while held and held[0][0].first_seq + held[0][2] - 1 <= cursor:
             held.popleft()
+        while self.held_lost and self.held_lost[0][1] <= cursor:
+            self.held_lost.popleft()
 
     def take(self, records_max: int, upto: int) -> list[Run]:
         """The next runs for a restart: at most so many records, none behind the source seq `upto`."""
@@ -271,6 +276,7 @@ class Forward:
     def _runs(self, upto: int) -> Iterator[Run]:
         """The records behind the cursor up to `upto` that are live, or are held."""
         first = self.cursor + 1
+        upto = min(upto, self._end())
         for block, a, b in self.held:
             i = max(a, first - block.first_seq)
             j = min(b, upto + 1 - block.first_seq)
@@ -278,18 +284,20 @@ class Forward:
                 yield block, i, j
         log = self.source.log
         first = max(first, self.held_head + 1, log.start)
-        stop = min(upto, self._end())
         for k in range(log.index_of(first), len(log.entries)):
             entry = log.entries[k]
-            if entry.first_seq > stop:
+            if entry.first_seq > upto:
                 return
-            for i, j in entry.live_runs(max(0, first - entry.first_seq), min(entry.n, stop + 1 - entry.first_seq)):
+            for i, j in entry.live_runs(max(0, first - entry.first_seq), min(entry.n, upto + 1 - entry.first_seq)):
                 yield entry.block(), i, j
 
     def _end(self) -> int:
         """The last source seq before the next lost range."""
         log = self.source.log
-        return min(log.lost_after(self.cursor) - 1, log.head) if log.lost else log.head
+        if self.held_lost:
+            return self.held_lost[0][0] - 1
+        after = max(self.cursor, self.held_head)
+        return min(log.lost_after(after) - 1, max(log.head, after)) if log.lost else max(log.head, after)
 
     # Loss
 
@@ -297,12 +305,19 @@ class Forward:
         """How many source records right behind the cursor are lost, and the cursor behind them; None for none."""
         log = self.source.log
         first = self.cursor + 1
-        if first <= self.held_head:
-            return None
-        if first < log.evict_floor:
+        if first > self.held_head and first < log.evict_floor:
             return log.evict_floor - first, log.evict_floor - 1
-        lost = log.lost_at(first) if log.lost else None
-        return None if lost is None else (lost.last - self.cursor, lost.last)
+        return self.lost_next()
+
+    def lost_next(self) -> tuple[int, int] | None:
+        """As `_lost`, but only what was lost by damage or a crash, and not what retention took."""
+        first = self.cursor + 1
+        if first <= self.held_head:
+            lost = self.held_lost[0] if self.held_lost else None
+            return None if lost is None or lost[0] > first else (lost[1] - self.cursor, lost[1])
+        log = self.source.log
+        found = log.lost_at(first) if log.lost else None
+        return None if found is None else (found.last - self.cursor, found.last)
 
     def _lose(self, count: int, cursor: int, now: int) -> bool:
         dest = self.dest
@@ -419,7 +434,10 @@ class Forward:
         log = self.source.log
         upto = min(upto, log.head)
         if upto > max(self.held_head, self.cursor):
-            self.held.extend(list(self._runs_behind(max(self.held_head, self.cursor), upto)))
+            behind = max(self.held_head, self.cursor)
+            self.held.extend(list(self._runs_behind(behind, upto)))
+            lost = [(max(behind + 1, each.first), min(each.last, upto)) for each in log.lost]
+            self.held_lost.extend((first, last) for first, last in lost if first <= last)
             self.held_head = upto
 
     def let_go(self, cursor: int, delete: frames.Delete) -> None:
@@ -462,6 +480,7 @@ class Forward:
     def skip_all(self) -> None:
         """Copy nothing of what is there: the destination keeps nothing over a restart."""
         self.held.clear()
+        self.held_lost.clear()
         self.cursor = self.source.log.head
 
     def capture(self) -> bytes:

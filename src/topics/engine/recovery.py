@@ -10,12 +10,14 @@ The storage yields events in order (storage/recovery.py); this applies them. Rul
    handed out again, and the range between is a lost range (`given_up`, which goes into the WAL before anything else, so
    that the next start knows it too). After the death of the process alone nothing is missing (decision 37).
 5. An `ephemeral` topic keeps its config and its head; its records are gone, and said to be.
+6. A topic whose name and config are lost, because every copy of them is damaged, is not thrown away with them: what is
+   left of its records is kept under a name made of its id, with everything before and between told as lost.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,11 +32,12 @@ from topics.engine.topic import Topic
 from topics.storage import block as blocks
 from topics.storage import frame as frames
 from topics.storage.block import Block, Extent
-from topics.storage.recovery import Event, SectionLoaded, Started, TopicLoaded
+from topics.storage.recovery import Event, Started, TopicLoaded, TopicsNameless
 from topics.storage.replay import Appended, Control, Damaged
 from topics.storage.sealed import Corrupt
 from topics.storage.segments import Loaded
 from topics.storage.snapshot import SegmentRef
+from topics.storage.snapshot_reader import SectionLoaded
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("topics.recovery")
 
 CORRUPTION: Final = "corruption"
+NAMELESS: Final = "recovered-topic-{}"
 
 _decode_config = msgspec.json.Decoder(TopicConfig).decode
 
@@ -60,7 +64,11 @@ class Recovery:
         self._clean = False
         # (topic id, first, last) of what a loss of power has taken, beyond what the log says itself.
         self.given_up: list[tuple[int, int, int]] = []
-        self._lsn = 0
+        self._nameless: set[int] = set()
+        # Whether seqs were missing between two records of a topic, and nothing was said about them.
+        self.jumped = False
+        # The topics of which the log had records.
+        self._seen: set[int] = set()
 
     def run(self, events: Iterator[Event], lost_power: Callable[[], bool]) -> Iterator[None]:
         """Apply everything; yields after each event, so that a caller may do other things in between.
@@ -79,6 +87,8 @@ class Recovery:
             self._derivation.take(event)
         elif isinstance(event, TopicLoaded):
             self._load(event)
+        elif isinstance(event, TopicsNameless):
+            self._load_nameless(event)
         elif isinstance(event, Damaged):
             self._damage(event)
         elif isinstance(event, Started):
@@ -132,8 +142,7 @@ class Recovery:
         for block in event.blocks:
             topic.index_tags(block)
         for corrupt in damage:
-            self._engine.totals.corruption_total += 1
-            log.error("%s: corruption at offset %d, %d bytes", corrupt.path, corrupt.offset, corrupt.length)
+            self._count(corrupt)
             if corrupt.lost.n:
                 # Not the log's start, which has moved to the first record that could be read.
                 first = max(corrupt.lost.first_seq, state.earliest_seq)
@@ -141,8 +150,44 @@ class Recovery:
         if extra.tail_first:
             self._lose_holes(topic, extra.tail_first, event.blocks)
 
-    def _lose_holes(self, topic: Topic, expected: int, tail: list[Block]) -> None:
-        """Lose what lies between the beginning of the tail and the head and is in no Block of it."""
+    def _count(self, corrupt: Corrupt) -> None:
+        self._engine.totals.corruption_total += 1
+        log.error("%s: corruption at offset %d, %d bytes", corrupt.path, corrupt.offset, corrupt.length)
+
+    def _load_nameless(self, event: TopicsNameless) -> None:
+        shelf = self._engine.shelf
+        assert shelf is not None
+        tails = dict(event.tails)
+        if not event.complete:
+            tails |= {id: [] for id in shelf.segments.topic_ids() if id not in self._by_id and id not in tails}
+        for id, tail in sorted(tails.items()):
+            topic = self._new_nameless(id)
+            topic.segments, damage = self._open_segments(id, shelf.segments.refs(id))
+            for corrupt in damage:
+                self._count(corrupt)
+            extents: list[Extent] = [sealed for segment in topic.segments for sealed in segment.blocks]
+            sealed_to = extents[-1].last_seq if extents else 0
+            # What was sealed while the checkpoint was made is there twice.
+            kept = [block for block in tail if block.first_seq > sealed_to]
+            extents += kept
+            head = extents[-1].last_seq if extents else 0
+            topic.log.restore(extents, extents[0].first_seq if extents else 1, head)
+            topic.last_ts = extents[-1].last_ts if extents else 0
+            for block in kept:
+                topic.index_tags(block)
+            self._lose_holes(topic, 1, extents)
+
+    def _new_nameless(self, id: int) -> Topic:
+        """A topic of which only the id is known."""
+        name = NAMELESS.format(id)
+        while name in self._engine.topics:
+            name += "x"
+        self._nameless.add(id)
+        self._engine.routers.strangers.add(id)
+        return self._new(id, name, TopicConfig(durability="fsync"), self._engine.clock.now_ms())
+
+    def _lose_holes(self, topic: Topic, expected: int, tail: Sequence[Extent]) -> None:
+        """Lose what lies between `expected` and the head and is in none of these."""
         for block in tail:
             if block.first_seq > expected and not topic.log.lost_at(expected):
                 self._lose(topic, expected, block.first_seq - 1)
@@ -165,7 +210,10 @@ class Recovery:
     def _append(self, event: Appended) -> None:
         topic = self._by_id.get(event.topic_id)
         if topic is None:
-            return
+            if not self._engine.totals.corruption_total:
+                # Its CREATE went with the power, and nobody was told that there is such a topic; or its DROP follows.
+                return
+            topic = self._new_nameless(event.topic_id)
         block = event.block
         head = topic.log.head
         if block.last_seq <= head:
@@ -173,7 +221,9 @@ class Recovery:
         if block.first_seq <= head:
             block = _behind(event.topic_id, block, head)
         elif block.first_seq > head + 1:
+            self.jumped = True
             self._lose(topic, head + 1, block.first_seq - 1)
+        self._seen.add(topic.id)
         topic.adopt(block)
         for first_seq, n, data in event.extras:
             if first_seq > head:
@@ -212,6 +262,7 @@ class Recovery:
         elif kind == frames.DROP:
             assert topic is not None
             del self._by_id[topic.id]
+            self._nameless.discard(topic.id)
             self._engine.leave(topic)
         elif kind == frames.DELETE:
             assert topic is not None
@@ -220,6 +271,12 @@ class Recovery:
         elif kind == frames.CEILING:
             assert topic is not None
             topic.ceiling = topic.ceiling_asked = max(topic.ceiling, payload.seq)
+        elif kind == frames.HEADS:
+            for topic_id, head in payload.heads:
+                topic = self._by_id.get(topic_id)
+                if topic is not None and topic.log.head < head and not self._derivation.waits(topic):
+                    self._engine.totals.corruption_total += 1
+                    self._lose(topic, topic.log.head + 1, head)
         else:
             self._restore(kind, topic, payload)
 
@@ -254,6 +311,15 @@ class Recovery:
             elif topic is not None and not topic.log.holds(first_seq):
                 self._lose(topic, first_seq, first_seq + n - 1)
 
+    def heads(self) -> list[tuple[int, int]]:
+        """The (id, head) of the topics whose last records only the log holds; derived ones follow from others."""
+        seen = [self._by_id[id] for id in sorted(self._seen & self._by_id.keys())]
+        return [
+            (topic.id, topic.log.head)
+            for topic in seen
+            if topic.inbound is None and not topic.letters and topic.config.durability != "ephemeral"
+        ]
+
     @staticmethod
     def _lose(topic: Topic, first: int, last: int, reason: str = CORRUPTION) -> None:
         first = max(first, topic.log.evict_floor)
@@ -279,6 +345,8 @@ class Recovery:
             topic.next_seq = topic.log.head + 1
             topic.settle_caps()
             topic.expire(now)
+        for topic in [self._by_id[id] for id in sorted(self._nameless & self._by_id.keys())]:
+            log.error("the name of topic %d is lost; its %d records are in %s", topic.id, topic.log.count, topic.name)
         self._derivation.finish()
 
 

@@ -15,6 +15,7 @@ checkpoint captures sources before their destinations, and begins anew where tha
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from topics.engine.engine import Engine, OnReceipt
     from topics.engine.topic import Topic
 
+log = logging.getLogger("topics.routers")
+
 ROUTERS_SECTION: Final = snapshot.FIRST_ENGINE_KIND
 STEP_NS: Final = 1_000_000
 RETRY_AFTER_MS: Final = 1000
@@ -77,6 +80,8 @@ class Routers:
         self._images: dict[int, ForwardImage] = {}
         # Routers that are gone and whose frame is on its way.
         self._dropping: dict[str, Receipt] = {}
+        # Topics of which a restart knows only the id: what they had forwarded or taken is lost with their state.
+        self.strangers: set[int] = set()
         engine.capturers.append(self._capture)
         engine.restorers[ROUTERS_SECTION] = self._restore
 
@@ -480,7 +485,9 @@ class Routers:
         by_id = {topic.id: topic for topic in self._engine.topics.values()}
         for image in router_event.decode_routers(payload):
             source, dest = by_id.get(image.source_id), by_id.get(image.dest_id)
-            if source is not None and dest is not None:
+            if {image.source_id, image.dest_id} & self.strangers:
+                log.error("router %s is gone: the state of one of its ends is lost", image.name)
+            elif source is not None and dest is not None:
                 self._add(image.name, source, dest, _rule(image), image.start_seq, image.created_ts)
         for topic_id, forward_image in self._images.items():
             dest = by_id.get(topic_id)

@@ -69,10 +69,18 @@ class Upkeep:
         engine.shelf = self._shelf
         recovery = Recovery(engine, self._load_segments)
         yield from recovery.run(store.recover(), lambda: store.recovery.lost_power)
-        for name in store.segments.sweep():
-            log.info("removed %s, which no checkpoint lists: its records are in the log", name)
+        if recovery.jumped and store.recovery.one_boot:
+            # No loss of power has taken what is missing.
+            engine.totals.corruption_total = max(1, engine.totals.corruption_total)
+        intact = not engine.totals.corruption_total
+        for name in store.segments.sweep(intact=intact):
+            if intact:
+                log.info("removed %s, which no checkpoint lists: its records are in the log", name)
+            else:
+                log.error("kept %s, which no checkpoint lists", name)
         store.start()
         self._log_losses(recovery.given_up)
+        self._log_heads(recovery.heads())
         for topic in engine.topics.values():
             topic.check_full()
 
@@ -90,6 +98,15 @@ class Upkeep:
                 store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, lost), True)
         routers.resume()
         store.settle()
+
+    def _log_heads(self, heads: list[tuple[int, int]]) -> None:
+        """Put down how far the log went, in the files of this start: then a file that goes missing is missed.
+
+        Nobody waits for it, and nothing but that depends on it.
+        """
+        if heads:
+            store = self._store
+            store.shards[0].submit(frames.control(frames.HEADS, store.next_lsn(), 0, frames.Heads(heads)), False)
 
     def _load_segments(self, topic_id: int, refs: list[SegmentRef]) -> Loaded:
         return self._store.segments.load(topic_id, refs)

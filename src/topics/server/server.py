@@ -32,6 +32,7 @@ from topics.server.driver import Driver
 from topics.server.http2 import Http2
 from topics.settings import Settings
 from topics.storage.disk import Locked, RealDisk
+from topics.storage.recovery import Unusable
 from topics.storage.store import Store
 from topics.storage.walfile import UnknownFormat
 
@@ -92,7 +93,16 @@ class Server:
         _notice_dead_peers(listener)
         connections.start(loop)
         self._announce(listener)
-        if await self._recover(engine, store, upkeep, stop):
+        try:
+            recovered = await self._recover(engine, store, upkeep, stop)
+        except (Unusable, UnknownFormat, OSError) as error:
+            log.error("cannot use the data directory %s: %s", self._settings.data_dir, error)
+            listener.close()
+            connections.stop()
+            driver.stop()
+            store.close()
+            return EXIT_CANNOT_STORE
+        if recovered:
             app.phase = READY
             driver.begin()
             app.governor.widen = driver.widen

@@ -160,6 +160,8 @@ class Extent:
         flags = self.flags
         if i == 0 and j == self.n:
             return self.live, self.live_bytes
+        if i >= j:
+            return 0, 0
         if flags is None or flags.find(DELETED, i, j) < 0:
             return j - i, self.size_bytes(i, j)
         count = size = 0

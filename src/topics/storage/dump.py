@@ -15,7 +15,7 @@ import msgspec
 from topics.storage import block, frame, scan, segment, snapshot, walfile
 from topics.storage.block import Block
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.recovery import read_used
+from topics.storage.used import read_used
 
 Line = dict[str, Any]
 

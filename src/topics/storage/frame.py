@@ -59,6 +59,7 @@ CURSOR: Final = 9
 LEASE: Final = 10
 DEAD_LETTER: Final = 11
 LOST: Final = 12
+HEADS: Final = 13
 # What recovery lays over a torn region that has whole frames behind it, so that no later start judges it again.
 VOID: Final = 255
 NAMES: Final = {
@@ -74,6 +75,7 @@ NAMES: Final = {
     LEASE: "lease",
     DEAD_LETTER: "dead_letter",
     LOST: "lost",
+    HEADS: "heads",
     VOID: "void",
 }
 
@@ -148,6 +150,12 @@ class Lost(msgspec.Struct, array_like=True, frozen=True):
     reached: list[tuple[int, int, int]] = []
 
 
+class Heads(msgspec.Struct, array_like=True, frozen=True):
+    """HEADS: (topic id, last seq) of each topic, as a start found it in the log: a witness where files go missing."""
+
+    heads: list[tuple[int, int]]
+
+
 PAYLOADS: Final[dict[int, type[msgspec.Struct]]] = {
     CREATE: Create,
     CONFIG: Config,
@@ -155,6 +163,7 @@ PAYLOADS: Final[dict[int, type[msgspec.Struct]]] = {
     DELETE: Delete,
     CEILING: Ceiling,
     LOST: Lost,
+    HEADS: Heads,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _decoders = {kind: msgspec.msgpack.Decoder(payload).decode for kind, payload in PAYLOADS.items()}

@@ -3,19 +3,22 @@
 `Recovery.events()` yields, in this order:
 
 1. `Started`, once: what the checkpoint says and whether the kernel is still the one that wrote the WAL.
-2. `TopicLoaded` for every topic of the checkpoint, then `SectionLoaded` for every section of the engine's own, and
-   `Damaged` for what could not be read of it.
+2. `TopicLoaded` for every topic of the checkpoint, `TopicsNameless` for those whose state cannot be read, then
+   `SectionLoaded` for every section of the engine's own, and `Damaged` for what could not be read of it.
 3. `Appended`, `Control` and `Damaged` from the WAL, generation by generation, in the order that replay.py promises.
    Frames that the checkpoint includes are left out. A frame may name a topic that is not there any more (its DROP
-   came before the checkpoint reached it): ignore it.
+   came before the checkpoint reached it), and its DROP follows.
+
+A directory without its checkpoint is `Unusable`: only the checkpoint has the names of topics and the list of segments.
+That it is missing shows in the WAL, which then does not begin where a WAL begins.
 
 What it does to the directory, and why a second run changes nothing: damaged bytes are copied to quarantine under a name
-made of their place; a torn end is cut off; a torn hole is overlaid with a VOID frame; and the directories and the files
-of the last generation are synced, so that what this process has read, and acts upon, cannot be lost later by a failing
-power supply (a process may die between a rename and the sync of its directory; the next one sees the name). Where a
-sync has failed before, they are written once more for that. All of it
-happens before the next generation begins, so torn regions exist only in the last one: in every older file a bad region
-is corruption, today and at every later start.
+made of their place; a torn end is overwritten with zeros; a torn hole is overlaid with a VOID frame; and the
+directories and the files of the last generation are synced, so that what this process has read, and acts upon, cannot
+be lost later by a failing power supply (a process may die between a rename and the sync of its directory; the next one
+sees the name). Where a sync has failed before, they are written once more for that. All of it happens before the next
+generation begins, so torn regions exist only in the last one: in every older file a bad region is corruption, today and
+at every later start.
 """
 
 from __future__ import annotations
@@ -25,16 +28,19 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from topics.storage import block, frame, quarantine, scan, snapshot, walfile
+from topics.storage import frame, quarantine, scan, snapshot, walfile
 from topics.storage.block import Block
 from topics.storage.disk import Disk
-from topics.storage.replay import SLACK_BYTES, Appended, Control, Damaged, Replay
+from topics.storage.replay import Appended, Control, Damaged, Replay
 from topics.storage.snapshot import Header, TopicState
+from topics.storage.snapshot_reader import SectionLoaded, SnapshotReader
+from topics.storage.used import read_used
 from topics.storage.walfile import WalName
 
-PROBE_BYTES: Final = 1 << 20
-ZEROS_KEPT_BYTES: Final = 64 << 10
-_ZEROS: Final = bytes(PROBE_BYTES)
+SNAPSHOT_LOST: Final = (
+    "the checkpoint or the beginning of the log is missing or unreadable ({what}), and with it the names of the topics;"
+    " nothing was changed. Put back {directory} from a copy, or move the data directory away to start with an empty one"
+)
 
 
 class Started(NamedTuple):
@@ -54,16 +60,21 @@ class TopicLoaded(NamedTuple):
     blocks: list[Block]
 
 
-class SectionLoaded(NamedTuple):
-    """A section of the engine's own."""
+class TopicsNameless(NamedTuple):
+    """The checkpoint held these topics, and both copies of their state are damaged: the Blocks that are left of each.
 
-    kind: int
-    topic_id: int
-    lsn: int
-    payload: bytes
+    Where `complete` is False there may have been more topics, of which nothing is left in the checkpoint.
+    """
+
+    tails: dict[int, list[Block]]
+    complete: bool
 
 
-Event = Started | TopicLoaded | SectionLoaded | Appended | Control | Damaged
+class Unusable(Exception):
+    """A data directory that no start should touch before somebody has put it right; the message says how."""
+
+
+Event = Started | TopicLoaded | SectionLoaded | TopicsNameless | Appended | Control | Damaged
 
 
 class Recovery:
@@ -83,6 +94,10 @@ class Recovery:
         self.same_boot = True
         self._boots: set[bytes] = set()
         self._suspect = False
+        self._end_lost = False
+        self._copies: list[WalName] = []
+        # How many files of sealed segments there are: with neither log nor checkpoint they are nobody's.
+        self.segment_files = 0
         self._disk = disk
         self._wal = wal_directory
         self._snapshots = snapshot_directory
@@ -100,8 +115,14 @@ class Recovery:
         """Whether this kernel has written neither a frame nor a checkpoint of what was read: known at the end.
 
         Files alone do not count: a process that dies right after its start leaves some, and has told nobody anything.
+        A log whose end is missing is as bad.
         """
-        return bool(self._boots) and walfile.boot_digest(self._disk.boot_id()) not in self._boots
+        return self._end_lost or (bool(self._boots) and walfile.boot_digest(self._disk.boot_id()) not in self._boots)
+
+    @property
+    def one_boot(self) -> bool:
+        """Whether this kernel has written all that was read: known at the end."""
+        return self._boots == {walfile.boot_digest(self._disk.boot_id())}
 
     def events(self) -> Iterator[Event]:
         """Everything there is; see the module for the order."""
@@ -110,12 +131,17 @@ class Recovery:
         names = self._wal_names()
         self.last_generation = max((name.generation for name in names), default=0)
         self.same_boot = self._is_same_boot([name for name in names if name.generation == self.last_generation])
-        yield from self._load_snapshot()
+        yield from self._load_snapshot(names)
+        yield from self._set_copies_aside(names)
         by_generation: dict[int, dict[int, list[WalName]]] = {}
         for name in names:
             by_generation.setdefault(name.generation, {}).setdefault(name.shard, []).append(name)
+        oldest = min(by_generation, default=0)
         for generation in sorted(by_generation):
-            streams = [self._shard(files) for _, files in sorted(by_generation[generation].items())]
+            if generation > oldest and generation - 1 not in by_generation:
+                yield self._missing(WalName(generation - 1, 0, 1), self.last_lsn)
+            shards = sorted(by_generation[generation].items())
+            streams = [self._shard(files, begins=generation > oldest) for _, files in shards]
             # heapq.merge would cost a comparison per event for nothing.
             yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=attrgetter("lsn"))
         if self._suspect:
@@ -131,14 +157,31 @@ class Recovery:
             self._disk.sync_dir(directory)
 
     def _wal_names(self) -> list[WalName]:
-        names = sorted(name for name in map(walfile.parse_name, self._disk.list(self._wal)) if name is not None)
-        for name in names:
-            handle = self._disk.open(f"{self._wal}/{name}")
+        """The files of the WAL in order. One whose header says another name is a copy, and goes to quarantine."""
+        names: list[WalName] = []
+        for name in sorted(name for name in map(walfile.parse_name, self._disk.list(self._wal)) if name is not None):
+            path = f"{self._wal}/{name}"
+            handle = self._disk.open(path)
             try:
-                self.bytes_total += self._disk.size(handle)
+                size = self._disk.size(handle)
+                header = walfile.decode_header(self._disk.read(handle, 0, walfile.HEADER_BYTES), path)
             finally:
                 self._disk.close(handle)
+            if header is not None and header.name != name:
+                self._copies.append(name)
+                continue
+            names.append(name)
+            self.bytes_total += size
         return names
+
+    def _set_copies_aside(self, names: list[WalName]) -> Iterator[Damaged]:
+        for copy in self._copies:
+            kept = quarantine.move(self._disk, self._quarantine, f"{self._wal}/{copy}")
+            self.corrupt_regions += 1
+            # It may stand in the place of the file in which the log ended.
+            behind = [name for name in names if name > copy and name.shard == copy.shard]
+            self._end_lost = self._end_lost or not behind
+            yield Damaged(self.last_lsn, f"{self._wal}/{copy}", 0, 0, "corrupt", (), (), False, kept)
 
     def _is_same_boot(self, names: list[WalName]) -> bool:
         """Whether the last generation was written under this boot; no where every header of it is damaged."""
@@ -151,17 +194,28 @@ class Recovery:
             finally:
                 self._disk.close(handle)
             if header is not None:
-                return header[1] == current
+                return header.boot == current
         return not names
 
-    def _load_snapshot(self) -> Iterator[Event]:
+    def _newest_snapshot(self) -> Iterator[tuple[str, SnapshotReader]]:
+        """The snapshots, the one that counts first. A file whose header says another number is a copy."""
         numbers = [(snapshot.parse_name(name) or 0, name) for name in self._disk.list(self._snapshots)]
-        numbers = sorted(entry for entry in numbers if entry[0])
-        if not numbers:
+        for number, name in sorted((entry for entry in numbers if entry[0]), reverse=True):
+            self.snapshot_number = max(self.snapshot_number, number)
+            loaded = SnapshotReader(self._disk, f"{self._snapshots}/{name}", name)
+            if loaded.header(number).number == number:
+                yield name, loaded
+
+    def _load_snapshot(self, wal: list[WalName]) -> Iterator[Event]:
+        name, loaded = next(self._newest_snapshot(), ("", None))
+        if loaded is None or loaded.is_void:
+            begun = {(file.generation, file.shard) for file in wal if file.number == 1}
+            begins = all((1, file.shard) in begun or file.generation > 1 for file in wal) and (1, 0) in begun
+            if loaded is not None or (not begins and (wal or self.segment_files)):
+                what = f"{name} holds nothing" if name else f"{self._snapshots} is empty, and the log does not begin"
+                raise Unusable(SNAPSHOT_LOST.format(what=what, directory=self._snapshots))
             yield Started(None, self.same_boot)
             return
-        self.snapshot_number, name = numbers[-1]
-        loaded = _Snapshot(self._disk, f"{self._snapshots}/{name}", name)
         header = loaded.header(self.snapshot_number)
         self._skip_lsn = header.lsn
         self._boots.add(header.boot)
@@ -170,21 +224,26 @@ class Recovery:
         yield Started(header, self.same_boot)
         for topic_id, state in loaded.states.items():
             yield TopicLoaded(state, loaded.blocks.pop(topic_id, []))
+        nameless = loaded.nameless()
+        if nameless or not loaded.complete:
+            yield TopicsNameless({topic_id: loaded.blocks.get(topic_id, []) for topic_id in nameless}, loaded.complete)
         yield from loaded.sections.values()
         for region in loaded.regions():
             yield self._damaged(f"{self._snapshots}/{name}", name, loaded.data, region, self.last_lsn)
 
-    def _shard(self, names: list[WalName]) -> Iterator[Appended | Control | Damaged]:
-        """The events of one shard in one generation."""
+    def _missing(self, name: WalName, lsn: int) -> Damaged:
+        self.corrupt_regions += 1
+        return Damaged(lsn, f"{self._wal}/{name}", 0, 0, "corrupt", (), (), False, "")
+
+    def _shard(self, names: list[WalName], *, begins: bool) -> Iterator[Appended | Control | Damaged]:
+        """The events of one shard in one generation; `begins` says that its first file must be there."""
         replay = Replay(self._skip, self._skip_lsn)
-        previous: WalName | None = None
+        previous = names[0]._replace(number=0) if begins else None
         # The next file is prepared ahead of time: behind the last one in use there may be one that is empty.
         last = max((name for name in names if self._in_use(name)), default=names[-1])
         for name in names:
             if previous is not None and name.number != previous.number + 1:
-                missing = f"{self._wal}/{WalName(name.generation, name.shard, previous.number + 1)}"
-                self.corrupt_regions += 1
-                yield from replay.damaged(Damaged(replay.last_lsn, missing, 0, 0, "corrupt", (), (), False, ""))
+                yield from replay.damaged(self._missing(previous._replace(number=previous.number + 1), replay.last_lsn))
             previous = name
             yield from self._file(name, replay, is_last=name >= last)
             self.files[name] = replay.last_lsn
@@ -212,31 +271,33 @@ class Recovery:
                 yield from replay.damaged(self._damaged(path, str(name), data, damage, replay.last_lsn))
             at = walfile.HEADER_BYTES
             view = memoryview(data)
-            cut: int | None = None
+            is_short = size < (walfile.HEADER_BYTES if header is None else header.length)
             while at < used:
                 for event in replay.frames_in(data, view, at, used):
                     if isinstance(event, int):
                         at = event
                     else:
                         yield event
-                region, behind = self._region(name, data, view, at, used, is_last=is_last)
+                region, behind = self._region(name, data, view, at, used, may_be_torn=is_last and not is_short)
                 if region is None:
                     break
                 yield from replay.damaged(self._damaged(path, str(name), data, region, replay.last_lsn))
                 if region.reason == "torn":
                     if behind is None:
-                        cut = at
+                        self._disk.write(handle, at, bytes(min(region.length, size - at)))
                     elif behind - at >= frame.FRAME_BYTES_MIN:
                         self._disk.write(handle, at, frame.void(data[at:behind]))
                 if behind is None:
                     break
                 at = behind
+            if is_short:
+                end = scan.Region(size, 0, "corrupt", (), (), False)
+                yield from replay.damaged(self._damaged(path, str(name), data, end, replay.last_lsn))
+                self._end_lost = self._end_lost or (is_last and name.generation == self.last_generation)
             self.used_bytes[name] = at
             if at > walfile.HEADER_BYTES:
-                self._boots.add(bytes(16) if header is None else header[1])
+                self._boots.add(bytes(16) if header is None else header.boot)
             if name.generation == self.last_generation:
-                if cut is not None:
-                    self._disk.truncate(handle, cut)
                 if self._suspect:
                     # After a failed sync the kernel takes its pages for clean: only what is written again is synced.
                     self._disk.write(handle, 0, self._disk.read(handle, 0, at))
@@ -245,7 +306,7 @@ class Recovery:
             self._disk.close(handle)
 
     def _region(
-        self, name: WalName, data: bytes, view: memoryview, at: int, used: int, *, is_last: bool
+        self, name: WalName, data: bytes, view: memoryview, at: int, used: int, *, may_be_torn: bool
     ) -> tuple[scan.Region | None, int | None]:
         """What stands at `at`, where frames end, and where they go on."""
         behind = scan.next_whole(data, view, at, used)
@@ -258,8 +319,11 @@ class Recovery:
             followed=behind is not None,
             torn_allowed=in_last_generation and not self.same_boot,
         )
-        may_be_torn = in_last_generation and (is_last or not self.same_boot)
-        if region is not None and region.reason == "torn" and not may_be_torn:
+        if (
+            region is not None
+            and region.reason == "torn"
+            and not (in_last_generation and (may_be_torn or not self.same_boot))
+        ):
             # A process dies in one place only, the end of the last file in use; in older generations it was cleared.
             region = region._replace(reason="corrupt")
         return region, behind
@@ -269,88 +333,6 @@ class Recovery:
             self.torn_regions += 1
         else:
             self.corrupt_regions += 1
-        kept = quarantine.keep(
-            self._disk, self._quarantine, name, region.offset, data[region.offset : region.offset + region.length]
-        )
+        found = data[region.offset : region.offset + region.length]
+        kept = quarantine.keep(self._disk, self._quarantine, name, region.offset, found) if found else ""
         return Damaged(lsn, path, *region, kept)
-
-
-def read_used(disk: Disk, handle: int) -> tuple[bytes, int, int]:
-    """The bytes of a file, up to where only zeros follow and SLACK_BYTES beyond; where that is; the file's length.
-
-    A preallocated file is mostly zeros: they are compared from the end, and what is used is read in one piece.
-    """
-    size = used = disk.size(handle)
-    while used > 0:
-        start = (used - 1) // PROBE_BYTES * PROBE_BYTES
-        chunk = disk.read(handle, start, used - start)
-        if chunk != _ZEROS[: len(chunk)]:
-            break
-        used = start
-    # A frame may end in zeros of its own; this is more than any that this program writes has.
-    used = min(size, used + ZEROS_KEPT_BYTES)
-    data = disk.read(handle, 0, min(size, used + SLACK_BYTES))
-    if len(data) < used + SLACK_BYTES:
-        data += bytes(used + SLACK_BYTES - len(data))
-    return data, used, size
-
-
-class _Snapshot:
-    """The sections of a snapshot file, as far as they can be read."""
-
-    def __init__(self, disk: Disk, path: str, name: str) -> None:
-        self.states: dict[int, TopicState] = {}
-        self.blocks: dict[int, list[Block]] = {}
-        self.sections: dict[tuple[int, int, int], SectionLoaded] = {}
-        self.path = path
-        handle = disk.open(path)
-        try:
-            self.data, self._used, self._size = read_used(disk, handle)
-        finally:
-            disk.close(handle)
-        self._header = snapshot.decode_header(self.data, path)
-        self._end: tuple[Header | None, int] | None = None
-        self._regions: list[scan.Region] = []
-        self._read()
-
-    def header(self, number: int) -> Header:
-        """The header, or its copy, or what the sections say in its place."""
-        if self._header is not None:
-            return self._header
-        if self._end is not None and self._end[0] is not None:
-            return self._end[0]
-        lsn = min((state.lsn for state in self.states.values()), default=0)
-        return Header(number, lsn, bytes(16), 1 + max(self.states, default=0), clean=False)
-
-    def regions(self) -> list[scan.Region]:
-        """What could not be read. A topic whose second copy was read is not among what is lost."""
-        regions = []
-        for region in self._regions:
-            named = tuple(
-                lost for lost in region.lost_frames if lost.kind != snapshot.TOPIC or lost.topic_id not in self.states
-            )
-            regions.append(region._replace(lost_frames=named))
-        if self._header is None:
-            regions.insert(0, scan.Region(0, snapshot.HEADER_BYTES, "corrupt", (), (), True))
-        if self._end is None and not regions:
-            regions.append(scan.Region(self._size, 0, "corrupt", (), (), False))
-        return regions
-
-    def _read(self) -> None:
-        for found in scan.walk(self.data, snapshot.HEADER_BYTES, self._used, torn_allowed=False):
-            if isinstance(found, scan.Region):
-                self._regions.append(found._replace(reason="corrupt"))
-            else:
-                self._section(found)
-
-    def _section(self, entry: scan.Entry) -> None:
-        payload = self.data[entry.at : entry.at + entry.length]
-        if entry.kind == snapshot.TOPIC:
-            self.states.setdefault(entry.topic_id, snapshot.decode_topic(payload))
-        elif entry.kind == snapshot.BLOCK:
-            self.blocks.setdefault(entry.topic_id, []).append(block.decode(payload)[0])
-        elif entry.kind == snapshot.END:
-            self._end = snapshot.decode_end(payload, self.path)
-        else:
-            key = (entry.kind, entry.topic_id, entry.first_seq)
-            self.sections.setdefault(key, SectionLoaded(entry.kind, entry.topic_id, entry.lsn, payload))

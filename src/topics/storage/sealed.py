@@ -135,7 +135,11 @@ class SealedBlock(Extent):
         """The Block in these bytes, checked. Raises Corrupt."""
         try:
             found, _ = block.decode(data, with_flags=False)
-            if (found.first_seq, found.n) == (self.first_seq, self.n):
+            if (block.topic_id_of(found), found.first_seq, found.n) == (
+                self.segment.name.topic_id,
+                self.first_seq,
+                self.n,
+            ):
                 return found
         except block.BlockError:
             pass

@@ -280,8 +280,15 @@ class Tags:
         return [first + distance for distance in self._seqs[start : start + count]]
 
 
-def scan_blocks(data: bytes) -> list[Place]:
+def data_bytes(places: Sequence[Place]) -> int:
+    """The length of the `.data` file that has these Blocks."""
+    return places[-1].offset + places[-1].length + places[-1].n if places else HEADER_BYTES
+
+
+def scan_blocks(data: bytes, topic_id: int | None = None) -> list[Place]:
     """The directory that the Blocks in the bytes of a `.data` file give: what an `.idx` is made of again.
+
+    Blocks of any topic but `topic_id` do not belong there.
 
     Behind a Block that is damaged, the search goes on at the next one whose checksum holds.
     """
@@ -297,6 +304,7 @@ def scan_blocks(data: bytes) -> list[Place]:
             continue
         size_bytes = found.size_bytes(0, found.n)
         length = end - at - found.n
-        places.append(Place(at, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n))
+        if topic_id is None or block.topic_id_of(found) == topic_id:
+            places.append(Place(at, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n))
         at = end
     return places

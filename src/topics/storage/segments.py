@@ -28,6 +28,7 @@ Rules that this file keeps:
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -73,6 +74,8 @@ class Segments:
         self.flips: _Flips = {}
         # At a start nobody waits for an answer, so reads may wait for the disk, and none of them raises Miss.
         self.patient = False
+        # The cold store was out of reach at the start: nothing is put where it should be mounted.
+        self.away = False
         self.corrupt_total = 0
         self._disk = disk
         self._quarantine = quarantine_directory
@@ -210,6 +213,8 @@ class Segments:
         header = segment.encode_header(FLAGS_MAGIC, name, found.index_blocks, found.records, found.data_bytes)
 
         def work() -> None:
+            if self.away:
+                raise OSError(errno.ENODEV, "the cold store is empty, though it should hold segments: is it mounted?")
             cold.put(name.data_file, _chunks(hot, name.data_file, found.data_bytes))
             hot.put(name.flags_file, [header, bytes(flags)])
 
@@ -267,22 +272,53 @@ class Segments:
                 loaded.segments.append(found)
         return loaded
 
-    def _load(self, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> Segment | None:
-        index_bytes = self.hot.size(name.index_file)
-        index = b"" if index_bytes is None else self.hot.read(name.index_file, 0, index_bytes)
+    def topic_ids(self) -> set[int]:
+        """The topics of which there are files in the hot tier."""
+        names = [segment.parse_name(file) for file in self.hot.list()]
+        return {parsed[0].topic_id for parsed in names if parsed is not None}
+
+    def refs(self, topic_id: int) -> list[SegmentRef]:
+        """The segments of a topic that are on disk, for one that no checkpoint lists any more; none twice."""
+        names = {parsed[0] for parsed in map(segment.parse_name, self.hot.list()) if parsed is not None}
+        refs: list[SegmentRef] = []
+        for name in sorted(name for name in names if name.topic_id == topic_id):
+            places, _ = self._directory(name)
+            if places is None and (size := self.hot.size(name.data_file)):
+                places = segment.scan_blocks(self.hot.read(name.data_file, 0, size), topic_id)
+            if places and (not refs or places[0].first_seq > refs[-1].last_seq):
+                refs.append(
+                    SegmentRef(
+                        name.first_seq, sum(place.n for place in places), places[-1].first_seq + places[-1].n - 1
+                    )
+                )
+        return refs
+
+    def _directory(self, name: SegmentName) -> tuple[list[Place] | None, bytes]:
+        """The directory in the `.idx` of a segment, None where it is damaged or another's, and the file's bytes."""
+        size = self.hot.size(name.index_file)
+        index = b"" if size is None else self.hot.read(name.index_file, 0, size)
         header = segment.decode_header(index, INDEX_MAGIC, name.index_file)
-        places = None if header is None else segment.decode_directory(index, header[1])
+        return (None if header is None or header[0] != name else segment.decode_directory(index, header[1])), index
+
+    def _find(self, name: SegmentName, places: list[Place] | None) -> tuple[Tier, int | None]:
+        """Where the records of a segment are, and the length of that file; None where it is gone."""
         size = self.hot.size(name.data_file)
-        tier: Tier = self.hot
-        if size is None and self.cold is not None:
-            tier = self.cold
-            with contextlib.suppress(OSError):
-                size = self.cold.size(name.data_file)
-                if size is None:
-                    tier = self.hot
-            if size is None and tier is self.cold and header is not None:
-                # Out of reach right now: take its word, reads will say so.
-                size = header[3]
+        if size is not None or self.cold is None or self.hot.size(name.flags_file) is None:
+            return self.hot, size
+        try:
+            size = self.cold.size(name.data_file)
+            if size is not None or self.cold.list():
+                return (self.hot if size is None else self.cold), size
+        except OSError:
+            pass
+        # A store without a single file is one that is not mounted. Out of reach: take its word, reads will say so.
+        self.away = True
+        return self.cold, None if places is None else segment.data_bytes(places)
+
+    def _load(self, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> Segment | None:
+        places, index = self._directory(name)
+        tier, size = self._find(name, places)
+        index_bytes = len(index)
         if size is None:
             damage.append(
                 Corrupt(
@@ -294,9 +330,9 @@ class Segments:
             kept = self.quarantine(name.index_file, 0, index)
             damage.append(Corrupt(name.index_file, 0, len(index), LostRecords(name.topic_id, 0, 0), kept))
             places = self._rebuild(tier, name, ref, size, damage)
-            index_bytes = self.hot.size(name.index_file)
+            index_bytes = self.hot.size(name.index_file) or 0
         found = Segment(self, name, tier, places, size)
-        found.index_bytes = index_bytes or 0
+        found.index_bytes = index_bytes
         self._check_data(found, size, damage)
         self._load_flags(found, damage)
         return found
@@ -306,7 +342,8 @@ class Segments:
         name = found.name
         if not found.is_cold:
             head = self.hot.read(name.data_file, 0, HEADER_BYTES)
-            if segment.decode_header(head, DATA_MAGIC, name.data_file) is None:
+            header = segment.decode_header(head, DATA_MAGIC, name.data_file)
+            if header is None or header[0] != name:
                 kept = self.quarantine(name.data_file, 0, head)
                 damage.append(Corrupt(name.data_file, 0, HEADER_BYTES, LostRecords(name.topic_id, 0, 0), kept))
         for sealed in found.blocks:
@@ -318,7 +355,11 @@ class Segments:
     def _rebuild(self, tier: Tier, name: SegmentName, ref: SegmentRef, size: int, damage: list[Corrupt]) -> list[Place]:
         """Make the `.idx` again from the Blocks; a Block that cannot be read either is lost."""
         data = tier.read(name.data_file, 0, size)
-        places = segment.scan_blocks(data)
+        places = [
+            place
+            for place in segment.scan_blocks(data, name.topic_id)
+            if ref.first_seq <= place.first_seq and place.first_seq + place.n - 1 <= ref.last_seq
+        ]
         expected = ref.first_seq
         missing = ref.n - sum(place.n for place in places)
         for place in places:
@@ -348,13 +389,17 @@ class Segments:
     def _load_flags(self, found: Segment, damage: list[Corrupt]) -> None:
         """Take the delete flags over from the records, from the `.flags`, or from both where a move was cut short."""
         beside = b""
+        nothing = LostRecords(found.name.topic_id, 0, 0)
+        if found.is_cold and self.hot.size(found.name.flags_file) is None:
+            damage.append(Corrupt(found.name.flags_file, 0, 0, nothing))
         if self.hot.size(found.name.flags_file) is not None:
             head = self.hot.read(found.name.flags_file, 0, HEADER_BYTES)
-            if segment.decode_header(head, FLAGS_MAGIC, found.name.flags_file) is None:
+            header = segment.decode_header(head, FLAGS_MAGIC, found.name.flags_file)
+            if header is None or header[0] != found.name:
                 kept = self.quarantine(found.name.flags_file, 0, head)
-                nothing = LostRecords(found.name.topic_id, 0, 0)
                 damage.append(Corrupt(found.name.flags_file, 0, HEADER_BYTES, nothing, kept))
-            beside = self.hot.read(found.name.flags_file, HEADER_BYTES, found.records)
+            if header is None or header[0] == found.name:
+                beside = self.hot.read(found.name.flags_file, HEADER_BYTES, found.records)
             if not found.is_cold:
                 self._stale_flags.add(found.name)
                 self._after_checkpoint(lambda: self._remove_stale_flags(found.name))
@@ -394,9 +439,19 @@ class Segments:
         self.hot.delete(name.flags_file)
         self._stale_flags.discard(name)
 
-    def sweep(self) -> list[str]:
-        """Remove the files that no checkpoint listed, once everything was loaded: what a crash left. Their names."""
+    def sweep(self, *, intact: bool = True) -> list[str]:
+        """Take away the files that no checkpoint listed, once everything was loaded: what a crash left. Their names.
+
+        Where the directory is not intact, a list may have been lost, and with it records that are nowhere else: the
+        files go to quarantine, and stay in the cold store.
+        """
         removed: list[str] = []
+        if not intact:
+            for file in self.hot.list():
+                parsed = segment.parse_name(file)
+                if parsed is not None and parsed[0] not in self._known:
+                    removed.append(quarantine.move(self._disk, self._quarantine, self.hot.path(file)))
+            return removed
         tiers: list[Tier] = [self.hot] if self.cold is None else [self.cold, self.hot]
         for tier in tiers:
             with contextlib.suppress(OSError):
@@ -423,7 +478,7 @@ class Segments:
             except block.BlockError:
                 kept = self.quarantine(name.index_file, offset, data)
                 content = found.tier.read(name.data_file, 0, found.data_bytes)
-                tags = self._write_index(name, content, segment.scan_blocks(content))
+                tags = self._write_index(name, content, segment.scan_blocks(content, name.topic_id))
                 result.append(Corrupt(name.index_file, offset, len(data), LostRecords(name.topic_id, 0, 0), kept))
                 found.index_bytes = offset + len(tags)
 

@@ -197,6 +197,7 @@ class Store:
         `store.recovery.progress` tells meanwhile how far it is.
         """
         assert self._lock is not None, "open() comes first"
+        self.recovery.segment_files = len(self.disk.list(self.segment_directory))
         self.segments.open()
         self.segments.patient = True
         yield from self.recovery.events()

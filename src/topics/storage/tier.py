@@ -67,10 +67,14 @@ class DirectoryTier:
         self._cached_reads = cached_reads
         self._open: OrderedDict[str, int] = OrderedDict()
 
+    def path(self, file: str) -> str:
+        """Where a file is."""
+        return f"{self._directory}/{file}"
+
     def put(self, file: str, parts: Iterable[bytes]) -> None:
         """Write a file and return once it is durable under its name."""
         disk = self._disk
-        path = f"{self._directory}/{file}"
+        path = self.path(file)
         temporary = path + TEMPORARY_SUFFIX
         if disk.exists(temporary):
             disk.unlink(temporary)

@@ -13,8 +13,8 @@ import msgspec
 
 from topics.storage import block, frame, scan, segment, snapshot, store, walfile
 from topics.storage.disk import Disk, RealDisk
-from topics.storage.recovery import read_used
 from topics.storage.segment import SegmentName
+from topics.storage.used import read_used
 from topics.storage.walfile import UnknownFormat, WalName
 
 Write = Callable[[str], object]
@@ -138,13 +138,15 @@ class _Check:
 
     def _wal_file(self, name: WalName, last_generation: int, last_lsn: int) -> int:
         file = f"wal/{name}"
-        data, used, _ = self._read(f"{self._directory}/{file}")
+        data, used, size = self._read(f"{self._directory}/{file}")
         header = walfile.decode_header(data, file)
-        same_boot = header is None or header[1] == walfile.boot_digest(self._disk.boot_id())
+        same_boot = header is None or header.boot == walfile.boot_digest(self._disk.boot_id())
         if header is None:
             self._bad(file, 0, "the header's checksum does not match")
-        elif header[0] != name:
-            self._bad(file, 0, f"the header is that of {header[0]}")
+        elif header.name != name:
+            self._bad(file, 0, f"the header is that of {header.name}")
+        elif size < header.length:
+            self._bad(file, size, f"the file is cut short: {size} of {header.length} bytes")
         is_last = name.generation == last_generation
         frames = 0
         for found in scan.walk(data, walfile.HEADER_BYTES, used, torn_allowed=is_last and not same_boot):

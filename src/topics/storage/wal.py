@@ -464,7 +464,7 @@ class Shard:
         if what == "write":
             # The frames of the failed write were never acknowledged: leave no half of them behind if that can be had.
             with contextlib.suppress(OSError):
-                self._disk.truncate(self._file.handle, self._file.at)
+                self._disk.write(self._file.handle, self._file.at, bytes(self._file.size - self._file.at))
         elif what == "sync":
             # For the next start under this kernel, which reads from its memory what may not be on the disk.
             with contextlib.suppress(OSError):

@@ -9,14 +9,16 @@ Layout: a header of 64 bytes, then frames back to back, then zeros up to the end
     16      8     generation
     24      8     number within the generation and shard, from 1
     32      16    boot id of the kernel that wrote it: the first 16 bytes of SHA-256 of the kernel's text
-    48      8     reserved, 0
+    48      8     length of the file, 0 where it is not known
     56      8     XXH3-64 (seed 0) of the 56 bytes above
 
 Files are preallocated and zero-filled, since the sync of a small write into bytes that were already written has no
 metadata to carry (0.15 ms against 0.5). A file gets its final name only when its header and its zeros are durable, so
-a name ending in `.wal` always has a header. The name says all that the header says, so that a damaged header costs
-nothing but the report about it. Every start opens a generation of its own and never writes to an older one, so what
-recovery has seen stays as it was, and the number of shards may change from one start to the next.
+a name ending in `.wal` always has a header, and its length never changes again: a file that is shorter than its header
+says has lost its end. The name says where the file belongs, so that a damaged header costs nothing but the report about
+it, and a header that says another place gives away a copy. Every start opens a generation of its own and never writes
+to an older one, so what recovery has seen stays as it was, and the number of shards may change from one start to the
+next.
 """
 
 from __future__ import annotations
@@ -72,23 +74,31 @@ def boot_digest(boot_id: str) -> bytes:
     return hashlib.sha256(boot_id.encode()).digest()[:16]
 
 
-def encode_header(name: WalName, boot: bytes) -> bytes:
+class WalHeader(NamedTuple):
+    """What a file says about itself; `length` is 0 where it does not say."""
+
+    name: WalName
+    boot: bytes
+    length: int
+
+
+def encode_header(name: WalName, boot: bytes, length: int = 0) -> bytes:
     """The 64 bytes at the start of a file."""
-    head = _HEADER.pack(MAGIC, VERSION, name.shard, name.generation, name.number, boot, 0)
+    head = _HEADER.pack(MAGIC, VERSION, name.shard, name.generation, name.number, boot, length)
     return head + _CHECKSUM.pack(xxh3_64_intdigest(head))
 
 
-def decode_header(data: bytes, path: str) -> tuple[WalName, bytes] | None:
-    """The name and boot id in a header, or None where it is damaged. Raises UnknownFormat for another version."""
+def decode_header(data: bytes, path: str) -> WalHeader | None:
+    """The header of a file, or None where it is damaged. Raises UnknownFormat for another version."""
     if len(data) < HEADER_BYTES:
         return None
     (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
     if checksum != xxh3_64_intdigest(data[: _HEADER.size]):
         return None
-    magic, version, shard, generation, number, boot, _ = _HEADER.unpack_from(data)
+    magic, version, shard, generation, number, boot, length = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION:
         raise UnknownFormat(f"{path}: WAL format version {version}; this program reads version {VERSION}")
-    return WalName(generation, shard, number), boot
+    return WalHeader(WalName(generation, shard, number), boot, length)
 
 
 def create(disk: Disk, directory: str, name: WalName, boot: bytes, length: int, *, zero_fill: bool) -> int:
@@ -100,7 +110,7 @@ def create(disk: Disk, directory: str, name: WalName, boot: bytes, length: int, 
     handle = disk.create(temporary)
     try:
         disk.allocate(handle, length, zero_fill=zero_fill)
-        disk.write(handle, 0, encode_header(name, boot))
+        disk.write(handle, 0, encode_header(name, boot, length))
         disk.sync(handle)
         disk.rename(temporary, path)
         disk.sync_dir(directory)

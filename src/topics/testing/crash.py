@@ -29,6 +29,7 @@ from topics.errors import TopicsError
 from topics.storage import walfile
 from topics.storage.disk import Disk
 from topics.storage.job import Job, run_inline
+from topics.storage.recovery import Unusable
 from topics.storage.sealed import Miss
 from topics.storage.store import Store
 from topics.testing.clock import ManualClock
@@ -483,18 +484,24 @@ class Sweep:
         twin.crash(damage, random.Random(number))
         if nested:
             twin.after_call = lambda inner, operation, path: self._end_recovery(twin, how, inner, operation, path)
-        store, engine, _ = world.boot(twin)
+        store, engine, _ = self._boot(twin)
         twin.after_call = None
         if self._failure is not None:
             raise self._failure
         world.oracle.check(engine, how, world.engine)
         shown, files = state(engine), _settled_files(twin, store)
         twin.crash("kill", random.Random(0))
-        store, again, _ = world.boot(twin)
+        store, again, _ = self._boot(twin)
         if state(again) != shown:
             raise Broken(_difference("a second recovery shows something else", shown, state(again)))
         if _settled_files(twin, store) != files:
             raise Broken("a second recovery changed bytes")
+
+    def _boot(self, disk: FakeDisk) -> tuple[Store, Engine, Upkeep]:
+        try:
+            return self.world.boot(disk)
+        except Unusable as refusal:
+            raise Broken(f"a crash is no reason to refuse a start: {refusal}") from refusal
 
     def _end_recovery(self, disk: FakeDisk, how: Crash, number: int, operation: str, path: str) -> None:
         for damage in self.damages:
@@ -504,7 +511,7 @@ class Sweep:
             twin.crash(damage, random.Random(number))
             both = Crash(how.kill and damage == "kill", how.synced_lsns)
             try:
-                _, engine, _ = self.world.boot(twin)
+                _, engine, _ = self._boot(twin)
                 self.world.oracle.check(engine, both, self.world.engine)
             except BaseException as error:
                 error.add_note(f"crash in recovery: call {number} ({operation} {path}), {damage}")
