@@ -178,14 +178,14 @@ class Log:
 
     def fetch(self, seqs: Iterable[int]) -> None:
         """Have the sealed Blocks that hold these seqs at hand, so that a delete needs no read. May raise Miss."""
-        k = -1
+        first, last = 1, 0
         for seq in seqs:
-            if k >= 0 and self.entries[k].last_seq >= seq:
-                continue
-            k = self.index_of(seq)
-            if k == len(self.entries):
-                return
-            self.entries[k].block()
+            if not first <= seq <= last:
+                k = self.index_of(seq)
+                if k < len(self.entries):
+                    entry = self.entries[k]
+                    entry.block()
+                    first, last = entry.first_seq, entry.last_seq
 
     def end_run(self) -> None:
         """Merge nothing published up to now with what comes: it is about to be sealed as it is."""
@@ -237,10 +237,13 @@ class Log:
 
     def index_of(self, seq: int) -> int:
         """The directory index of the entry that holds `seq`, or of the first one behind it."""
-        k = bisect_right(self.firsts, seq, self._base) - 1
-        if k < self._base or self.entries[k].last_seq < seq:
-            k += 1
-        return max(k, self._base)
+        base = self._base
+        k = bisect_right(self.firsts, seq, base)
+        if k > base:
+            entry = self.entries[k - 1]
+            if seq < entry.first_seq + entry.n:
+                return k - 1
+        return k
 
     def first_ts(self) -> int | None:
         """The ts of the oldest Block that is retained, or None."""

@@ -314,23 +314,25 @@ class Queues:
         config = topic.config
         deadline_ms = now + (config.lease_ms if claimer.lease_ms is None else clamp_lease_ms(claimer.lease_ms))
         first_id = self._last_id + 1
+        seqs, _, leases = zip(*jobs, strict=True)
+        again = any(leases)
         event = Claimed(
             claimer.node,
-            [seq for seq, _, _ in jobs],
-            [1 if lease is None else lease.deliveries + 1 for _, _, lease in jobs],
+            list(seqs),
+            [1 if lease is None else lease.deliveries + 1 for lease in leases] if again else [1] * len(seqs),
             first_id,
             deadline_ms,
             now,
-            [seq for seq, _, lease in jobs if lease is not None and lease.state is LAPSED],
+            [lease.seq for lease in leases if lease is not None and lease.state is LAPSED] if again else [],
         )
         receipt = Receipt(None, None, None) if config.leases_durable else None
         self._log(topic, event, receipt)
         self._last_id += len(jobs)
-        leases = queue.lease(jobs, claimer.node, first_id, deadline_ms)
-        claimer.took(leases)
+        leased = queue.lease(jobs, claimer.node, first_id, deadline_ms)
+        claimer.took(leased)
         if receipt is not None and receipt.done:
             receipt = None
-        return Hand(leases, job_texts(jobs, leases)), receipt
+        return Hand(leased, job_texts(jobs, leased)), receipt
 
     def _log(self, topic: Topic, event: Event, receipt: Receipt | None = None) -> None:
         """Append to the leases log. A queue whose jobs are resident only has a log that is, too."""
