@@ -265,7 +265,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pieces.append(Range(topic, to.epoch or 0, since.seq, to.seq, gap))
                 continue
             pieces += scan.ranges(client, plan, since.seq, to.seq, self._options)
-        return [RangePartition(piece) for piece in scan.split(pieces, plans, self._options.partitions_min)]
+        parts = scan.split(pieces, plans, self._options.partitions_min, scan.STREAM_PARTITION_BYTES)
+        return [RangePartition(piece) for piece in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one range."""

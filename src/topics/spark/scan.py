@@ -21,6 +21,8 @@ from topics.spark.filters import Prune
 from topics.spark.options import ReadOptions
 
 PARTITION_BYTES: Final = 64 << 20
+STREAM_PARTITION_BYTES: Final = 8 << 20
+"""Smaller, because the tasks of one micro-batch are all there is to do: one large one would leave cores idle."""
 PARTITIONS_MAX: Final = 10_000
 
 log = logging.getLogger("topics.spark")
@@ -70,7 +72,9 @@ def ranges(client: Client, plan: Plan, from_seq: int, to_seq: int, options: Read
     return found
 
 
-def split(found: list[Range], plans: dict[str, Plan], partitions_min: int) -> list[Range]:
+def split(
+    found: list[Range], plans: dict[str, Plan], partitions_min: int, partition_bytes: int = PARTITION_BYTES
+) -> list[Range]:
     """The ranges cut so that there are at least so many, and none is too large for one task."""
     total = sum(piece.size for piece in found if piece.gap is None)
     parts: list[Range] = []
@@ -80,7 +84,7 @@ def split(found: list[Range], plans: dict[str, Plan], partitions_min: int) -> li
             continue
         plan = plans[piece.topic]
         record_bytes = plan.bytes / plan.count if plan.count else 1.0
-        by_bytes = int(piece.size * record_bytes / PARTITION_BYTES) + 1
+        by_bytes = int(piece.size * record_bytes / partition_bytes) + 1
         by_count = -(-partitions_min * piece.size // total)
         n = min(max(by_bytes, by_count), piece.size, PARTITIONS_MAX)
         edges = [piece.from_seq + piece.size * i // n for i in range(n + 1)]

@@ -196,14 +196,16 @@ def _chunked(records: Iterable[Rendered]) -> Iterator[tuple[str, list[bytes]]]:
     """The records in writes of bounded size, each of one topic; the order within a topic is kept."""
     waiting: dict[str, list[bytes]] = {}
     sizes: dict[str, int] = {}
-    for topic, record in records:
-        members = waiting.setdefault(topic, [])
-        if members and (len(members) >= CHUNK_RECORDS or sizes[topic] + len(record) > CHUNK_BYTES):
-            yield topic, members
-            members = waiting[topic] = []
-            sizes[topic] = 0
-        members.append(record)
-        sizes[topic] = sizes.get(topic, 0) + len(record)
+    for topic, more in records:
+        members, size = waiting.setdefault(topic, []), sizes.get(topic, 0)
+        for record in more:
+            if members and (len(members) >= CHUNK_RECORDS or size + len(record) > CHUNK_BYTES):
+                yield topic, members
+                members = waiting[topic] = []
+                size = 0
+            members.append(record)
+            size += len(record)
+        sizes[topic] = size
     yield from ((topic, members) for topic, members in waiting.items() if members)
 
 

@@ -1,0 +1,40 @@
+"""Rows become records: a whole batch at once where nothing is wrong with it, row by row otherwise, with one result."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics.spark.options import WriteOptions
+from topics.spark.rows import RECORD_BYTES_MAX, Rows
+
+pytestmark = pytest.mark.spark
+
+TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", 'q"', "\n", "é", "x" * 200, "x" * 300]))
+DATAS = st.sampled_from([b"1", b' {"a": [2]} ', b'"\xc3\xa9"', b'"\xff"', b"{x", b'1,"tag":"t"', b"", None])
+
+
+def rendered(names: list[str], *columns: pa.Array) -> list[tuple[str, bytes]]:
+    options = WriteOptions({"url": "http://127.0.0.1:1", "topic": "t", "errorTopic": "errors"})
+    batch = pa.RecordBatch.from_arrays(list(columns), names=names)
+    return [(topic, record) for topic, records in Rows(options, names, 0).render(batch) for record in records]
+
+
+@given(st.lists(st.tuples(DATAS, TEXTS, TEXTS), min_size=1, max_size=5))
+def test_a_batch_gives_the_records_of_its_rows(rows: list[tuple[bytes | None, str | None, str | None]]) -> None:
+    """A column of topics, although it names none, has each row looked at by itself."""
+    raw = pa.array([row[0] for row in rows], pa.binary())
+    data = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
+    others = [pa.array([row[k] for row in rows], pa.string()) for k in (1, 2)]
+    nowhere = pa.nulls(len(rows), pa.string())
+    at_once = rendered(["data", "tag", "node"], data, *others)
+    one_by_one = rendered(["data", "tag", "node", "topic"], data, *others, nowhere)
+    assert at_once == one_by_one
+    assert len(at_once) == len(rows)
+
+
+def test_a_record_that_is_too_large_is_one_bad_row_among_good_ones() -> None:
+    texts = pa.array(["1", f'"{"x" * RECORD_BYTES_MAX}"', "3"], pa.string())
+    assert [topic for topic, _ in rendered(["data"], texts)] == ["t", "errors", "t"]
