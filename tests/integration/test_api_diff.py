@@ -336,7 +336,8 @@ def test_from_ts_starts_at_the_first_record_of_that_time(api: Api, topic_name: s
     assert [r["$seq"] for r in api.diff(topic_name, from_ts=0).ok(200)["records"]] == [1, 2, 3, 4, 5]
     later = api.diff(topic_name, from_ts=records[-1]["$ts"] + 3_600_000).ok(200)
     assert (later["records"], later["next_from_seq"], later["caught_up"]) == ([], 5, True)
-    for bad in ("1", 1.5, True, []):
+    assert api.diff(topic_name, from_ts=2**64 - 1).ok(200)["records"] == []
+    for bad in ("1", 1.5, True, [], -1, 2**64):
         api.diff(topic_name, from_ts=bad).refused_naming("from_ts")
 
 

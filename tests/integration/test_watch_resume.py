@@ -62,7 +62,8 @@ def test_one_id_restores_every_topic(api: Api, topic_name: str) -> None:
 
 @pytest.mark.parametrize(
     "id",
-    ["%%%", "bm90IGpzb24", make_id({"x": -1}), "W10", make_id({"other.topic": 3}), "~AAAA", "a" * 3000],
+    ["%%%", "bm90IGpzb24", make_id({"x": -1}), "W10", make_id({"other.topic": 3}), "~AAAA", "a" * 3000]
+    + [make_id({"$epoch": {"x": epoch}}) for epoch in (-1, 2**63, "x")],
 )
 def test_malformed_or_foreign_id_is_a_clear_400(api: Api, topic_name: str, id: str) -> None:
     """Issue: a clear error, and the session is unharmed."""
@@ -138,3 +139,32 @@ def test_ended_streams_are_counted_out(api: Api, topic_name: str) -> None:
     for events in streams:
         events.close()
     until(lambda: streams_open(api) == before, "every stream is counted out")
+
+
+def test_recreate_is_told_once_to_who_comes_back_with_an_older_cursor(api: Api, topic_name: str) -> None:
+    """API §7.4, decision 13: once told, ids and the session stand in the topic that is there."""
+    api.fill(topic_name, 3)
+    other = f"{topic_name}.other"
+    api.fill(other, 1)
+    older = make_id({topic_name: 2, other: 1, "$epoch": {topic_name: 0}})
+    url = watch(api, [topic_name, other], cursor=older)["stream_url"]
+    with Events(api, url) as events:
+        told = events.next()
+        assert (told.kind, told.json["reason"]) == ("tombstone", "recreated")
+        last = events.until("record")[-1]
+        assert (last.seqs, last.cursor) == ([1, 2, 3], {topic_name: 3, other: 1})
+    for id in (None, last.id):
+        with Events(api, url, last_event_id=id) as events:
+            assert {events.next().kind, events.next().kind} == {"caught-up"}
+
+
+def test_cursor_may_name_a_topic_that_is_gone_where_that_is_asked_for(api: Api, topic_name: str) -> None:
+    """API §7.2: `?lenient=true` drops unknown topics, so it drops their positions too."""
+    kept, gone = f"{topic_name}.kept", f"{topic_name}.gone"
+    api.fill(kept, 3)
+    body = {"topics": {kept: {}, gone: {}}, "cursor": make_id({kept: 2, gone: 7})}
+    assert api.call("POST", "/v0/watch?lenient=true", body).ok()["topics"] == {
+        kept: {"from_seq": 2, "head_seq": 3, "earliest_seq": 1}
+    }
+    body["cursor"] = make_id({kept: 2, "never.named": 7})
+    api.call("POST", "/v0/watch?lenient=true", body).refused_naming("never.named")

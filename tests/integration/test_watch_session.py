@@ -56,6 +56,9 @@ def test_unknown_topic_is_404_unless_lenient(api: Api, topic_name: str) -> None:
         {"topics": {"a": 5}},
         {"topics": {"a": {"from_seq": -1}}},
         {"topics": {"a": {"from_seq": "x"}}},
+        {"topics": {"a": {"from_seq": 2**64}}},
+        {"topics": {"a": {"from_ts": -1}}},
+        {"topics": {"a": {"from_ts": 2**64}}},
         {"topics": {"-bad": {}}},
         {"topics": {"a": {}}, "consistency": "sometimes"},
         {"topics": {"a": {}}, "limit": "many"},
@@ -67,6 +70,20 @@ def test_malformed_bodies_are_400(api: Api, body: object) -> None:
     """API §7.2: 400 while the client can still read the error body."""
     api.fill("a", 1)
     api.call("POST", "/v0/watch", body).refused(400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"topics":{"a":{"from_seq":1},"a":{"tail":true}}}', "topics.a"),
+        (b'{"topics":{"a":{"from_seq":1,"from_seq":2}}}', "topics.a.from_seq"),
+        (b'{"topics":{"a":{}},"limit":1,"limit":2}', "limit"),
+    ],
+)
+def test_nothing_is_named_twice(api: Api, body: bytes, field: str) -> None:
+    """API §0.3: what came first would be dropped in silence."""
+    api.fill("a", 1)
+    api.call("POST", "/v0/watch", raw=body).refused_naming(field, "given twice")
 
 
 def test_too_many_topics_are_400_and_the_limit_itself_works(api: Api, topic_name: str) -> None:

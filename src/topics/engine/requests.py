@@ -61,7 +61,7 @@ class Diff(Struct):
     include_meta: bool = True
     wait_ms: U32 = 0
     max_batch_bytes: U64 = 0
-    from_ts: int | None = None
+    from_ts: U64 | None = None
     match: Any = None
 
 

@@ -1,8 +1,10 @@
 """Request bodies: from bytes to the engine's structs, or a 400 that says what is wrong and where (API §0.3).
 
 Checks that the decoder leaves open are made here once per body: that it is UTF-8 (`Raw` slices are not looked into),
-and that no object of ours names a field twice, since the field that came first would be dropped in silence. Inside
-`data` anything that is JSON goes, duplicate keys included.
+that a number is no more than a u64, and that no object of ours names a field twice, since the field that came first
+would be dropped in silence. Inside `data` anything that is JSON goes, duplicate keys included.
+
+A command on a WebSocket is decoded elsewhere and held to the same by `check`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from topics.engine.requests import NO_RAW
 from topics.errors import InvalidRequest
 
 T = TypeVar("T")
+W = TypeVar("W", bound=requests.Write)
 
 _PATH: Final = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)
 _FIELD: Final = re.compile(r"field `(.+?)`")
@@ -44,7 +47,10 @@ class Body(Generic[T]):
     def __init__(self, shape: type[T], default: T | None = None) -> None:
         self._decode = msgspec.json.Decoder(shape).decode
         self._default = default
-        fields: tuple[str, ...] = shape.__struct_fields__  # type: ignore[attr-defined]
+        fields = [field.encode_name for field in msgspec.structs.fields(shape)]  # type: ignore[arg-type]
+        tag_field: str | None = shape.__struct_config__.tag_field  # type: ignore[attr-defined]
+        if tag_field is not None:
+            fields.append(tag_field)
         self._find_keys = re.compile(b'"(?:%b)"' % "|".join(fields).encode()).findall
         # The decoder has no bound above 2^63 - 1, so a u64 is bounded here.
         self._numbers = tuple(
@@ -69,10 +75,14 @@ class Body(Generic[T]):
             raise described(str(error)) from None
         except msgspec.DecodeError as error:
             raise InvalidRequest(f"the body is not valid JSON: {_lower(str(error))}") from None
+        self.check(body, decoded)
+        return decoded
+
+    def check(self, body: bytes, decoded: T) -> None:
+        """Raise InvalidRequest where what was decoded from `body` is no u64, or was given twice."""
         if self._may_repeat(body, decoded):
             _refuse_repeats(body)
         self.check_range(decoded)
-        return decoded
 
     def check_range(self, decoded: T, within: str = "") -> None:
         """Raise InvalidRequest where a number is no u64."""
@@ -88,27 +98,39 @@ class Body(Generic[T]):
         return len(found) != len(set(found))
 
 
-class WriteBody(Body[requests.Write]):
+class WriteBody(Body[W]):
     """Decodes writes, the hot path: only the keys that were set are counted."""
 
-    __slots__ = ()
+    __slots__ = ("_rare_keys",)
 
-    def check_range(self, decoded: requests.Write, within: str = "") -> None:
+    def __init__(self, shape: type[W]) -> None:
+        super().__init__(shape)
+        names = [name for name in shape.__struct_fields__ if name not in ("records", "node")]
+        self._rare_keys = [(name, b'"%b"' % name.encode()) for name in names]
+        if shape.__struct_config__.tag_field is not None:
+            # Named where another attribute is that every write of this shape has.
+            self._rare_keys.append(("records", b'"%b"' % shape.__struct_config__.tag_field.encode()))
+
+    def check_range(self, decoded: W, within: str = "") -> None:
         """Raise InvalidRequest where a number is no u64, also in the config."""
         if decoded.producer_seq is not None or decoded.expected_head_seq is not None:
             super().check_range(decoded, within)
         if decoded.config is not None:
             config.check_range(decoded.config, "config.")
 
-    def _may_repeat(self, body: bytes, decoded: requests.Write) -> bool:
+    def envelope_bytes(self, decoded: W) -> int:
+        """The least that a write takes around its records."""
+        return _ENVELOPE_BYTES
+
+    def _may_repeat(self, body: bytes, decoded: W) -> bool:
         records = decoded.records
         # Most bodies hold nothing but what was decoded, so that there is no room in them for a key that repeats.
         n = len(records)
         data_bytes = len(records[0].data) if n == 1 else sum([len(record.data) for record in records])
-        room = len(body) - data_bytes - _ENVELOPE_BYTES - _RECORD_BYTES * n
+        room = len(body) - data_bytes - self.envelope_bytes(decoded) - _RECORD_BYTES * n
         if room < REPEAT_BYTES:
             return False
-        tags = nodes = metas = 0
+        tags = nodes = metas = delays = times = 0
         for record in records:
             if record.tag is not None:
                 tags += 1
@@ -119,17 +141,30 @@ class WriteBody(Body[requests.Write]):
             if record.meta is not NO_RAW:
                 metas += 1
                 room -= len(record.meta) + _META_BYTES
+            if record.delay_ms is not None:
+                delays += 1
+            if record.deliver_at is not None:
+                times += 1
         if room < REPEAT_BYTES:
             return False
         nodes += decoded.node is not None
+        # A search through a large body is not cheap, so there only for what was set.
+        small = len(body) < _SMALL_BYTES
         return (
             body.count(b'"records"') != 1
             or body.count(b'"data"') != n
             or any(
-                count and body.count(key) != count
-                for key, count in ((b'"tag"', tags), (b'"node"', nodes), (b'"meta"', metas))
+                (count or small) and body.count(key) != count
+                for key, count in (
+                    (b'"tag"', tags),
+                    (b'"node"', nodes),
+                    (b'"meta"', metas),
+                    (b'"delay_ms"', delays),
+                    (b'"deliver_at"', times),
+                )
             )
-            or (len(body) < _SMALL_BYTES and any(body.count(key) > 1 for key in _RARE_KEYS))
+            or any((small or getattr(decoded, name)) and body.count(key) > 1 for name, key in self._rare_keys)
+            or (decoded.config is not None and config._may_repeat(body, decoded.config))
         )
 
 
@@ -142,13 +177,13 @@ _META_BYTES: Final = len(b',"meta":')
 REPEAT_BYTES: Final = len(b'"data":0,')
 """The least that a key which is given twice adds to a write."""
 _SMALL_BYTES: Final = 4096
-_RARE_KEYS: Final = (b'"idempotency_key"', b'"create"', b'"config"', b'"producer_', b'"expected_head_seq"')
 
 
 def _refuse_repeats(body: bytes) -> None:
     """Raise InvalidRequest where an object of ours names a key twice; `data` and `meta` are not looked into."""
     try:
-        tree = json.loads(body, object_pairs_hook=_Object)
+        # Numbers stay text: one of a million digits would be refused here, and it is only data.
+        tree = json.loads(body, object_pairs_hook=_Object, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return
     _walk(tree, "")
@@ -171,7 +206,8 @@ class _Object:
                 seen.add(key)
 
 
-def _walk(node: Any, path: str) -> None:
+def _walk(node: Any, path: str, *, named: bool = False) -> None:
+    """Look into an object of ours, or into a map of such objects by name (`named`)."""
     if isinstance(node, list):
         for i, item in enumerate(node):
             _walk(item, f"{path}[{i}]")
@@ -179,12 +215,15 @@ def _walk(node: Any, path: str) -> None:
         if node.repeated is not None:
             field = f"{path}.{node.repeated[:64]}".lstrip(".")
             raise InvalidRequest(f"{field} is given twice; send the one that is meant", field=field)
-        for key in ("records", "config"):
-            _walk(node.fields.get(key), f"{path}.{key}".lstrip("."))
+        for key in node.fields if named else _NESTED:
+            _walk(node.fields.get(key), f"{path}.{key[:64]}".lstrip("."), named=key == "topics" and not named)
 
 
-def described(text: str) -> InvalidRequest:
-    """The decoder's complaint as an error that names the field."""
+_NESTED: Final = ("records", "config", "topics")
+
+
+def described(text: str, whole: str = "the body") -> InvalidRequest:
+    """The decoder's complaint as an error that names the field, or else `whole`."""
     matched = _PATH.match(text)
     assert matched is not None
     problem, path = matched[1], matched[2] or ""
@@ -193,7 +232,7 @@ def described(text: str) -> InvalidRequest:
     missing = _FIELD.search(problem)
     field = f"{path}.{missing[1]}".lstrip(".") if missing else path
     if not field:
-        return InvalidRequest(f"the body: {_lower(problem)}")
+        return InvalidRequest(f"{whole}: {_lower(problem)}")
     return InvalidRequest(f"{field}: {_lower(problem)}", field=field)
 
 

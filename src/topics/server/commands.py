@@ -1,4 +1,8 @@
-"""The commands that a client sends over a WebSocket, as structs (API §7.7)."""
+"""The commands that a client sends over a WebSocket, as structs (API §7.7).
+
+A command is held to the same as the body of the request that it stands for (bodies.py): the same bounds on numbers, and
+no field given twice.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from msgspec import Struct
 from topics.engine import requests
 from topics.errors import InvalidRequest
 from topics.server import bodies
-from topics.server.watch import Options, TopicWatch
+from topics.server.watch import Options, TopicWatch, check_topics
 
 RequestId = str | int | None
 
@@ -23,7 +27,7 @@ class Subscribe(Options, tag_field="op", tag="subscribe", kw_only=True):
     topics: dict[str, TopicWatch] | None = None
     from_seq: requests.U64 = 0
     tail: bool = False
-    from_ts: int | None = None
+    from_ts: requests.U64 | None = None
     match: Any = None
 
     def named(self) -> dict[str, TopicWatch]:
@@ -65,6 +69,37 @@ class _Envelope(Struct):
     request_id: RequestId = None
 
 
+class _SubscribeCheck(bodies.Body[Subscribe]):
+    __slots__ = ()
+
+    def check_range(self, decoded: Subscribe, within: str = "") -> None:
+        super().check_range(decoded, within)
+        check_topics(decoded.topics or {})
+
+    def _may_repeat(self, body: bytes, decoded: Subscribe) -> bool:
+        return decoded.topics is not None or super()._may_repeat(body, decoded)
+
+
+class _PublishCheck(bodies.WriteBody[Publish]):
+    __slots__ = ()
+
+    def envelope_bytes(self, decoded: Publish) -> int:
+        size = _PUBLISH_BYTES + len(decoded.topic)
+        if decoded.request_id is not None:
+            size += _REQUEST_ID_BYTES + len(str(decoded.request_id)) + 2 * isinstance(decoded.request_id, str)
+        return size if decoded.return_seqs else size + _RETURN_SEQS_BYTES
+
+
+_PUBLISH_BYTES: Final = len(b'{"op":"publish","topic":"","records":[]}') - 1
+_REQUEST_ID_BYTES: Final = len(b',"request_id":')
+_RETURN_SEQS_BYTES: Final = len(b',"return_seqs":false')
+
+_checks: Final[dict[type, Any]] = {
+    Subscribe: _SubscribeCheck(Subscribe),
+    Unsubscribe: bodies.Body(Unsubscribe),
+    Publish: _PublishCheck(Publish),
+    Ping: bodies.Body(Ping),
+}
 _union: Final = msgspec.json.Decoder(Command)
 _envelope: Final = msgspec.json.Decoder(_Envelope)
 
@@ -72,13 +107,15 @@ _envelope: Final = msgspec.json.Decoder(_Envelope)
 def decode(text: bytes) -> Command:
     """The command in a message; raises InvalidRequest."""
     try:
-        return cast("Command", _union.decode(text))
+        command = cast("Command", _union.decode(text))
     except msgspec.ValidationError as error:
-        raise bodies.described(str(error)) from None
+        raise bodies.described(str(error), "the message") from None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the message is not valid JSON: {error}") from None
     except RecursionError:
         raise InvalidRequest("the message is nested too deeply") from None
+    _checks[type(command)].check(text, command)
+    return command
 
 
 def request_id_of(text: bytes) -> RequestId:

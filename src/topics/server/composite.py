@@ -73,11 +73,13 @@ class Layout:
         except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError):
             raise _refusal("it is not base64url of a map of positions", raw) from None
         epochs = found.pop("$epoch", {})
+        if not isinstance(epochs, dict) or not all(0 <= epoch <= SEQ_MAX for epoch in epochs.values()):
+            raise _refusal("it is not base64url of a map of positions", raw)
         positions = {}
         for name, seq in found.items():
             if name not in self.names:
                 raise _refusal(f'it names "{name[:_SHOWN_MAX]}", which this session does not watch', raw)
-            if not isinstance(seq, int) or not 0 <= seq <= SEQ_MAX or not isinstance(epochs, dict):
+            if not isinstance(seq, int) or not 0 <= seq <= SEQ_MAX:
                 raise _refusal(f'its position in "{name[:_SHOWN_MAX]}" is not a seq', raw)
             positions[name] = Position(seq, epochs.get(name))
         return positions

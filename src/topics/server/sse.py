@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from topics.server.composite import Position
 from topics.server.part import ERROR, Part, event
 from topics.server.subscriber import Feed, Subscriber
 
@@ -65,7 +66,7 @@ def tune(transport: Any) -> None:
 class SseStream(Subscriber):
     """One open stream of a watch session."""
 
-    __slots__ = ("_alone", "_feeds", "_on_end", "_undo", "epochs", "heartbeat_ms", "layout", "stream")
+    __slots__ = ("_alone", "_feeds", "_left", "_on_end", "_undo", "epochs", "heartbeat_ms", "layout", "stream")
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class SseStream(Subscriber):
         self.heartbeat_ms = heartbeat_ms
         self.epochs: dict[int, int] = {}
         """The epochs of topics, by index, that are not those the session began with."""
+        self._left: dict[int, int] = {}
         self._on_end = on_end
         self._alone = len(layout.names) == 1
         self._feeds: list[Feed] = []
@@ -96,6 +98,17 @@ class SseStream(Subscriber):
         self.stream.write(RETRY)
         self.delivery.enrol(self, self.last_ms + self.heartbeat_ms)
 
+    def enter(self, index: int, epoch: int, began: int) -> None:
+        """The next thing sent about a topic is from this epoch of it; the session began in the epoch `began`."""
+        left = self.epochs.get(index, began)
+        if left == epoch:
+            return
+        self._left[index] = left
+        if epoch == began:
+            del self.epochs[index]
+        else:
+            self.epochs[index] = epoch
+
     def feeds(self) -> list[Feed]:
         """The feeds of this stream."""
         return self._feeds
@@ -105,6 +118,7 @@ class SseStream(Subscriber):
         undo = self._undo
         if len(undo) >= _SETTLE_EVERY and not self.stream.buffered:
             undo.clear()
+            self._left.clear()
         undo.append((feed, feed.cursor))
         feed.cursor = part.cursor
         self.last_ms = self.delivery.tick_ms
@@ -150,13 +164,16 @@ class SseStream(Subscriber):
         self.stream.write(error_event(code, message))
         self.stream.close()
 
-    def settled(self) -> list[int]:
-        """The position in every topic that the client's socket is known to have taken."""
+    def settled(self, began: list[int]) -> list[Position]:
+        """Where the client's socket is known to have come in every topic; `began` are the epochs of the session."""
         cursors = [feed.cursor for feed in self._feeds]
+        epochs = self.epochs
         if self.link.write_paused or self.stream.buffered:
             for feed, cursor in reversed(self._undo):
                 cursors[feed.index] = cursor
-        return cursors
+            # A seq means something in its own epoch only, so both are taken back together.
+            epochs = epochs | self._left
+        return [Position(cursor, epochs.get(i, began[i])) for i, cursor in enumerate(cursors)]
 
     def _closed(self) -> None:
         self._on_end(self)

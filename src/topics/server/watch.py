@@ -50,7 +50,7 @@ class TopicWatch(Struct):
 
     from_seq: U64 = 0
     tail: bool = False
-    from_ts: int | None = None
+    from_ts: U64 | None = None
     match: Any = None
 
 
@@ -82,7 +82,31 @@ class Watched(Struct):
     earliest_seq: int
 
 
-_body: Final = Body(WatchRequest)
+_topic_watch: Final = Body(TopicWatch)
+
+
+def check_topics(topics: dict[str, TopicWatch]) -> None:
+    """Raise InvalidRequest where a number of a topic's options is no u64."""
+    for name, asked in topics.items():
+        _topic_watch.check_range(asked, f"topics.{printable_name(name)}.")
+
+
+class WatchBody(Body[WatchRequest]):
+    """Decodes `POST /v0/watch`."""
+
+    __slots__ = ()
+
+    def check_range(self, decoded: WatchRequest, within: str = "") -> None:
+        """Raise InvalidRequest where a number is no u64, also of a topic."""
+        super().check_range(decoded, within)
+        check_topics(decoded.topics)
+
+    def _may_repeat(self, body: bytes, decoded: WatchRequest) -> bool:
+        """Always worth a closer look: the same topic may be named twice."""
+        return True
+
+
+_body: Final = WatchBody(WatchRequest)
 
 
 def check_names(names: dict[str, TopicWatch], principal: Principal, topics_max: int) -> None:
@@ -123,6 +147,18 @@ def cursor_for(asked: TopicWatch, topic: Topic) -> int:
     return asked.from_seq
 
 
+def _cursor_of(request: WatchRequest, layout: Layout) -> dict[str, Position]:
+    """The positions that `cursor` names; it may have been given out when topics that are gone now were still there."""
+    assert request.cursor is not None
+    try:
+        return layout.decode(request.cursor)
+    except InvalidRequest:
+        if len(layout.names) == len(request.topics):
+            raise
+    found = Layout(list(request.topics)).decode(request.cursor)
+    return {name: position for name, position in found.items() if name in layout.names}
+
+
 class Watch:
     """Answers the watch routes."""
 
@@ -149,7 +185,7 @@ class Watch:
         views = [view_for(request, request.topics[name], limit_max) for name in layout.names]
         positions = [Position(cursor_for(request.topics[name], found[name]), None) for name in layout.names]
         if request.cursor is not None:
-            for name, position in layout.decode(request.cursor).items():
+            for name, position in _cursor_of(request, layout).items():
                 positions[layout.names.index(name)] = position
         heartbeat_ms = max(HEARTBEAT_MS_MIN, min(HEARTBEAT_MS_MAX, request.heartbeat_ms))
         self._delivery.refresh()
@@ -234,15 +270,14 @@ class Watch:
             if topic is None:
                 opened.send(feed, parts.topic_deleted(name.encode(), feed.cursor))
                 continue
-            if topic.id != session.epochs[feed.index]:
-                opened.epochs[feed.index] = topic.id
+            opened.enter(feed.index, topic.id, session.epochs[feed.index])
             self._delivery.follow(feed, topic, position.epoch)
 
     def _ended(self, session: Session, stream: SseStream) -> None:
         """A stream is over: the session stands where the client's socket is known to have come."""
         session.stream = None
         epochs = [stream.epochs.get(i, epoch) for i, epoch in enumerate(session.epochs)]
-        session.positions = [Position(*each) for each in zip(stream.settled(), epochs, strict=True)]
+        session.positions = stream.settled(session.epochs)
         session.flushed = [Position(feed.cursor, epoch) for feed, epoch in zip(stream.feeds(), epochs, strict=True)]
         self._delivery.refresh()
         self.sessions.rest(session, self._delivery.tick_ms)
