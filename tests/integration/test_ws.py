@@ -194,7 +194,7 @@ def test_ping_command_and_ping_frame(api: Api) -> None:
         '{"op":"subscribe","request_id":"r","topic":"-bad"}', '{"op":"subscribe","topic":5,"request_id":"r"}',
         '{"op":"subscribe","request_id":"r","topic":"a","topics":{"b":{}}}', "[" * 50_000,
         '{"op":"unsubscribe","request_id":"r"}', '{"op":"ping","request_id":"r","op":"ping"}',
-        '{"op":"publish","request_id":"r","topic":"x","records":[{"data":1}],"producer_id":"p","producer_seq":%d}' % 2**64,
+        '{"op":"publish","request_id":"r","topic":"x","records":[{"data":1}],"expected_head_seq":18446744073709551616}',
         '{"op":"publish","request_id":"r","topic":"x","records":[{"data":nan}]}',
     ],
 )  # fmt: skip
