@@ -29,6 +29,8 @@ SMALL_BLOCK_RECORDS: Final = 16
 MERGE_RUN_BLOCKS: Final = 512
 MERGE_RUN_BYTES: Final = 256 * 1024
 _TRIM_DIRECTORY_AT: Final = 512
+# A seq behind every record.
+ANYWHERE: Final = 1 << 62
 
 
 class LostRange(NamedTuple):
@@ -269,8 +271,8 @@ class Log:
             return 0
         return self.seq_at_ts(ts) - 1
 
-    def expire(self, cutoff: int) -> None:
-        """Take every record whose ts is below `cutoff`: TTL (DESIGN §5.2)."""
+    def expire(self, cutoff: int, upto: int = ANYWHERE) -> None:
+        """Take every record up to the seq `upto` whose ts is below `cutoff`: TTL (DESIGN §5.2)."""
         entries = self.entries
         while self._base < len(entries):
             entry = entries[self._base]
@@ -278,6 +280,7 @@ class Log:
                 return
             i = self.start - entry.first_seq
             j = entry.n if entry.last_ts < cutoff else entry.ts_index(cutoff)
+            j = min(j, upto + 1 - entry.first_seq)
             if j <= i:
                 return
             self.ttl_expired = max(self.ttl_expired, entry.first_seq + entry.last_live(j))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from topics.engine.config import TopicConfig
 from topics.engine.dedupe import Dedupe
-from topics.engine.log import Log, Totals
+from topics.engine.log import ANYWHERE, Log, Totals
 from topics.engine.priority import effective_priority
 from topics.engine.queue import Queue
 from topics.engine.shelf import Shelf
@@ -275,9 +275,9 @@ class Topic:
 
     def reconfigure(self, config: TopicConfig, now_ms: int, bound_head: int = -1) -> None:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
-        self.expire(now_ms)
+        self.expire(now_ms, bound_head)
         self.config = config
-        self.expire(now_ms)
+        self.expire(now_ms, bound_head)
         self.settle_caps(bound_head)
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -289,13 +289,13 @@ class Topic:
         if ticket.remembered is not None and self.dedupe is not None:
             self.dedupe.forget(ticket.remembered)
 
-    def expire(self, now_ms: int) -> None:
-        """Apply the TTL as of `now_ms`."""
+    def expire(self, now_ms: int, bound_head: int = -1) -> None:
+        """Apply the TTL as of `now_ms`, when `bound_head` was the last visible seq; -1: to everything."""
         ttl_ms = self.config.ttl_ms
         if ttl_ms and self.log.count:
             while True:
                 try:
-                    self.log.expire(now_ms - ttl_ms)
+                    self.log.expire(now_ms - ttl_ms, ANYWHERE if bound_head < 0 else bound_head)
                     break
                 except Corrupt as corrupt:
                     self.lose(corrupt)
