@@ -191,6 +191,24 @@ def test_prefix_and_scope_both_hold(full: Api) -> None:
     dash.remove("tenant42:dash").refused(403, "forbidden")
 
 
+def test_metrics_name_only_topics_within_the_allowlist(full: Api) -> None:
+    """API §12: a prefix-limited key cannot enumerate cross-tenant names, in the per-topic gauges either."""
+    names = {"tenant42:metrics", "shared.metrics", "tenant43:metrics"}
+    for name in names:
+        full.put(name, type="queue").ok()
+    try:
+        seen = full.with_key("tenant-secret").get("/v0/metrics").body.decode()
+        assert [name for name in sorted(names) if name in seen] == ["shared.metrics", "tenant42:metrics"]
+        gauges = full.with_key("tenant-secret").get("/v0/metrics", headers={"Accept": "application/json"}).ok(200)
+        everything = full.get("/v0/metrics", headers={"Accept": "application/json"}).ok(200)
+        assert "tenant43:metrics" not in str(gauges)
+        assert "tenant43:metrics" in everything["topics_topic_queue_ready"]
+        assert gauges["topics_topics"] == everything["topics_topics"]
+    finally:
+        for name in names:
+            full.remove(name).ok()
+
+
 def test_list_is_filtered_to_the_allowlist(full: Api) -> None:
     """API §0.2.
 

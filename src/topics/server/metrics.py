@@ -1,7 +1,8 @@
 """Metrics by the names of API §8.3: gauges of what there is, the WAL's own counters, and its sync latency.
 
 Values are read when they are asked for; nothing is counted twice on the hot path. The block of per-topic gauges is
-bounded, and says so when it is cut.
+bounded, and says so when it is cut. It names topics, so a key that is limited to prefixes sees its own there and no
+others, as in the lists (API §12); the totals are those of the instance.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from topics.storage.wal import LATENCY_BOUNDS_US
 
 if TYPE_CHECKING:
     from topics.server.app import App
+    from topics.server.auth import Principal
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX: Final = 1000
@@ -44,17 +46,17 @@ _WAL_COUNTERS: Final = (
 )
 
 
-def exposition(app: App) -> bytes:
+def exposition(app: App, principal: Principal) -> bytes:
     """The metrics as Prometheus text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(app))
+    registry.register(_Collected(app, principal))
     return generate_latest(registry)
 
 
-def snapshot(app: App) -> dict[str, Any]:
+def snapshot(app: App, principal: Principal) -> dict[str, Any]:
     """The metrics as a JSON object: a number per name, an object of numbers where there are labels."""
     values: dict[str, Any] = {}
-    for family in collect(app):
+    for family in collect(app, principal):
         for sample in family.samples:
             if not sample.labels:
                 values[sample.name] = sample.value
@@ -65,15 +67,16 @@ def snapshot(app: App) -> dict[str, Any]:
 
 
 class _Collected(Collector):
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, principal: Principal) -> None:
         self._app = app
+        self._principal = principal
 
     def collect(self) -> Iterator[Metric]:
-        return collect(self._app)
+        return collect(self._app, self._principal)
 
 
-def collect(app: App) -> Iterator[Metric]:
-    """Every metric with its current value."""
+def collect(app: App, principal: Principal) -> Iterator[Metric]:
+    """Every metric with its current value, as far as `principal` may see it."""
     engine = app.engine
     engine.expire_all(engine.clock.now_ms())
     topics = engine.topics
@@ -102,12 +105,13 @@ def collect(app: App) -> Iterator[Metric]:
         ("topics_uptime_ms", "Milliseconds since the start.", app.probes.uptime_ms),
     ):
         yield GaugeMetricFamily(name, help, value)
-    yield from _per_topic(app)
+    yield from _per_topic(app, principal)
     yield from _wal(app)
 
 
-def _per_topic(app: App) -> Iterator[Metric]:
-    shown = list(app.engine.topics.values())[:TOPICS_SHOWN_MAX]
+def _per_topic(app: App, principal: Principal) -> Iterator[Metric]:
+    visible = [topic for name, topic in app.engine.topics.items() if principal.may_touch(name)]
+    shown = visible[:TOPICS_SHOWN_MAX]
     for name, help, value in _TOPIC_GAUGES:
         family = GaugeMetricFamily(name, help, labels=["topic"])
         for topic in shown:
@@ -121,7 +125,7 @@ def _per_topic(app: App) -> Iterator[Metric]:
         in_flight.add_metric([name], state.in_flight)
     yield ready
     yield in_flight
-    truncated = len(app.engine.topics) > TOPICS_SHOWN_MAX
+    truncated = len(visible) > TOPICS_SHOWN_MAX
     yield GaugeMetricFamily("topics_topic_metrics_truncated", "1 if not every topic is shown.", int(truncated))
 
 

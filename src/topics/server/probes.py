@@ -11,6 +11,7 @@ from topics.server.handlers import answer
 
 if TYPE_CHECKING:
     from topics.server.app import App
+    from topics.server.auth import Principal
     from topics.server.exchange import Exchange
 
 
@@ -40,10 +41,11 @@ class Probes:
 
     def metrics(self, exchange: Exchange) -> None:
         """`GET /v0/metrics`: Prometheus text, or a JSON snapshot where that is what the client accepts."""
+        principal: Principal = exchange.head.route.principal
         if b"application/json" in exchange.head.headers.get(b"accept", b""):
-            answer(exchange, 200, metrics.snapshot(self._app))
+            answer(exchange, 200, metrics.snapshot(self._app, principal))
         else:
-            exchange.respond(200, metrics.exposition(self._app), metrics.CONTENT_TYPE)
+            exchange.respond(200, metrics.exposition(self._app, principal), metrics.CONTENT_TYPE)
 
     def page(self, exchange: Exchange) -> None:
         """`GET /`: what runs here, for who opens the address in a browser."""

@@ -57,9 +57,11 @@ class Query:
         value = self._values.get(name)
         if value is None:
             return default
-        if not (value.isascii() and value.isdigit() and len(value) <= 20) or int(value) < least:
+        # Twenty digits are beyond every bound there is, and a number that is clamped may have any length.
+        number = int(value.lstrip("0")[:20] or "0") if value.isascii() and value.isdigit() else -1
+        if number < least:
             raise InvalidRequest(f"{name} must be a whole number of at least {least}", field=name, got=value[:64])
-        return int(value)
+        return number
 
     def page_size(self) -> int:
         """`page_size`, clamped to its maximum."""
