@@ -57,6 +57,7 @@ check: setup
 
 # All of these are in `make test` as short slices.
 crash-sweep: setup
+	TOPICS_MACHINE_EXAMPLES=5000 $(BIN)/python -m pytest --timeout=0 tests/property/test_durable_machine.py
 	TOPICS_SWEEP_SEEDS=800 $(BIN)/python -m pytest --timeout=0 tests/property/test_storage_crash.py
 	$(BIN)/python tools/crash_sweep.py $(ARGS)
 	$(BIN)/python tools/vandal.py

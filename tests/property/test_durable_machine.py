@@ -7,18 +7,30 @@ model of topics.testing.model says; after each crash the oracle judges.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from hypothesis import Phase, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from msgspec import Raw
 
+from topics.engine import ConfigPatch, Delete, RecordIn, Write
+from topics.engine.claim import Claim
+from topics.engine.derivation import Derivation
 from topics.engine.log import Log
+from topics.engine.queue_requests import AckJobs, ClaimJobs, NackJobs
 from topics.engine.recovery import Recovery
+from topics.engine.router import PutRouter
+from topics.errors import TopicsError
+from topics.storage.job import run_inline
+from topics.storage.sealed import Miss
 from topics.testing.crash import CLASSES, PATCHES, World, small
 from topics.testing.disk import DAMAGES, Damage
-from topics.testing.oracle import Broken, read_all
+from topics.testing.model import ModelRecord
+from topics.testing.oracle import Broken, read_all, text
 
 NAMES = strategies.sampled_from(["capped", "capped", "common", "mixed", "kept", "scratch", "passing"])
 TAGS = strategies.sampled_from([None, "a", "ab", "b"])
@@ -131,6 +143,8 @@ class DurableEngine(RuleBasedStateMachine):
         """The same records and floors as the model, at every step."""
         world = self.world
         for name, topic in world.engine.topics.items():
+            if name in world.oracle.derived:
+                continue
             model = world.oracle.instance(topic).model
             model.expire(world.clock.now_ms())
             records, gaps = read_all(world.engine, name)
@@ -143,7 +157,121 @@ class DurableEngine(RuleBasedStateMachine):
                 raise Broken(f"topic {name} has {shown}, the model {expected}, gaps {gaps}")
 
 
-STEADY = settings(max_examples=150, stateful_step_count=50)
+class WholeEngine(DurableEngine):
+    """The same with a router and a queue, whose topics hold what follows from others.
+
+    Whatever a reader has seen of them, all of it `fsync`, stays as it was through everything that can happen, and a job
+    is in one place: waiting, among the dead letters, or acked.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        world = self.world
+        world.oracle.derived = {"origin", "copy", "jobs", "dead"}
+        for name in ("origin", "copy", "dead"):
+            world.engine.put_topic(name, ConfigPatch(durability="fsync"))
+        queue: dict[str, Any] = {"type": "queue", "durability": "fsync", "max_deliveries": 1, "dead_letter": "dead"}
+        world.engine.put_topic("jobs", ConfigPatch(**queue))
+        world.engine.routers.put("origin->copy", PutRouter("origin", "copy"))
+        world.engine.routers.put("origin->jobs", PutRouter("origin", "jobs"))
+        world.settle()
+        self.seen: dict[str, dict[int, ModelRecord]] = {"origin": {}, "copy": {}, "dead": {}}
+        self.written: set[bytes] = set()
+        self.asked: set[bytes] = set()
+        self.acked: set[bytes] = set()
+        self.held: dict[int, bytes] = {}
+        self.serial = 0
+
+    @rule(name=strategies.sampled_from(["origin", "copy", "jobs"]), n=strategies.sampled_from([1, 5, 13]))
+    def write_derived(self, name: str, n: int) -> None:
+        """A client writes to a source, or straight into a destination."""
+        datas = [b"%d" % (self.serial + i) for i in range(n)]
+        self.serial += n
+
+        def done(ticket: Any) -> None:
+            if ticket.error is None and name == "jobs":
+                self.written |= set(datas)
+
+        self.world.engine.write(name, Write([RecordIn(Raw(data)) for data in datas]), done)
+
+    @rule(count=strategies.integers(1, 6))
+    def claim(self, count: int) -> None:
+        """A worker takes jobs."""
+
+        def done(claim: Claim) -> None:
+            self.held |= {job["$seq"]: text(job["data"]) for job in claim.claimed}
+
+        self._patiently(lambda: self.world.engine.queues.claim("jobs", ClaimJobs("w", count), done))
+
+    @rule(count=strategies.integers(1, 4), fails=strategies.booleans())
+    def finish(self, count: int, fails: bool) -> None:
+        """A worker is done with jobs, or gives them up."""
+        seqs = sorted(self.held)[:count]
+        if not seqs:
+            return
+        jobs = {seq: self.held.pop(seq) for seq in seqs}
+        queues = self.world.engine.queues
+        if fails:
+            self._patiently(lambda: queues.nack("jobs", NackJobs("w", seqs), lambda receipt: None))
+            return
+        self.asked |= set(jobs.values())
+
+        def done(receipt: Any) -> None:
+            if receipt.error is None:
+                self.acked |= {job for seq, job in jobs.items() if seq not in receipt.result.skipped}
+
+        self._patiently(lambda: queues.ack("jobs", AckJobs("w", seqs), done))
+
+    @staticmethod
+    def _patiently(command: Callable[[], object]) -> None:
+        while True:
+            try:
+                command()
+                return
+            except Miss as miss:
+                run_inline([miss.job])
+            except TopicsError:
+                return
+
+    @rule(back=strategies.integers(0, 20))
+    def trim_the_source(self, back: int) -> None:
+        """A client deletes what has been forwarded, or not yet."""
+        before = max(1, self.world.engine.topics["origin"].log.head - back)
+        self._patiently(lambda: self.world.engine.delete("origin", Delete(before_seq=before), lambda receipt: None))
+        self.seen["origin"] = {}
+
+    @invariant()
+    def keeps_what_was_seen(self) -> None:
+        """A copy or a dead letter that a reader saw is there for good, at its seq."""
+        engine = self.world.engine
+        for name, seen in self.seen.items():
+            records, gaps = read_all(engine, name)
+            changed = {seq: records.get(seq) for seq in seen if records.get(seq) != seen[seq]}
+            if changed or gaps:
+                raise Broken(f"{name}: {changed} were {[seen[seq] for seq in changed]}; gaps {gaps}")
+            seen |= records
+
+    @invariant()
+    def has_each_job_in_one_place(self) -> None:
+        """Waiting, dead or acked."""
+        engine = self.world.engine
+        waiting = [record.data for record in read_all(engine, "jobs")[0].values()]
+        dead = [record.data for record in read_all(engine, "dead")[0].values()]
+        places = waiting + dead
+        if len(places) != len(set(places)):
+            raise Broken(f"a job is there twice: {sorted(places)}")
+        back = self.acked & set(places)
+        if back:
+            raise Broken(f"acked jobs are back: {back}")
+        gone = self.written - self.asked - set(places)
+        if gone:
+            raise Broken(f"jobs are gone: {gone}")
+
+
+# `make crash-sweep` asks for more.
+EXAMPLES = int(os.environ.get("TOPICS_MACHINE_EXAMPLES", "60"))
+STEADY = settings(max_examples=max(150, EXAMPLES), stateful_step_count=50)
+WHOLE = settings(max_examples=EXAMPLES, stateful_step_count=50)
 # What a planted bug must be found within; the shortest story is of no interest there.
 BRIEF = settings(max_examples=300, stateful_step_count=50, phases=[Phase.generate], report_multiple_bugs=False)
 
@@ -151,6 +279,11 @@ BRIEF = settings(max_examples=300, stateful_step_count=50, phases=[Phase.generat
 def test_durable_engine_agrees_with_the_model_whatever_happens() -> None:
     """Issue 3: writes, deletes, TTL, caps, seals, restarts and crashes against the model (DESIGN §5, §7, §9)."""
     run_state_machine_as_test(DurableEngine, settings=STEADY)
+
+
+def test_durable_engine_with_routers_and_queues_agrees_whatever_happens() -> None:
+    """Issues 3 and 5: destination seqs and content survive, and no job is lost, doubled or back (DESIGN §8, §10)."""
+    run_state_machine_as_test(WholeEngine, settings=WHOLE)
 
 
 def test_machine_finds_a_cap_that_takes_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,3 +305,10 @@ def test_machine_finds_a_restart_that_forgets_deletes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Recovery, "_control", forgetful)
     with pytest.raises(Broken):
         run_state_machine_as_test(DurableEngine, settings=BRIEF)
+
+
+def test_machine_finds_a_restart_that_forgets_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 3: for each instrument a planted bug that it catches."""
+    monkeypatch.setattr(Derivation, "_bury", lambda self, topic, buried: None)
+    with pytest.raises(Broken):
+        run_state_machine_as_test(WholeEngine, settings=BRIEF)
