@@ -47,6 +47,9 @@ def fails(action: Any) -> str:
         ({"minPartitions": "0"}, ['option "minPartitions" is "0"']),
         ({"columns": "seq,price"}, ['option "columns" is "seq,price"', '"price"']),
         ({"columns": "tombstone"}, ['option "columns"', "includeTombstones"]),
+        ({"startingOffset": "latest"}, ['no option "startingoffset"', 'did you mean "startingOffsets"']),
+        ({"startingOffsets": '{"TOPIC": 3}', "endingOffsets": '{"TOPIC": 1}'}, ['option "endingOffsets"', "before"]),
+        ({"startingTimestamp": "9", "endingTimestamp": "5"}, ['option "endingTimestamp" is "5"', "9"]),
     ],
 )
 def test_a_bad_read_option_is_named_with_its_value(
@@ -116,6 +119,10 @@ def test_an_address_that_is_not_a_topics_server_is_said(spark: Any) -> None:
         ("'1' AS data, 'no/name' AS topic", {}, ["row 1", "no/name"]),
         ("'1' AS data, map('a', CAST(NULL AS string)) AS meta", {}, ["row 1", 'meta "a" is not text']),
         ("'1' AS data, 1 AS price", {}, ['column "price"']),
+        ("parse_json('1') AS data", {}, ['column "data" to write is a variant', "to_json"]),
+        ("'1' AS data, 5 AS tag", {}, ['column "tag" to write is a int', "string"]),
+        ("'1' AS data, '{}' AS meta", {}, ['column "meta" to write is a string', "map<string,string>"]),
+        ("'1' AS data", {"errorTopics": "x"}, ['no option "errortopics"', 'did you mean "errorTopic"']),
         ("1 AS price", {}, ['no column "data"']),
         ("'1' AS data", {"topic": None}, ["name the topic to write to"]),
         ("'1' AS data", {"txnId": "t"}, ['option "txnId" is "t"', "stagingDir"]),

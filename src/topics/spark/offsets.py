@@ -68,6 +68,10 @@ class WantedOffsets:
         """Where to start or end in this topic."""
         return self._places.get(topic, self._default)
 
+    def is_named(self, topic: str) -> bool:
+        """Whether a seq was given for this very topic."""
+        return isinstance(self._places.get(topic), Cursor)
+
     def check_names(self, topics: list[str]) -> None:
         """Refuse offsets of topics that are not read."""
         unknown = sorted(set(self._places) - set(topics))

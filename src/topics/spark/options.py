@@ -5,6 +5,7 @@ Spark hands over options as case-insensitive text. The key never appears in a me
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ TOKEN_VARIABLE: Final = "TOPICS_TOKEN"  # noqa: S105 - the variable's name
 RETRY_TIMEOUT_MS: Final = 30_000
 COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "meta", "data")
 TOMBSTONE: Final = "tombstone"
+
+NAME_LIKENESS: Final = 0.85
 
 _TRUE: Final = ("true", "1", "yes")
 _FALSE: Final = ("false", "0", "no")
@@ -40,6 +43,13 @@ class Options:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
+
+    def check_names(self, known: tuple[str, ...]) -> None:
+        """Refuse what looks like a misspelt option of ours; others may be meant for Spark, and are left alone."""
+        by_lower = {name.lower(): name for name in known}
+        for given in sorted(set(self._given) - set(by_lower)):
+            for meant in difflib.get_close_matches(given, by_lower, 1, NAME_LIKENESS):
+                raise SourceError(f'there is no option "{given}" here; did you mean "{by_lower[meant]}"?')
 
     def text(self, name: str) -> str | None:
         """An option as text, or None where it is missing or empty."""
@@ -128,12 +138,15 @@ class ReadOptions:
 
     def __init__(self, given: Mapping[str, str], streaming: bool) -> None:
         options = Options(given)
+        options.check_names(READ_OPTIONS)
         self.server = Server(options)
         self.topics = Topics(options)
         self.starting = WantedOffsets("startingOffsets", options.text("startingOffsets") or "earliest")
         self.ending = WantedOffsets("endingOffsets", options.text("endingOffsets") or "latest")
         self.starting_ts = options.number("startingTimestamp", 0)
         self.ending_ts = options.number("endingTimestamp", 0)
+        if self.starting_ts is not None and self.ending_ts is not None and self.starting_ts > self.ending_ts:
+            raise BadOption("endingTimestamp", self.ending_ts, f"it lies before startingTimestamp, {self.starting_ts}")
         self.offsets_max = options.number("maxOffsetsPerTrigger", 1)
         self.partitions_min = options.number("minPartitions", 1) or 1
         self.fail_on_data_loss = options.flag("failOnDataLoss", True)
@@ -184,6 +197,7 @@ class WriteOptions:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         options = Options(given)
+        options.check_names(WRITE_OPTIONS)
         self.server = Server(options)
         self.topic = options.text("topic")
         self.error_topic = options.text("errorTopic")

@@ -83,6 +83,9 @@ class TopicsReader(DataSourceReader):
         options, prune = self._options, self._prune
         start = resolve(plan, options.starting.of(plan.topic), "startingOffsets", options.fail_on_data_loss)
         end = resolve(plan, options.ending.of(plan.topic), "endingOffsets", options.fail_on_data_loss)
+        if start.seq > end.seq and options.starting.is_named(plan.topic) and options.ending.is_named(plan.topic):
+            place = f'{{"{plan.topic}": {end.seq}}}'
+            raise BadOption("endingOffsets", place, f"it lies before startingOffsets, {start.seq}")
         from_seq = start.seq if options.starting_ts is None else plan.from_ts_seq
         to_seq = end.seq if options.ending_ts is None else plan.to_ts_seq
         if prune.ts_min is not None or prune.ts_max is not None:

@@ -24,9 +24,12 @@ TAG_BYTES_MAX: Final = 256
 NODE_BYTES_MAX: Final = 128
 SHOWN_BYTES_MAX: Final = 64 << 10
 ENDS_MAX: Final = 10_000
+NOT_TEXT: Final = "\udcff"
+"""Stands for a value that is no text: half a surrogate pair, which no text in UTF-8 can be."""
 _WRITABLE: Final = ("data", "tag", "node", "meta", "topic")
 
-_encode: Final = msgspec.json.Encoder().encode
+# Decimals as numbers, as Spark's own to_json has them.
+_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -51,19 +54,18 @@ class BadRow(Exception):
 class Rows:
     """Renders the rows of one task."""
 
-    def __init__(self, options: WriteOptions, names: list[str], partition: int) -> None:
+    def __init__(self, options: WriteOptions, partition: int) -> None:
         self._options = options
         self._partition = partition
         self._checked_topics: set[str] = set()
         self._ends: dict[tuple[str | None, str | None], End] = {}
         self._row = 0
-        check_columns(options, names)
 
     def render(self, batch: Any) -> Iterator[Rendered]:
         """The records of an Arrow batch, in order."""
         columns = {name: batch.column(name) for name in batch.schema.names if name in _WRITABLE}
         datas = _texts(columns["data"])
-        values = {name: column.to_pylist(maps_as_pydicts="lossy") for name, column in columns.items() if name != "data"}
+        values = {name: _values(column) for name, column in columns.items() if name != "data"}
         absent = [None] * batch.num_rows
         topics, tags, nodes, metas = (values.get(name, absent) for name in ("topic", "tag", "node", "meta"))
         if topics is absent and metas is absent:
@@ -90,7 +92,7 @@ class Rows:
             for data in datas:
                 _check_json(data)
             ends = {key: self._end(*key, None).text for key in set(zip(tags, nodes, strict=True))}
-        except (BadRow, msgspec.DecodeError, TypeError, pa.ArrowInvalid):
+        except (BadRow, msgspec.DecodeError, RecursionError, TypeError, pa.ArrowInvalid):
             return None
         if max(map(len, datas), default=0) > RECORD_BYTES_MAX:
             return None
@@ -111,6 +113,8 @@ class Rows:
     def _topic(self, topic: str | None) -> str:
         if topic is None:
             raise BadRow('it names no topic, and the option "topic" is not set')
+        if topic == NOT_TEXT:
+            raise BadRow("topic is not UTF-8")
         if topic not in self._checked_topics:
             try:
                 check_topic_name(topic)
@@ -121,6 +125,7 @@ class Rows:
 
     def _refused(self, reason: str, topic: str | None, data: bytes | None) -> Rendered:
         error_topic = self._options.error_topic
+        topic = None if topic == NOT_TEXT else topic
         if error_topic is None:
             raise SourceError(
                 f"row {self._row} of partition {self._partition} cannot become a record of "
@@ -132,8 +137,9 @@ class Rows:
         return Rendered(error_topic, [b'{"data":%b}' % _encode(told)])
 
 
-def check_columns(options: WriteOptions, names: list[str]) -> None:
+def check_columns(options: WriteOptions, schema: Any) -> None:
     """Refuse rows whose columns cannot make records."""
+    names = schema.names
     if "data" not in names:
         raise SourceError(
             f'the rows to write have no column "data" but {names}; make one, such as to_json(struct(*)) AS data'
@@ -146,6 +152,16 @@ def check_columns(options: WriteOptions, names: list[str]) -> None:
         )
     if options.topic is None and "topic" not in names:
         raise SourceError('name the topic to write to: set the option "topic", or give the rows a column "topic"')
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name == "data":
+            if "variant" in kind:
+                raise SourceError(f'the column "data" to write is a {kind}, which is not text: take to_json of it')
+            continue
+        wanted = ("map<", "struct<") if field.name == "meta" else ("string", "char", "varchar")
+        if not kind.startswith((*wanted, "void")):
+            means = "map<string,string>" if field.name == "meta" else "string"
+            raise SourceError(f'the column "{field.name}" to write is a {kind}; it must be a {means}')
 
 
 def _texts(column: Any) -> list[bytes | None]:
@@ -154,6 +170,22 @@ def _texts(column: Any) -> list[bytes | None]:
         texts: list[bytes | None] = column.cast(pa.binary()).to_pylist()
         return texts
     return [None if value is None else _encode(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column. Spark's strings may hold any bytes; those that are no text become NOT_TEXT."""
+    try:
+        found: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
+        return found
+    except UnicodeDecodeError:
+        return [_value(one) for one in column]
+
+
+def _value(one: Any) -> Any:
+    try:
+        return one.as_py(maps_as_pydicts="lossy")
+    except UnicodeDecodeError:
+        return NOT_TEXT
 
 
 def _record(data: bytes | None, end: End) -> bytes:
@@ -166,6 +198,8 @@ def _record(data: bytes | None, end: End) -> bytes:
         raise BadRow(f"data is not JSON: {error}") from None
     except UnicodeDecodeError as error:
         raise BadRow(f"data is not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise BadRow("data is nested too deeply") from None
     if len(data) + end.meta_bytes > RECORD_BYTES_MAX:
         raise BadRow(f"data and meta have {len(data) + end.meta_bytes} bytes; the limit is {RECORD_BYTES_MAX}")
     return b'{"data":%b%b' % (data, end.text)
@@ -175,6 +209,8 @@ def _end(tag: str | None, node: str | None, meta: dict[str, Any] | None) -> End:
     parts: list[bytes] = []
     size = 0
     for name, text, bytes_max in (("tag", tag, TAG_BYTES_MAX), ("node", node, NODE_BYTES_MAX)):
+        if text == NOT_TEXT:
+            raise BadRow(f"{name} is not UTF-8")
         if text is not None:
             if len(text.encode()) > bytes_max:
                 raise BadRow(f"{name} has {len(text.encode())} bytes; the limit is {bytes_max}")
@@ -186,7 +222,9 @@ def _end(tag: str | None, node: str | None, meta: dict[str, Any] | None) -> End:
     return End(b"".join((*parts, b"}")), size)
 
 
-def _meta(meta: dict[str, Any]) -> bytes:
+def _meta(meta: Any) -> bytes:
+    if meta == NOT_TEXT:
+        raise BadRow("meta is not UTF-8")
     if len(meta) > META_KEYS_MAX:
         raise BadRow(f"meta has {len(meta)} keys; the limit is {META_KEYS_MAX}")
     for key, value in meta.items():

@@ -39,9 +39,8 @@ class TopicsWriter(DataSourceArrowWriter):
     """A batch write."""
 
     def __init__(self, options: WriteOptions, schema: Any) -> None:
-        check_columns(options, schema.names)
+        check_columns(options, schema)
         self._options = options
-        self._columns = list(schema.names)
         self._producer_id = f"spark-txn-{options.txn_id or uuid.uuid4().hex}"
         if options.staging is not None:
             self._root = local_path("stagingDir", options.staging)
@@ -51,7 +50,7 @@ class TopicsWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage the rows of one task."""
         partition = _task().partitionId()
-        rows = Rows(self._options, self._columns, partition)
+        rows = Rows(self._options, partition)
         stage = self._stage()
         if stage.is_done():
             return Staged(self._producer_id, stage.epoch, StagedFile(None, partition, 0, 0))
@@ -82,9 +81,8 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
     """The write of a stream, one epoch after the other."""
 
     def __init__(self, options: WriteOptions, schema: Any) -> None:
-        check_columns(options, schema.names)
+        check_columns(options, schema)
         self._options = options
-        self._columns = list(schema.names)
         if options.staging is not None:
             self._root = local_path("stagingDir", options.staging)
         elif options.checkpoint is not None:
@@ -103,7 +101,7 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
         if not query_id or epoch is None:
             raise SourceError("Spark does not say which query and batch this task works for")
         producer_id, number = f"spark-{query_id}", int(epoch)
-        rows = Rows(self._options, self._columns, context.partitionId())
+        rows = Rows(self._options, context.partitionId())
         stage = Stage(self._root, producer_id, number)
         records = (record for batch in iterator for record in rows.render(batch))
         return Staged(producer_id, number, stage.write(records, context.partitionId()))
