@@ -1,4 +1,4 @@
-"""The whole story on one machine: a server, sample events, an archive, a transform, a replay.
+"""The whole story on one machine: a server, sample events, an archive, a transform, a replay, a report.
 
 `make demo` runs this. It leaves everything in one directory and says what is where.
 """
@@ -69,15 +69,19 @@ def main() -> None:
     with ServerProcess(root / "data") as server:
         say(f"a server at {server.url}, {EVENTS} clicks and some sensor readings, of which it keeps 100")
         events(server)
-        say("archive: both topics into Delta tables, and what was lost into a table of its own")
-        pipeline(server.url, "archive", "--topic", "clicks", "--topic", "sensors", "--to", str(root / "lake"), "--once")
+        say("archive: both topics into Delta tables, their JSON as columns, and what was lost into a table of its own")
+        lake = str(root / "lake")
+        topics = ("--topic", "clicks", "--topic", "sensors")
+        pipeline(server.url, "archive", *topics, "--to", lake, "--typed", "--once", "--compact")
         say("transform: SQL over the clicks, its rows as records of the topic pages")
         arguments = ("--topic", "clicks", "--sql", str(sql), "--to", "pages", "--mode", "complete")
         pipeline(server.url, "transform", *arguments, "--checkpoint", str(root / "state" / "pages"), "--once")
         say("replay: the visits to /buy out of the archive into the topic buys")
-        arguments = ("--from", str(root / "lake"), "--topic", "clicks", "--to", "buys", "--name", "buys")
+        arguments = ("--from", lake, "--topic", "clicks", "--to", "buys", "--name", "buys")
         where = "get_json_object(data, '$.page') = '/buy'"
         pipeline(server.url, "replay", *arguments, "--state", str(root / "state" / "replay"), "--where", where)
+        say("report: a page about the archive, its lag and its losses")
+        pipeline(server.url, "report", "--from", lake, "--to", str(root / "report.html"))
         say("what came back")
         pages = server.request("POST", "/v0/topics/pages/diff", json={}).json["records"]
         for record in pages:
@@ -87,7 +91,9 @@ def main() -> None:
         print(f"  buys   {buys['count']} records, the first with meta {json.dumps(first['meta'])}")
     _tables(root / "lake")
     say(f"done in {time.monotonic() - started:.0f} s; look at {root}")
-    print("  data: the server's directory; lake/events and lake/losses: Delta tables; state: what pipelines remember")
+    print("  report.html: open it in a browser")
+    print("  lake/events, lake/losses, lake/typed/clicks, lake/typed/sensors: Delta tables")
+    print("  data: the server's directory; state: what pipelines remember")
 
 
 def _tables(lake: Path) -> None:
@@ -95,6 +101,8 @@ def _tables(lake: Path) -> None:
 
     rows = DeltaTable(str(lake / "events")).to_pyarrow_table(columns=["topic", "seq"])
     print(f"  lake/events holds {rows.num_rows} records")
+    slow = DeltaTable(str(lake / "typed" / "clicks")).to_pyarrow_table(columns=["page", "ms"]).sort_by("ms").to_pylist()
+    print(f"  lake/typed/clicks: the slowest page was {slow[-1]['page']} with {slow[-1]['ms']} ms")
     for loss in DeltaTable(str(lake / "losses")).to_pyarrow_table().to_pylist():
         print(f"  lake/losses: {loss['topic']} lost {loss['gap_from']} to {loss['gap_to']} ({loss['reason']})")
 

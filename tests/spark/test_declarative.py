@@ -12,7 +12,7 @@ import pytest
 
 from tests.api import Api
 from tests.conftest import StartServer
-from tests.spark.conftest import records
+from tests.spark.conftest import SETTINGS, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -42,6 +42,8 @@ def test_a_declarative_pipeline_keeps_a_table_a_view_and_a_topic(start_server: S
         assert shown in text
         text = text.replace(shown, own)
     spec.write_text(text)
+    with (project / "conf" / "spark-defaults.conf").open("a") as settings:
+        settings.writelines(f"{name} {value}\n" for name, value in SETTINGS.items())
     home = java.find()
     environ = {**os.environ, "SPARK_CONF_DIR": "conf", "PYSPARK_PYTHON": sys.executable}
     # Spark's own switch for tests: the socket between pipeline and Spark gets a free port, not 15002.

@@ -23,4 +23,6 @@ def test_the_demo_archives_transforms_and_replays(tmp_path: Path) -> None:
     pages = [line for line in ran.stdout.splitlines() if line.startswith("  pages ")]
     assert len(pages) == 4
     assert '"replayed_topic": "clicks"' in ran.stdout
+    assert "lake/typed/clicks: the slowest page was /" in ran.stdout
+    assert "<title>Archive report</title>" in (tmp_path / "report.html").read_text()
     assert f"look at {tmp_path}" in ran.stdout

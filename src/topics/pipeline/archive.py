@@ -38,11 +38,10 @@ class Archive:
 
     def start(self, spark: Any, once: bool, interval: str, pause_file: Path) -> Any:
         """The running query."""
-        if self.format not in ("delta", "parquet"):
-            raise PipelineError(f'--format is "{self.format}"; it must be delta or parquet')
-        if self.typed and self.format != "delta":
-            raise PipelineError("--typed needs --format delta: its columns are added to tables that have a log")
-        lake: DeltaLake | ParquetLake = DeltaLake(self.root) if self.format == "delta" else ParquetLake(self.root)
+        try:
+            lake: DeltaLake | ParquetLake = DeltaLake(self.root) if self.format == "delta" else ParquetLake(self.root)
+        except OSError as error:
+            raise PipelineError(f"there can be no tables in {self.root}: {error.strerror}") from None
         checkpoint = self.checkpoint or self.root / CHECKPOINT
         options = {
             **self.source,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +17,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from topics.errors import TopicsError
+from topics.names import check_topic_name
 from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Run data pipelines on Spark.")
@@ -25,7 +29,7 @@ Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://h
 Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
 Once = Annotated[bool, typer.Option("--once", help="Stop when everything that is there now is done.")]
 Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
-OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.")]
+OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.", min=1)]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
 DEFAULT_URL = "http://127.0.0.1:4000"
 
@@ -46,7 +50,7 @@ def archive(
         bool, typer.Option("--compact", help="Merge small files, at the end; without topics, do only that.")
     ] = False,
     target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.", min=1)] = 128 << 20,
-    min_partitions: Annotated[int | None, typer.Option(help="At least so many tasks per batch.")] = None,
+    min_partitions: Annotated[int | None, typer.Option(help="At least so many tasks per batch.", min=1)] = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     master: Master = "local[2]",
@@ -64,6 +68,11 @@ def archive(
         return
     if bool(topic) == (prefix is not None):
         _fail("say what to archive: --topic (one or more) or --prefix")
+    if format not in ("delta", "parquet"):
+        _fail(f'--format is "{format}"; it must be delta or parquet')
+    if (typed or compact) and format != "delta":
+        _fail(f"{'--typed' if typed else '--compact'} needs --format delta: it works on tables that have a log")
+    _check_span("--interval", interval)
     chosen = {"topicPrefix": prefix} if prefix is not None else {"topics": ",".join(topic or [])}
     progress = Progress("archive")
     server = _server(url, token_file)
@@ -113,6 +122,11 @@ def transform(
         _fail(f"--sql {sql}: {error.strerror}")
     if mode not in ("append", "update", "complete"):
         _fail(f'--mode is "{mode}"; it must be append, update or complete')
+    _check_span("--interval", interval)
+    _check_span("--watermark", watermark)
+    _check_target(to)
+    if error_topic is not None:
+        _check_target(error_topic, "--error-topic")
     server = _server(url, token_file)
     _check(server, topic)
     pipeline = Transform(server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic)
@@ -127,8 +141,8 @@ def replay(
     name: Annotated[str, typer.Option(help="Names this replay: the same name goes on where it stopped.")],
     state: Annotated[Path, typer.Option(help="A directory for what is under way.")],
     topic: Annotated[list[str] | None, typer.Option(help="Replay only this topic; may be repeated.")] = None,
-    from_seq: Annotated[int | None, typer.Option(help="The first seq.")] = None,
-    to_seq: Annotated[int | None, typer.Option(help="The last seq.")] = None,
+    from_seq: Annotated[int | None, typer.Option(help="The first seq.", min=1)] = None,
+    to_seq: Annotated[int | None, typer.Option(help="The last seq.", min=1)] = None,
     from_time: Annotated[
         str | None, typer.Option(help="From this time on, 2024-01-31 or 2024-01-31 12:00:00 UTC.")
     ] = None,
@@ -136,7 +150,7 @@ def replay(
     where: Annotated[
         str | None, typer.Option(help="A condition in SQL over topic, seq, ts, node, tag, meta, data.")
     ] = None,
-    rate: Annotated[int | None, typer.Option(help="Most records per second.")] = None,
+    rate: Annotated[int | None, typer.Option(help="Most records per second.", min=1)] = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     master: Master = "local[2]",
@@ -146,6 +160,9 @@ def replay(
     """Write records of a lake table into a topic again, in order and each once."""
     from topics.pipeline.replay import Replay
 
+    _check_target(to)
+    if not (source / "events").is_dir():
+        _fail(f"--from {source}: there is no archive in it")
     server = _server(url, token_file)
     _check(server, [])
     pipeline = Replay(
@@ -199,7 +216,8 @@ def _compact(root: Path, file_bytes: int) -> None:
 
     try:
         for table, removed, added in compact(root, file_bytes):
-            Console().print(f"compact {table}: {removed} files merged into {added}", soft_wrap=True)
+            merged = f"{removed} files merged into {added}" if removed else "nothing to merge"
+            Console().print(f"compact {table}: {merged}", soft_wrap=True)
     except (PipelineError, DeltaError) as failure:
         _fail(str(failure))
 
@@ -212,6 +230,18 @@ def _server(url: str, token_file: Path | None) -> dict[str, str]:
         except OSError as error:
             _fail(f"--token-file {token_file}: {error.strerror}")
     return {"url": url, "token": token} if token else {"url": url}
+
+
+def _check_span(option: str, text: str) -> None:
+    if re.fullmatch(r"\d+ (millisecond|second|minute|hour|day)s?", text) is None:
+        _fail(f'{option} is "{text}"; it must be a span of time such as "10 seconds" or "1 minute"')
+
+
+def _check_target(topic: str, option: str = "--to") -> None:
+    try:
+        check_topic_name(topic)
+    except TopicsError as error:
+        _fail(f"{option}: {error.message}")
 
 
 def _check(server: dict[str, str], topics: list[str]) -> None:
@@ -247,11 +277,35 @@ def _session(name: str, master: str, conf: list[str] | None, verbose: bool) -> I
         if not separator:
             _fail(f"--conf {setting}: it must be NAME=VALUE")
         settings[key] = value
-    spark = session(app_name=f"topics {name}", master=master, config=settings)
+    with _silence(verbose):
+        spark = session(app_name=f"topics {name}", master=master, config=settings)
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")
     yield spark
     spark.stop()
+
+
+@contextlib.contextmanager
+def _silence(verbose: bool) -> Iterator[None]:
+    """Keep what the JVM says about itself out of the display, unless it does not start: then it is all there is.
+
+    The JVM inherits the stderr that it is started with, and keeps it.
+    """
+    if verbose:
+        yield
+        return
+    with tempfile.TemporaryFile() as said:
+        own = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(own, said.read())
+            raise
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
 
 
 @contextlib.contextmanager

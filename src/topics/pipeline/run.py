@@ -6,6 +6,7 @@ batch, and once nothing more is planned the query is stopped. A second signal do
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import tempfile
@@ -33,7 +34,7 @@ class Progress:
         self._title = title
         self._started = self._stepped = time.monotonic()
         self._batches: set[int] = set()
-        self.batch = "-"
+        self.batch = "starting"
         self.records = 0
         self.files = 0
         self.losses = 0
@@ -110,13 +111,13 @@ class Display:
 
 
 def _lag(reported: dict[str, Any]) -> int:
+    """How many records the heads of the topics are ahead; Spark passes offsets on as the text that they are."""
     lag = 0
     for source in reported["sources"]:
-        ends, heads = source.get("endOffset"), source.get("latestOffset")
-        if isinstance(ends, dict) and isinstance(heads, dict):
-            for topic, head in heads.items():
-                done = ends.get(topic) or {"epoch": head["epoch"], "seq": 0}
-                lag += max(0, int(head["seq"]) - (int(done["seq"]) if done["epoch"] == head["epoch"] else 0))
+        ends, heads = (json.loads(source.get(name) or "null") for name in ("endOffset", "latestOffset"))
+        for topic, head in (heads or {}).items():
+            done = (ends or {}).get(topic)
+            lag += max(0, head["seq"] - (done["seq"] if done and done["epoch"] == head["epoch"] else 0))
     return lag
 
 

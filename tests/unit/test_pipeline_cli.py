@@ -1,0 +1,85 @@
+"""`topics pipeline` on the command line: what is wrong is one line, before a JVM is started; progress counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from topics.pipeline.cli import app
+from topics.pipeline.run import Progress, reason
+
+ARCHIVE = ("archive", "--topic", "orders", "--to", "lake")
+TRANSFORM = ("transform", "--topic", "orders", "--sql", "q.sql", "--checkpoint", "c")
+REPLAY = ("replay", "--name", "n", "--state", "s")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("archive", "--to", "lake"), "say what to archive: --topic (one or more) or --prefix"),
+        ((*ARCHIVE, "--prefix", "o"), "say what to archive: --topic (one or more) or --prefix"),
+        ((*ARCHIVE, "--format", "csv"), '--format is "csv"; it must be delta or parquet'),
+        ((*ARCHIVE, "--format", "parquet", "--typed"), "--typed needs --format delta"),
+        ((*ARCHIVE, "--format", "parquet", "--compact"), "--compact needs --format delta"),
+        ((*ARCHIVE, "--interval", "soon"), '--interval is "soon"; it must be a span of time'),
+        ((*ARCHIVE, "--token-file", "none"), "--token-file none: No such file or directory"),
+        ((*ARCHIVE, "--url", "ftp://x"), 'option "url" is "ftp://x": it must be an address'),
+        (("archive", "--to", "lake", "--compact"), "there is no Delta table in lake"),
+        ((*TRANSFORM[:4], "none.sql", *TRANSFORM[5:], "--to", "x"), "--sql none.sql: No such file or directory"),
+        ((*TRANSFORM, "--to", "x", "--mode", "odd"), '--mode is "odd"; it must be append, update or complete'),
+        ((*TRANSFORM, "--to", "a b"), '--to: "a b" is not a topic name'),
+        ((*REPLAY, "--from", "lake", "--to", "x"), "--from lake: there is no archive in it"),
+        (("report", "--from", "lake"), "there is no archive in lake: it has no table of events"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_one_line_that_names_it(
+    arguments: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("deltalake")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOPICS_TOKEN", raising=False)
+    (tmp_path / "q.sql").write_text("SELECT 1")
+    ended = CliRunner().invoke(app, arguments)
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"topics pipeline: {told}")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(*ARCHIVE, "--max-offsets", "0"), (*ARCHIVE, "--min-partitions", "-1"), (*ARCHIVE, "--target-file-bytes", "0"),
+     (*REPLAY, "--from", "lake", "--to", "x", "--rate", "0"), ("report", "--from", "lake", "--hours", "0")],
+)  # fmt: skip
+def test_a_number_out_of_range_is_refused_by_its_option(arguments: tuple[str, ...]) -> None:
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 2
+    assert f"Invalid value for '{arguments[-2]}'" in ended.stderr
+
+
+def reported(batch: int, rows: int, end: int, head: int, epoch: int = 1) -> dict[str, Any]:
+    """What Spark says about a batch; offsets are text in it."""
+    offsets = [json.dumps({"orders": {"epoch": one, "seq": seq}}) for one, seq in ((1, end), (epoch, head))]
+    source = {"startOffset": None, "endOffset": offsets[0], "latestOffset": offsets[1]}
+    return {"batchId": batch, "numInputRows": rows, "processedRowsPerSecond": 10.0, "sources": [source]}
+
+
+def test_progress_counts_each_batch_once_and_the_lag_that_is_left() -> None:
+    progress = Progress("archive")
+    assert progress.take(reported(0, 100, 100, 350))
+    assert progress.line() == "archive: batch 0, 100 records, 10/s, lag 250"
+    assert not progress.take(reported(0, 100, 100, 350))
+    progress.files, progress.losses, progress.errors = 3, 1, 2_000
+    assert progress.take(reported(1, 250, 350, 350))
+    assert progress.line() == "archive: batch 1, 350 records, 10/s, lag 0, 3 files, 1 gaps, 2,000 errors"
+    progress.take(reported(2, 0, 350, 40, epoch=2))
+    assert progress.lag == 40, "a topic that was created anew is ahead by all that it has"
+
+
+def test_a_failure_is_told_without_what_spark_wraps_around_it() -> None:
+    wrapped = "[X] failed\n  File ...\ntopics.spark.errors.DataLoss: topic lost 1 to 2\n SQLSTATE: 38000\n\tat org.a.B"
+    assert reason(Exception(wrapped)) == "topic lost 1 to 2"
+    assert reason(Exception("plain\n\tat a.b.C(C.java)")) == "plain"
