@@ -21,6 +21,7 @@ from topics.pipeline import cli as pipelines
 from topics.server.auth import Keys, check_exposure
 
 EXIT_BAD_SETTINGS = 2
+EXIT_NO_DATA = 2
 
 # Tracebacks with local variables could show a key.
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
@@ -63,7 +64,7 @@ def _serve(**flags: str | bool | None) -> None:
 def _flag_parameter(setting: Field[Any]) -> inspect.Parameter:
     name = settings.flag(setting)
     is_switch = isinstance(setting.default, bool)
-    shown = str(setting.default).lower() if is_switch else setting.default
+    shown = str(setting.default).lower() if is_switch else "not set" if setting.default is None else setting.default
     option = typer.Option(
         f"{name}/--no-{name.removeprefix('--')}" if is_switch else name,
         help=f"{setting.metadata['doc']} ({settings.variable(setting)}, default {shown})",
@@ -82,7 +83,9 @@ def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-app.command("serve", help="Run the server until SIGTERM or SIGINT.")(_with_flags(_serve))
+app.command(
+    "serve", help="Run the server until SIGTERM or SIGINT. Keys are read from TOPICS_API_KEYS, and only there."
+)(_with_flags(_serve))
 
 
 @app.command()
@@ -103,4 +106,7 @@ def dump(
     """Print every frame and Block of a data directory as a line of JSON; exit codes as of `verify`."""
     from topics.storage.dump import dump as print_lines
 
-    sys.exit(print_lines(str(directory), typer.echo))
+    code = print_lines(str(directory), typer.echo)
+    if code == EXIT_NO_DATA:
+        typer.echo(f"topics: {directory} is no data directory, or an empty one: there is nothing to dump", err=True)
+    sys.exit(code)

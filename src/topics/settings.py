@@ -78,9 +78,11 @@ def _choice(default: str, choices: tuple[str, ...], doc: str) -> str:
 
 def _host(default: str, doc: str) -> str:
     def parse(text: str) -> str:
-        if not text or not text.isprintable() or " " in text or "/" in text:
+        # An IPv6 address is often written as in a URL.
+        host = text[1:-1] if text.startswith("[") and text.endswith("]") and ":" in text else text
+        if not host or not host.isprintable() or any(char in host for char in " /[]"):
             raise ValueError(text)
-        return text
+        return host
 
     parsed: str = _setting(default, parse, "an IP address or a host name", doc)
     return parsed

@@ -31,3 +31,11 @@ def test_verify_and_dump_speak_of_a_data_directory(tmp_path: Path) -> None:
     assert "DAMAGE" in report.output
     assert file.name in report.output
     assert CliRunner().invoke(app, ["verify", str(tmp_path)]).exit_code == 2
+
+
+def test_dump_of_nothing_says_so(tmp_path: Path) -> None:
+    """Issue 3: exit code 2, and a word about why."""
+    result = CliRunner().invoke(app, ["dump", str(tmp_path / "none")])
+    assert result.exit_code == 2
+    assert "is no data directory" in result.stderr
+    assert result.stdout == ""

@@ -57,6 +57,21 @@ def test_a_server_that_refuses_to_start_says_why(settings: dict[str, str], told:
     assert "hush" not in str(refused.value)
 
 
+def test_a_server_that_cannot_start_says_what_to_do(server: ServerProcess, tmp_path: Path) -> None:
+    """Issue 2: every message says what to do next; unit tests have the rest of them."""
+    (tmp_path / "file").touch()
+    for settings, told in (
+        ({"port_file": tmp_path / "file" / "port"}, "cannot write the port file"),
+        ({"data_dir": tmp_path / "file"}, "is a file; choose another directory with TOPICS_DATA_DIR or --data-dir"),
+        ({"data_dir": server.data_dir}, f"process {server.pid} on "),
+        ({"port": server.port}, "something listens there already; stop it, or choose another port with TOPICS_PORT"),
+    ):
+        with pytest.raises(AssertionError) as refused, ServerProcess(**settings):  # type: ignore[arg-type]
+            pass
+        assert told in str(refused.value)
+        assert "Traceback" not in str(refused.value)
+
+
 def test_keys_close_the_api_and_never_show_in_the_log() -> None:
     """API §0.2; decision 35: keys and tokens appear in no log line at any level, boot included."""
     with ServerProcess(api_keys="hush-hush:read,other-secret", log_level="debug", probe_auth=True) as own:

@@ -145,3 +145,9 @@ def test_keys_are_no_setting_and_no_unknown_variable() -> None:
     assert warnings == []
     assert "s3cret" not in repr(given)
     assert not any("key" in setting.name and "per_key" not in setting.name for setting in settings.table())
+
+
+@pytest.mark.parametrize(("text", "host"), [("[::1]", "::1"), ("::1", "::1"), ("localhost", "localhost")])
+def test_a_host_may_be_written_as_in_a_url(text: str, host: str) -> None:
+    """API §0.2: what the bind takes is an address without brackets."""
+    assert settings.read({"TOPICS_HOST": text})[0].host == host

@@ -61,7 +61,9 @@ class Body(Generic[T]):
 
     def __call__(self, body: bytes) -> T:
         """The decoded body; an empty one is the default where there is one."""
-        if not body and self._default is not None:
+        if not body:
+            if self._default is None:
+                raise InvalidRequest("the body is empty: send a JSON object")
             return self._default
         try:
             if not body.isascii():

@@ -25,6 +25,7 @@ from topics import __version__
 from topics.clock import SystemClock
 from topics.engine import Engine
 from topics.engine.upkeep import Upkeep, UpkeepSettings
+from topics.server import refusal
 from topics.server.app import DRAINING, READY, App, engine_limits
 from topics.server.auth import Keys
 from topics.server.connections import ConnectionLimits, Connections
@@ -72,7 +73,7 @@ class Server:
         try:
             store.open()
         except (Locked, UnknownFormat, OSError) as error:
-            log.error("cannot use the data directory %s: %s", self._settings.data_dir, error)
+            log.error("%s", refusal.cannot_store(self._settings, error))
             return EXIT_CANNOT_STORE
         engine = Engine(clock, store, engine_limits(self._settings))
         app = App(self._settings, self._keys, engine, loop)
@@ -81,22 +82,16 @@ class Server:
         driver = Driver(engine, loop, upkeep)
         app.run_then = driver.run_then
         connections = Connections(app, self._connection_limits(), http2_factory=Http2)
-        try:
-            listener = await loop.create_server(
-                connections, self._settings.host, self._settings.port, backlog=BACKLOG, reuse_address=True
-            )
-        except OSError as error:
-            log.error("cannot listen on %s:%s: %s", self._settings.host, self._settings.port, error.strerror)
+        listener = await self._listen(loop, connections)
+        if listener is None:
             driver.stop()
             store.close()
             return EXIT_CANNOT_LISTEN
-        _notice_dead_peers(listener)
         connections.start(loop)
-        self._announce(listener)
         try:
             recovered = await self._recover(engine, store, upkeep, stop)
         except (Unusable, UnknownFormat, OSError) as error:
-            log.error("cannot use the data directory %s: %s", self._settings.data_dir, error)
+            log.error("%s", refusal.cannot_store(self._settings, error))
             listener.close()
             connections.stop()
             driver.stop()
@@ -122,6 +117,25 @@ class Server:
         store.close()
         log.info("stopped")
         return 0
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop, connections: Connections) -> asyncio.Server | None:
+        """Bind, and say where; None, with the reason in the log, where that is not possible."""
+        settings = self._settings
+        try:
+            listener = await loop.create_server(
+                connections, settings.host, settings.port, backlog=BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            log.error("%s", refusal.cannot_listen(settings, error))
+            return None
+        _notice_dead_peers(listener)
+        try:
+            self._announce(listener)
+        except OSError as error:
+            log.error("%s", refusal.cannot_announce(settings, error))
+            listener.close()
+            return None
+        return listener
 
     def _store(self, clock: SystemClock) -> Store:
         settings = self._settings

@@ -1,0 +1,67 @@
+"""Refusal: why a server does not start, in one line that says what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from topics.storage.disk import Locked
+
+if TYPE_CHECKING:
+    from topics.settings import Settings
+
+_ELSEWHERE = "choose another directory with TOPICS_DATA_DIR or --data-dir"
+
+
+def cannot_store(settings: Settings, error: Exception) -> str:
+    """What is wrong with the data directory."""
+    return f"cannot use the data directory {settings.data_dir}: {_storage_reason(error)}"
+
+
+def _storage_reason(error: Exception) -> str:
+    if isinstance(error, Locked):
+        return f"{_holder(error.holder)} serves it; stop that one, or {_ELSEWHERE}"
+    if isinstance(error, FileExistsError):
+        return f"{error.filename} is a file; {_ELSEWHERE}"
+    if isinstance(error, NotADirectoryError):
+        return f"a part of the path {error.filename} is a file; {_ELSEWHERE}"
+    if isinstance(error, PermissionError):
+        return f"this user (uid {os.getuid()}) has no permission for {error.filename}; grant it, or {_ELSEWHERE}"
+    if isinstance(error, OSError):
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{place}{error.strerror}; {_ELSEWHERE}"
+    return str(error)
+
+
+def _holder(text: str) -> str:
+    """Who holds a lock, from what it wrote about itself."""
+    try:
+        holder = json.loads(text)
+        return f"process {holder['pid']} on {holder['host']} (since {holder['since']})"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def cannot_listen(settings: Settings, error: OSError) -> str:
+    """What is wrong with the address."""
+    return f"cannot listen on {settings.host}:{settings.port}: {_address_reason(settings, error)}"
+
+
+def _address_reason(settings: Settings, error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"there is no host of this name ({error.strerror}); set TOPICS_HOST to an address of this machine"
+    if error.errno == errno.EADDRINUSE:
+        return "something listens there already; stop it, or choose another port with TOPICS_PORT or --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this is no address of this machine; set TOPICS_HOST to one that is"
+    if error.errno == errno.EACCES:
+        return "this user has no permission for that port; choose one from 1024 on with TOPICS_PORT or --port"
+    return error.strerror or str(error)
+
+
+def cannot_announce(settings: Settings, error: OSError) -> str:
+    """What is wrong with the port file."""
+    return f"cannot write the port file {settings.port_file}: {error.strerror}; set TOPICS_PORT_FILE to another path"
