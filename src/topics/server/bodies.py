@@ -39,6 +39,17 @@ def _is_u64(annotation: Any) -> bool:
     return any(_is_u64(part) for part in typing.get_args(annotation)) if typing.get_args(annotation) else False
 
 
+def _choices(annotation: Any) -> list[str]:
+    """The texts that a field may hold, where it may hold only some."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return [str(each) for each in typing.get_args(annotation)]
+    return [each for part in typing.get_args(annotation) for each in _choices(part)]
+
+
+_allowed: Final[dict[str, str]] = {}
+"""What may stand in a field that takes one of a few texts, by the field's name."""
+
+
 class Body(Generic[T]):
     """Decodes the bodies of one endpoint."""
 
@@ -52,6 +63,9 @@ class Body(Generic[T]):
         if tag_field is not None:
             fields.append(tag_field)
         self._find_keys = re.compile(b'"(?:%b)"' % "|".join(fields).encode()).findall
+        for field in msgspec.structs.fields(shape):  # type: ignore[arg-type]
+            if choices := _choices(field.type):
+                _allowed[field.name] = ", ".join(choices)
         # The decoder has no bound above 2^63 - 1, so a u64 is bounded here.
         self._numbers = tuple(
             field.name
@@ -233,6 +247,9 @@ def described(text: str, whole: str = "the body") -> InvalidRequest:
         problem = problem[:_SHOWN_CHARS_MAX] + "..."
     missing = _FIELD.search(problem)
     field = f"{path}.{missing[1]}".lstrip(".") if missing else path
+    allowed = _allowed.get(field.rpartition(".")[2])
+    if allowed is not None and problem.startswith("Invalid enum value "):
+        problem = f"{problem.removeprefix('Invalid enum value ')} is not one of {allowed}"
     if not field:
         return InvalidRequest(f"{whole}: {_lower(problem)}")
     return InvalidRequest(f"{field}: {_lower(problem)}", field=field)

@@ -109,13 +109,20 @@ def decode(text: bytes) -> Command:
     try:
         command = cast("Command", _union.decode(text))
     except msgspec.ValidationError as error:
-        raise bodies.described(str(error), "the message") from None
+        raise _described(str(error)) from None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the message is not valid JSON: {error}") from None
     except RecursionError:
         raise InvalidRequest("the message is nested too deeply") from None
     _checks[type(command)].check(text, command)
     return command
+
+
+def _described(problem: str) -> InvalidRequest:
+    error = bodies.described(problem, "the message")
+    if error.detail.get("field") == "op":
+        return InvalidRequest("op must be subscribe, unsubscribe, publish or ping", field="op")
+    return error
 
 
 def request_id_of(text: bytes) -> RequestId:
