@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from topics.engine import ConfigPatch, Delete, Diff, Write
+from topics.engine.upkeep import UpkeepSettings
 from topics.errors import StorageFull, StorageReadOnly, StorageUnreadable
+from topics.storage import snapshot
 from topics.storage.wal import Shard
 from topics.testing.crash import World, small
 from topics.testing.disk import DAMAGES, Damage
@@ -197,3 +200,25 @@ def test_sealed_records_that_cannot_be_read_are_a_503_that_names_them(operation:
     assert "put back the file" in caught.value.message
     assert len(read_all(world.engine, "kept")[0]) == 12
     assert world.engine.totals.corruption_total == 0
+
+
+def test_checkpoint_that_fails_is_told_and_tried_again_later(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Document 002: nothing is lost by it, but the log grows, and whoever looks after the server must know."""
+    world = World(settings=UpkeepSettings(segment_max_events=12, checkpoint_wal_bytes=100))
+    logging.disable(logging.NOTSET)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "write", full)
+        world.write("kept", 2, durability="fsync")
+        world.clock.advance(60)
+        world.settle()
+    assert [record.message for record in caplog.records if "a checkpoint could not be written" in record.message]
+    assert world.store.checkpoints_total == 0
+    world.clock.advance(6000)
+    world.settle()
+    assert world.store.checkpoints_total == 1

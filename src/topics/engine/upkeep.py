@@ -34,6 +34,7 @@ log = logging.getLogger("topics.upkeep")
 CAPTURE_TOPICS: Final = 100
 ROUND_TOPICS: Final = 500
 ROUND_NS: Final = 5_000_000_000
+RETRY_NS: Final = 5_000_000_000
 
 
 class UpkeepSettings(Struct, frozen=True):
@@ -62,6 +63,8 @@ class Upkeep:
         self._waiting_lsn = 0
         self._capture: Capture | None = None
         self._checkpointing = False
+        # After a checkpoint that failed: not before then.
+        self._retry_ns = 0
 
     def recover(self) -> Iterator[None]:
         """Take over what the data directory holds, then open it for writing; yields between events."""
@@ -167,7 +170,8 @@ class Upkeep:
             return False
         if self._waiting is not None:
             return self._await_sync()
-        if self._store.wal_bytes > self._settings.checkpoint_wal_bytes and not self._checkpointing:
+        due = self._store.wal_bytes > self._settings.checkpoint_wal_bytes and not self._checkpointing
+        if due and self._engine.clock.elapsed_ns() >= self._retry_ns:
             self.checkpoint()
         return False
 
@@ -203,6 +207,9 @@ class Upkeep:
 
     def _published(self, error: BaseException | None) -> None:
         self._checkpointing = False
+        if error is not None:
+            self._retry_ns = self._engine.clock.elapsed_ns() + RETRY_NS
+            log.error("a checkpoint could not be written, and the log grows until one can: %s", error)
 
     def close(self) -> None:
         """A last checkpoint that says that the stop was orderly. Nothing may be in flight any more."""

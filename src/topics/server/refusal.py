@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from topics.settings import Settings
 
 _ELSEWHERE = "choose another directory with TOPICS_DATA_DIR or --data-dir"
+_ADVICE = {
+    errno.ENOSPC: "make room on its file system and start again; nothing is lost",
+    errno.EDQUOT: "make room on its file system and start again; nothing is lost",
+    errno.EROFS: "its file system is mounted read-only: mount it for writing",
+    errno.EIO: "look at the disk, or put the directory back from a copy",
+}
 
 
 def cannot_store(settings: Settings, error: Exception) -> str:
@@ -32,7 +38,7 @@ def _storage_reason(error: Exception) -> str:
         return f"this user (uid {os.getuid()}) has no permission for {error.filename}; grant it, or {_ELSEWHERE}"
     if isinstance(error, OSError):
         place = "" if error.filename is None else f"{error.filename}: "
-        return f"{place}{error.strerror}; {_ELSEWHERE}"
+        return f"{place}{error.strerror}; {_ADVICE.get(error.errno or 0, _ELSEWHERE)}"
     return str(error)
 
 

@@ -344,9 +344,9 @@ def cut(disk: FakeDisk, rng: random.Random) -> Act | None:
     """A file cut short."""
     path = rng.choice(_files(disk))
     content = disk.files()[path]
-    _put(disk, path, content[: rng.randrange(_used(content))])
     # With the routers in a snapshot goes what only they can derive.
     ends = path in _last_wals(disk) or path.endswith(".snap")
+    _put(disk, path, content[: rng.randrange(_used(content))])
     return Act(f"cut {path}", takes_end=ends, may_refuse=path.endswith(".snap"))
 
 
@@ -363,7 +363,9 @@ def remove(disk: FakeDisk, rng: random.Random) -> Act | None:
     path = rng.choice(_files(disk))
     ends = path in _last_wals(disk)
     _remove(disk, path)
-    return Act(f"removed {path}", takes_end=ends, may_refuse=path.endswith(".snap") or ends)
+    # A cold store without a single file is taken for one that is not mounted.
+    away = path.startswith(f"{COLD}/") and not any(other.startswith(f"{COLD}/") for other in disk.files())
+    return Act(f"removed {path}", takes_end=ends, may_refuse=path.endswith(".snap") or ends, takes_cold=away)
 
 
 def remove_first_wal(disk: FakeDisk, rng: random.Random) -> Act | None:
