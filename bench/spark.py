@@ -1,7 +1,8 @@
 """Spark over topics against Spark over files: scans, streaming, and what a scan costs the writers.
 
 `make bench-spark ARGS='--records 5000000'`. A ratio within one run is what counts; the absolute figures belong to the
-machine. Every figure of a scan is the best of a few runs.
+machine. Every figure of a scan is the best of a few runs. CPU is that of Spark, its Python workers and the server
+together: on a machine that does other work too it is the figure to compare.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ SQL = "SELECT tag, count(*) AS n, sum(length(data)) AS bytes, max(seq) AS last F
 
 
 def load(server: ServerProcess, topic: str, records: int) -> float:
+    """Write so many records of about 150 bytes, unless they are there; the seconds it took."""
+    there = server.request("GET", f"/v0/topics/{topic}")
+    if there.status == 200 and there.json["head_seq"] == records:
+        return 0.0
+    return append(server, topic, records)
+
+
+def append(server: ServerProcess, topic: str, records: int) -> float:
     """Write so many records of about 150 bytes; the seconds it took."""
     connection = http.client.HTTPConnection(server.host, server.port)
     started = time.perf_counter()
@@ -73,12 +82,12 @@ class Bench:
         given = {"url": self.server.url, "topic": topic, "columns": "seq,tag,data", "minPartitions": "4", **options}
         return self.spark.read.format("topics").options(**given).load()
 
-    def aggregate(self, make: Any) -> float:
-        """The seconds of one scan with a group-by."""
-        started = time.perf_counter()
+    def aggregate(self, make: Any) -> tuple[float, float]:
+        """The seconds of one scan with a group-by, and the seconds of CPU."""
+        started, spent = time.perf_counter(), cpu_s(os.getpid())
         make().createOrReplaceTempView("scanned")
         self.spark.sql(SQL.format(view="scanned")).collect()
-        return time.perf_counter() - started
+        return time.perf_counter() - started, cpu_s(os.getpid()) - spent
 
     def scans(self, topic: str, records: int) -> None:
         """Source against Parquet and JSON lines of the same rows."""
@@ -96,19 +105,26 @@ class Bench:
         }
         # In turns, so that neither a JVM that is warming up nor a busy moment of the machine hits only one of them.
         turns = [{name: self.aggregate(make) for name, make in made.items()} for _ in range(RUNS)]
-        took = {name: min(turn[name] for turn in turns) for name in made}
+        took = {name: tuple(min(turn[name][k] for turn in turns) for k in (0, 1)) for name in made}
         reference = took["(c) Parquet"]
-        for name, seconds in took.items():
-            rate = records / seconds
-            print(f"  {name:28} {seconds:6.2f} s  {rate / 1e6:5.2f} M records/s  {reference / seconds:4.2f} of Parquet")
+        for name, (seconds, cpu) in took.items():
+            rate, ratio, cpu_ratio = records / seconds, reference[0] / seconds, reference[1] / cpu
+            print(
+                f"  {name:28} {seconds:6.2f} s  {rate / 1e6:5.2f} M records/s  {ratio:4.2f} of Parquet"
+                f"   CPU {cpu / records * 1e6:5.2f} us a record  {cpu_ratio:4.2f} of Parquet"
+            )
 
     def growth(self, sizes: list[int]) -> None:
         """Whether the cost of a scan grows with its records and no faster."""
         for size in sizes:
             topic = f"scale-{size}"
             load(self.server, topic, size)
-            seconds = min(self.aggregate(lambda topic=topic: self.frame(topic)) for _ in range(RUNS))
-            print(f"  {size:>10,} records {seconds:6.2f} s  {seconds / size * 1e6:5.2f} us a record")
+            turns = [self.aggregate(lambda topic=topic: self.frame(topic)) for _ in range(RUNS)]
+            seconds, cpu = (min(turn[k] for turn in turns) for k in (0, 1))
+            print(
+                f"  {size:>10,} records {seconds:6.2f} s  {seconds / size * 1e6:5.2f} us a record"
+                f"   CPU {cpu / size * 1e6:5.2f} us a record"
+            )
 
     def streaming(self, topic: str, records: int) -> None:
         """Topic to topic: sustained rate, and the time of a small micro-batch."""
@@ -125,14 +141,14 @@ class Bench:
 
     def latency(self) -> None:
         """Batches of a few records, one after the other."""
-        load(self.server, "trickle", 10)
+        append(self.server, "trickle", 10)
         options = {"url": self.server.url, "topic": "trickle", "startingOffsets": "latest"}
         rows = self.spark.readStream.format("topics").options(**options).load().select("data")
         sink = rows.writeStream.format("topics").options(url=self.server.url, topic="trickled")
         query = sink.option("checkpointLocation", str(self.scratch / "trickle")).start()
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            load(self.server, "trickle", 10)
+            append(self.server, "trickle", 10)
             time.sleep(0.2)
         reports = [report for report in query.recentProgress if report["numInputRows"]]
         query.stop()
@@ -195,6 +211,16 @@ def family(pid: int) -> list[int]:
     return found
 
 
+def cpu_s(pid: int) -> float:
+    """The CPU seconds of a process and all its descendants, those included that have ended and were waited for."""
+    ticks = 0
+    for member in family(pid):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def pin(pids: list[int], cores: set[int]) -> None:
     """Keep processes, with all their threads, on these cores."""
     for pid in pids:
@@ -218,13 +244,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--records", type=int, default=5_000_000)
     parser.add_argument("--stream-records", type=int, default=1_000_000)
-    parser.add_argument("--sizes", default="100000,1000000")
+    parser.add_argument("--sizes", default="100000,1000000", help="of the topics whose scans are compared")
+    parser.add_argument("--data-dir", type=Path, help="keep what is loaded there, and use what is there")
     parser.add_argument("--probe", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.probe:
         probe(chosen.probe)
         return
-    with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory, ServerProcess() as server:
+    with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory, ServerProcess(chosen.data_dir) as server:
         scratch = Path(directory)
         seconds = load(server, "events", chosen.records)
         segments = sealed(server, "events")
