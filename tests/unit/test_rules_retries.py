@@ -92,6 +92,26 @@ def test_quota_counts_writes_that_are_still_under_way(durability: str) -> None:
     assert engine.state("t").count == 1
 
 
+@pytest.mark.parametrize("cap", [{"cap_records": 4}, {"cap_bytes": 500}], ids=str)
+def test_topic_that_trims_itself_goes_on_at_the_quota(cap: dict[str, int]) -> None:
+    """API §11: the quota refuses what pushes the live total over it, and a write that evicts as much does not."""
+    engine = Engine(ManualClock(), limits=Limits(max_total_bytes=1000))
+    engine.put_topic("trimmed", ConfigPatch(**cap))  # type: ignore[arg-type]
+    for _ in range(6):
+        engine.write("trimmed", Write.of(["x" * 90]))
+    while engine.totals.bytes <= 950:
+        engine.write("other", Write.of(["x" * 10]))
+    for _ in range(20):
+        engine.write("trimmed", Write.of(["x" * 90]))
+        assert engine.totals.bytes <= 1000
+    assert engine.state("trimmed").head_seq == 26
+    with pytest.raises(Throttled):
+        engine.write("other", Write.of(["x" * 90]))
+    engine.put_topic("trimmed", ConfigPatch(discard="reject", cap_records=0, cap_bytes=10_000))
+    with pytest.raises(Throttled):
+        engine.write("trimmed", Write.of(["x" * 90]))
+
+
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_reject_counts_writes_that_are_still_under_way(durability: str) -> None:
     """DESIGN §5.3: "rejected synchronously before assigning any seq"; "No record is acked-then-dropped"."""

@@ -317,7 +317,7 @@ class Engine:
             config = self._config_for_create(name, write)
             room.check_head(name, 0, write)
             room.check_fits(config, n, batch.size_bytes)
-            room.check_quota(self, batch.size_bytes, now)
+            room.check_quota(self, None, n, batch.size_bytes, now)
             created = Receipt(None, None, None)
             topic = self._create(name, config, created)
         else:
@@ -330,7 +330,7 @@ class Engine:
             if topic.config.discard == "reject":
                 room.check_topic(topic, n, batch.size_bytes, now)
             if self.limits.max_total_bytes:
-                room.check_quota(self, batch.size_bytes, now)
+                room.check_quota(self, topic, n, batch.size_bytes, now)
         ticket = self._append(topic, batch, now, write, created, on_done, context)
         if on_done is None:
             self.settle()

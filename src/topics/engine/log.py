@@ -301,6 +301,24 @@ class Log:
             self.evicted_ts = max(self.evicted_ts, entry.ts_at(j - 1))
             self._take(entry, i, j)
 
+    def evictable_bytes(self, over: int, over_bytes: int) -> int:
+        """About how many bytes go with the oldest records where so many of them, or so many bytes, are too many.
+
+        No Block is looked into: the records of one count as equally large.
+        """
+        freed_bytes = 0
+        for entry in self.retained():
+            if over <= 0 and over_bytes <= 0:
+                break
+            live, size = entry.live, entry.live_bytes
+            if live > over and size > over_bytes:
+                taken = max(over, -(-over_bytes * live // size))
+                live, size = taken, size * taken // live
+            freed_bytes += size
+            over -= live
+            over_bytes -= size
+        return freed_bytes
+
     def raise_floors(self, cap_evicted: int, ttl_expired: int) -> None:
         """Take everything that cap and TTL are known to have taken: a restart, where they may see fewer records."""
         self.cap_evicted = max(self.cap_evicted, cap_evicted)

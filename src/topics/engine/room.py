@@ -67,21 +67,33 @@ def check_topic(topic: Topic, n: int, size_bytes: int, now: int) -> None:
         )
 
 
-def check_quota(engine: Engine, size_bytes: int, now: int) -> None:
-    """Raise Throttled where so many more bytes exceed the quota over all topics; what has expired does not count."""
+def check_quota(engine: Engine, topic: Topic | None, n: int, size_bytes: int, now: int) -> None:
+    """Raise Throttled where a write exceeds the quota over all topics; what expires, or has to go for it, is room."""
     max_total_bytes = engine.limits.max_total_bytes
     totals = engine.totals
-    size_bytes += totals.pending_bytes
-    if not max_total_bytes or totals.bytes + size_bytes <= max_total_bytes:
+    added_bytes = size_bytes + totals.pending_bytes
+    if not max_total_bytes or totals.bytes + added_bytes <= max_total_bytes:
+        return
+    if topic is not None and totals.bytes + added_bytes - _freed_bytes(topic, n, size_bytes) <= max_total_bytes:
         return
     engine.expire_all(now)
-    if totals.bytes + size_bytes > max_total_bytes:
+    if totals.bytes + added_bytes > max_total_bytes:
         raise Throttled(
-            f"{totals.bytes} bytes are retained and {size_bytes} more would exceed {max_total_bytes}",
+            f"{totals.bytes} bytes are retained and {added_bytes} more would exceed {max_total_bytes}",
             retry_after_ms=RETRY_AFTER_MS,
             limit="max_total_bytes",
             max=max_total_bytes,
         )
+
+
+def _freed_bytes(topic: Topic, n: int, size_bytes: int) -> int:
+    """What the caps of a topic take away for a write: one that trims itself does not grow with it."""
+    config, log = topic.config, topic.log
+    if config.discard != "old":
+        return 0
+    over = log.count + topic.pending + n - config.cap_records if config.cap_records else 0
+    over_bytes = log.bytes + topic.pending_bytes + size_bytes - config.cap_bytes if config.cap_bytes else 0
+    return log.evictable_bytes(over, over_bytes)
 
 
 def check_topics(engine: Engine, added: int) -> None:
