@@ -222,3 +222,16 @@ def test_checkpoint_that_fails_is_told_and_tried_again_later(
     world.clock.advance(6000)
     world.settle()
     assert world.store.checkpoints_total == 1
+
+
+def test_start_on_a_disk_that_is_nearly_full_serves_what_there_is() -> None:
+    """API §0.6: low space refuses growth; a start needs none of it to show what is there."""
+    world = World()
+    world.write("kept", 3, durability="fsync")
+    world.settle()
+    world.disk.crash("kill", random.Random(0))
+    world.options["min_free_bytes"] = 1 << 60
+    world.start()
+    assert len(read_all(world.engine, "kept")[0]) == 3
+    with pytest.raises(StorageFull):
+        world.engine.write("kept", Write.of([1]), lambda ticket: None)
