@@ -45,6 +45,7 @@ class World:
         self.since = dict.fromkeys(TOPICS, 1)
         # Topics that hold, or held, copies of what only memory had.
         self.forgetful: set[str] = set()
+        self.classes: dict[str, set[str]] = {name: set() for name in TOPICS}
         for name in TOPICS:
             fields: dict[str, Any] = {"durability": self.rng.choice(CLASSES)}
             if name == "q":
@@ -65,8 +66,8 @@ class World:
         engine, rng = self.machine.engine, self.rng
         topic = rng.choice(TOPICS)
         kind = rng.choices(
-            ("write", "delete", "claim", "put", "drop", "checkpoint", "job", "settle", "time"),
-            (40, 5, 12, 8, 2, 3, 12, 4, 6),
+            ("write", "delete", "claim", "put", "drop", "config", "checkpoint", "job", "settle", "time"),
+            (40, 5, 12, 8, 2, 3, 3, 12, 4, 6),
         )[0]
         try:
             if kind == "write":
@@ -98,6 +99,14 @@ class World:
             elif kind == "drop" and engine.routers.by_name:
                 name = rng.choice(sorted(engine.routers.by_name))
                 self.patiently(lambda: engine.routers.delete(name, lambda receipt: None))
+            elif kind == "config":
+                patch = rng.choice(
+                    (
+                        ConfigPatch(durability=rng.choice(CLASSES)),  # type: ignore[arg-type]
+                        ConfigPatch(cap_records=rng.choice((0, 5, 20)), discard=rng.choice(("old", "reject"))),
+                    )
+                )
+                self.patiently(lambda: engine.put_topic(topic, patch, lambda receipt: None))
             elif kind == "checkpoint":
                 self.machine.checkpoint()
             elif kind == "time":
@@ -126,6 +135,7 @@ class World:
     def look(self) -> None:
         """Read everything: nothing has another content than before, and nothing has gone without a word."""
         for name in TOPICS:
+            self.classes[name].add(self.durability(name))
             if self.forgets(name):
                 self.forgetful.add(name)
             log, seen, now = self.machine.engine.topics[name].log, self.seen[name], self.image(name)
@@ -145,20 +155,18 @@ class World:
         before = {name: self.image(name) for name in TOPICS}
         machine.crash(damage)
         for name in TOPICS:
-            durability = self.durability(name)
-            forgetful = durability == "ephemeral" or (
-                durability == "memory" and (damage != "kill" or name in self.forgetful)
-            )
+            classes = self.classes[name]
+            forgetful = "ephemeral" in classes or ("memory" in classes and (damage != "kill" or name in self.forgetful))
             now = self.image(name)
-            assert not now or durability != "ephemeral", f"{name} is resident only"
             if forgetful:
                 # Its head may have gone back: what comes now is a log of its own.
                 self.seen[name], self.deleted[name], self.gone[name] = {}, set(), set()
                 self.since[name] = machine.engine.topics[name].log.head + 1
                 continue
-            if damage == "kill" or durability == "fsync":
+            if damage == "kill" or classes == {"fsync"}:
                 assert not self.gone[name] & now.keys(), f"{name}: deleted records came back"
-                missing = [seq for seq in before[name] if seq not in now]
+                floor = machine.engine.topics[name].log.evict_floor
+                missing = [seq for seq in before[name] if seq not in now and seq >= floor]
                 assert not missing or name in self.forgetful, f"{name} has lost {missing}"
             # A delete that was not acked may be lost.
             self.deleted[name] -= now.keys()

@@ -58,6 +58,21 @@ def test_copies_of_an_ephemeral_source_survive_in_a_checkpoint() -> None:
     assert machine.read("b")[0] == [1, 2, 3]
 
 
+def test_source_that_becomes_durable_leaves_no_seq_to_be_used_again() -> None:
+    """DESIGN §2.2: the class "always reflects the current config"; what the one before did not keep is still told."""
+    machine = Machine()
+    topic(machine, "a", durability="ephemeral")
+    machine.engine.routers.put("a->b", PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 3))
+    assert machine.read("b")[0] == [1, 2, 3]
+    topic(machine, "a", durability="fsync")
+    machine.crash("kill")
+    assert machine.read("a") == ([], [(1, 3, "crash")])
+    assert machine.read("b") == ([], [(1, 3, "source_trim")])
+    machine.engine.write("a", numbers(4, 4))
+    assert machine.read("b", 3) == ([4], [])
+
+
 def test_ephemeral_destination_comes_back_empty() -> None:
     """DESIGN §2.2: "A router / dead-letter copy whose destination is an ephemeral topic is resident-only too"."""
     machine = Machine()

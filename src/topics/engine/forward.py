@@ -168,7 +168,7 @@ class Forward:
             dated = Receipt(None, None, None)
             self._log(Moved(self.cursor, dest.next_seq, self.cursor, 0, now), dated)
             self.ts_min = now
-            if dest.config.durability in _KEEPING:
+            if dest.config.durability != "ephemeral":
                 behind.append(dated)
         before = self.cursor
         made = self.make(runs, dest.next_seq, dest.last_ts)
@@ -421,7 +421,7 @@ class Forward:
             return
         frame = frames.encode(frames.CURSOR, engine.store.next_lsn(), dest.id, router_event.encode(moved))
         try:
-            engine.submit(dest, frame, receipt is not None, receipt)
+            engine.submit(dest, frame, receipt is not None and dest.config.durability in _KEEPING, receipt)
         except TopicsError as error:
             # The shard takes nothing any more; what follows is not acked either.
             if receipt is not None:

@@ -254,8 +254,8 @@ class Recovery:
             assert topic is not None
             if event.lsn > topic.config_lsn:
                 topic.settle_caps(payload.bound_head)
-                if topic.config.durability == "disk":
-                    # Seqs that the class before may have acked and a loss of power took: the next class has no ceiling.
+                if topic.config.durability != "fsync":
+                    # Seqs that the class before may have shown and did not keep: the next class cannot tell.
                     self._lose(topic, topic.log.head + 1, payload.head_seq, CRASH)
                 topic.reconfigure(_decode_config(payload.config), payload.ts, payload.bound_head)
                 topic.config_lsn = event.lsn
