@@ -20,8 +20,14 @@ SETTINGS = Settings(data_dir=Path("data"), port_file=Path("port"))
     ("error", "told"),
     [
         (PermissionError(errno.EACCES, "Permission denied", "data/LOCK"), "no permission for data/LOCK; grant it, or"),
-        (OSError(errno.EROFS, "Read-only file system", "data"), "data: Read-only file system; choose another"),
-        (OSError(errno.ENOSPC, "No space left on device"), "data: No space left on device; choose another"),
+        (
+            OSError(errno.EROFS, "Read-only file system", "data"),
+            "data: Read-only file system; its file system is mounted read-only",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "data: No space left on device; make room on its file system",
+        ),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "data"), "a part of the path data is a file"),
         (Locked("data/LOCK", ""), "another process serves it; stop that one, or choose another"),
         (Locked("data/LOCK", '{"pid":7,"host":"h","since":"s"}'), "process 7 on h (since s) serves it; stop that one"),

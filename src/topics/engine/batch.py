@@ -129,14 +129,15 @@ def _labels(values: list[str | None], default: str | None, name: str, bytes_max:
     if max(map(len, filter(None, encoded)), default=0) > bytes_max:
         for i, label in enumerate(encoded):
             if label is not None and len(label) > bytes_max:
-                _refuse_label(name, f"records[{i}].{name}", len(label), bytes_max)
+                _refuse_label(name, f"records[{i}].{name}", len(label), bytes_max, index=i)
     return encoded
 
 
-def _refuse_label(name: str, field: str, size: int, bytes_max: int) -> NoReturn:
+def _refuse_label(name: str, field: str, size: int, bytes_max: int, **where: int) -> NoReturn:
     raise InvalidRequest(
         f"{field} has {size} bytes; the limit is {bytes_max}",
         field=field,
+        **where,
         bytes=size,
         limit=f"max_{name}_bytes",
         max=bytes_max,
