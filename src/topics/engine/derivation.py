@@ -86,8 +86,8 @@ class Derivation:
             self._waiting[topic] = deque((event,))
 
     def waits(self, topic: Topic) -> bool:
-        """Whether frames of a topic wait for their place."""
-        return topic in self._waiting
+        """Whether frames or dead letters of a topic wait for their place."""
+        return topic in self._waiting or bool(self._letters.get(topic))
 
     def lose(self, topic: Topic, first_seq: int, n: int, lsn: int) -> bool:
         """Damage took records of a topic: True if that is seen to at its place between derived ones."""

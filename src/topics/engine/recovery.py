@@ -312,12 +312,11 @@ class Recovery:
                 self._lose(topic, first_seq, first_seq + n - 1)
 
     def heads(self) -> list[tuple[int, int]]:
-        """The (id, head) of the topics whose last records only the log holds; derived ones follow from others."""
-        seen = [self._by_id[id] for id in sorted(self._seen & self._by_id.keys())]
+        """The (id, head) of the topics whose last records only the log holds; copies follow from their sources."""
         return [
             (topic.id, topic.log.head)
-            for topic in seen
-            if topic.inbound is None and not topic.letters and topic.config.durability != "ephemeral"
+            for id, topic in sorted(self._by_id.items())
+            if (id in self._seen or topic.letters) and topic.inbound is None and topic.config.durability != "ephemeral"
         ]
 
     @staticmethod

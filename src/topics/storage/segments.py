@@ -400,6 +400,9 @@ class Segments:
                 damage.append(Corrupt(found.name.flags_file, 0, HEADER_BYTES, nothing, kept))
             if header is None or header[0] == found.name:
                 beside = self.hot.read(found.name.flags_file, HEADER_BYTES, found.records)
+                if len(beside) < found.records:
+                    damage.append(Corrupt(found.name.flags_file, HEADER_BYTES + len(beside), 0, nothing))
+                    beside = beside.ljust(found.records, b"\0")
             if not found.is_cold:
                 self._stale_flags.add(found.name)
                 self._after_checkpoint(lambda: self._remove_stale_flags(found.name))
