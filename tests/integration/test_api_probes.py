@@ -50,32 +50,57 @@ def test_draining_server_is_shutting_down() -> None:
     "503 shutting_down while draining", with Retry-After (§0.6); what is in flight is answered; exit code 0.
     """
     with (
-        ServerProcess(api_keys="k", max_inflight_per_key=1) as running,
+        ServerProcess() as running,
         socket.create_connection((running.host, running.port), timeout=10) as probe,
+        socket.create_connection((running.host, running.port), timeout=10) as sending,
     ):
         probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 200 OK" in probe.recv(4096)
-        api = Api(running.host, running.port, "k")
-        api.put("t").ok(201)
-        answers: list[Reply] = []
-        body = {"wait_ms": 3000}
-        waiting = threading.Thread(target=lambda: answers.append(api.call("POST", "/v0/topics/t/diff", body)))
-        waiting.start()
-        until(lambda: api.topics().status == 429, "the long-poll is in flight")
+        head = b"PUT /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        sending.sendall(head + b"Expect: 100-continue\r\n\r\n")
+        assert b" 100 Continue" in sending.recv(4096)
         os.kill(running.pid, signal.SIGTERM)
         until(lambda: "stopping" in running.log(), "the server drains")
         probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: x\r\n\r\n")
-        response = http.client.HTTPResponse(probe)
-        response.begin()
-        refused = Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-        response.close()
-        refused.refused(503, "shutting_down")
-        assert int(refused.headers["retry-after"]) >= 1
-        waiting.join(15)
-        api.close()
-        assert answers
-        assert answers[0].status in (200, 503)
+        reply_of(probe).refused(503, "shutting_down")
+        sending.sendall(b"{}")
+        assert reply_of(sending).status in (201, 503)
         running.stop()
+
+
+def reply_of(sock: socket.socket) -> Reply:
+    """The next answer on a connection."""
+    response = http.client.HTTPResponse(sock)
+    response.begin()
+    reply = Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+    response.close()
+    if reply.status == 503:
+        assert int(reply.headers["retry-after"]) >= 1
+    return reply
+
+
+def test_stop_does_not_wait_for_news() -> None:
+    """API §8.2: a waiting read ends with an ordinary empty answer, a waiting claim is told that the server stops."""
+    with ServerProcess(drain_timeout_ms=60_000, api_keys="k", max_inflight_per_key=2) as running:
+        api = Api(running.host, running.port, "k")
+        api.put("q", type="queue").ok(201)
+        answers: dict[str, Reply] = {}
+
+        def ask(action: str, body: dict[str, Any]) -> None:
+            answers[action] = api.call("POST", f"/v0/topics/q/{action}", body)
+
+        asked = (("diff", {"wait_ms": 30_000}), ("claim", {"node": "n", "wait_ms": 30_000}))
+        waiting = [threading.Thread(target=ask, args=each) for each in asked]
+        for thread in waiting:
+            thread.start()
+        until(lambda: api.topics().status == 429, "both are in flight")
+        running.stop()
+        for thread in waiting:
+            thread.join(15)
+        api.close()
+        body = answers["diff"].ok(200)
+        assert (body["records"], body["caught_up"]) == ([], True)
+        answers["claim"].refused(503, "shutting_down")
 
 
 def families(api: Api) -> dict[str, Any]:

@@ -486,6 +486,33 @@ def test_drain_lets_busy_connections_finish_and_keeps_idle_ones_until_then() -> 
     assert sending.ended
 
 
+def test_drain_does_not_wait_with_who_only_waits() -> None:
+    """API §8.2: a long-poll is answered with what there is, anything else that waits for news is turned away."""
+    connections = Connections(PathApp())
+    poll, claim = (Client(connections.app, connections=connections) for _ in range(2))
+    app = connections.app
+    assert isinstance(app, PathApp)
+    poll.send(request("GET", "/wait-watching1"))
+    claim.send(request("GET", "/wait-watching2"))
+    app.waiting[0].on_disconnect = lambda: app.waiting[0].respond(200, b"nothing new")
+
+    async def stop() -> bool:
+        draining = asyncio.ensure_future(connections.drain(5))
+        await asyncio.sleep(0)
+        assert poll.ended
+        assert claim.ended
+        for client in (poll, claim):
+            client.lose()
+        return await draining
+
+    assert asyncio.run(stop()) is True
+    (answered,), (refused,) = poll.replies(), claim.replies()
+    assert (answered.status, answered.body, answered.headers["connection"]) == (200, b"nothing new", "close")
+    assert (refused.status, refused.headers["retry-after"], refused.headers["connection"]) == (503, "1", "close")
+    assert json.loads(refused.body)["error"]["code"] == "shutting_down"
+    assert app.left == ["/wait-watching2"]
+
+
 def test_drain_cuts_off_what_does_not_finish() -> None:
     connections = Connections(PathApp())
     client = Client(connections=connections)

@@ -360,6 +360,16 @@ def test_shut_down_finishes_what_is_open_and_refuses_the_rest() -> None:
     assert client.client.transport.closing
 
 
+def test_shut_down_turns_away_what_only_waits() -> None:
+    client = Http2Client()
+    waiting = client.ask("GET", "/wait-watching")
+    client.client.connection.wind_up()
+    client.exchange()
+    assert client.app.left == ["/wait-watching"]
+    assert set(client.ended) == {waiting}
+    assert client.client.transport.closing
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=3)), max_size=3), st.lists(st.integers(1, 400)))
 def test_damaged_frames_are_never_an_exception_or_a_hang(damage: list[tuple[int, bytes]], sizes: list[int]) -> None:

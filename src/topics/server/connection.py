@@ -356,6 +356,8 @@ class Connection(asyncio.Protocol):
                 self.close()
             else:
                 self._close_after_last()
+                for exchange in [self.current, *self.queue]:
+                    exchange.hurry()
 
     def expire(self, now: float) -> None:
         """A deadline has passed."""

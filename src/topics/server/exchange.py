@@ -7,7 +7,8 @@ one connection may be answered in any order: the connection sends the answers in
 When the client goes away first, `on_disconnect` is called once, and answering afterwards is harmless. A client that has
 only closed its sending side looks the same to TCP, so `on_disconnect` may still answer (an empty long-poll, say) and
 that answer is sent; an exchange that `on_disconnect` leaves unanswered is given up. An exchange without `on_disconnect`
-is still answered to a client that has closed its sending side.
+is still answered to a client that has closed its sending side. So `on_disconnect` marks an exchange that only waits,
+and a server that stops does not wait with it (`hurry`).
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Protocol
+from typing import Final, Protocol
 
-from topics.errors import TopicsError
+from topics.errors import ShuttingDown, TopicsError
 from topics.server import reply
 from topics.server.head import Head
 from topics.server.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON
 from topics.server.stream import Stream
 
 log = logging.getLogger("topics.server")
+
+SHUTDOWN_RETRY_AFTER_MS: Final = 1000
 
 
 class Upgraded(Protocol):
@@ -235,6 +238,11 @@ class Exchange:
         except Exception:
             log.exception("leaving %s %r failed", self.head.method, self.head.path)
         return not self.answered
+
+    def hurry(self) -> None:
+        """The server stops: what only waits is answered with what there is, or else turned away."""
+        if self.leave():
+            self.fail(ShuttingDown(retry_after_ms=SHUTDOWN_RETRY_AFTER_MS))
 
     def abandon(self) -> None:
         """No answer can be sent any more: tell everyone who waits for the end. Belongs to the connection."""

@@ -174,6 +174,8 @@ class Http2:
                 lane.stream.on_shutdown()
             elif lane.stream is not None:
                 lane.stream.close()
+            elif lane.exchange is not None:
+                lane.exchange.hurry()
         self._settle()
 
     def expire(self, now: float) -> None:
