@@ -75,7 +75,7 @@ class Progress:
 
     def table(self) -> Table:
         """The live display."""
-        counts = [(name, count) for name, count in self._counts() if count or name == "files"]
+        counts = [(name, count) for name, count in self._counts() if count]
         table = Table("pipeline", "batch", "records", "rate", "lag", *(name for name, _ in counts), "seconds")
         seconds = f"{time.monotonic() - self._started:.0f}"
         cells = (self._title, self.batch, f"{self.records:,}", f"{self.rate:,.0f}/s", f"{self.lag:,}")
