@@ -78,6 +78,14 @@ class DurableEngine(RuleBasedStateMachine):
         if name in self.world.engine.topics:
             self.world.delete(name, max(0, self.world.engine.topics[name].log.head - back))
 
+    @rule(name=NAMES, n=strategies.sampled_from([2, 5]), damage=strategies.sampled_from(DAMAGES))
+    def delete_and_crash(self, name: str, n: int, damage: Damage) -> None:
+        """The last thing that a client heard of is a delete."""
+        self.write(name, n, None, 0, True)
+        self.delete_below(name, 0)
+        self.world.settle()
+        self.world.crash(damage)
+
     @rule(name=NAMES, tag=strategies.sampled_from(["a", "ab", "b"]), glob=strategies.booleans())
     def delete_by_tag(self, name: str, tag: str, glob: bool) -> None:
         """A client deletes by tag."""
@@ -221,6 +229,19 @@ class WholeEngine(DurableEngine):
                 self.acked |= {job for seq, job in jobs.items() if seq not in receipt.result.skipped}
 
         self._patiently(lambda: queues.ack("jobs", AckJobs("w", seqs), done))
+
+    @rule(waits=strategies.booleans())
+    def fail_a_job(self, waits: bool) -> None:
+        """A job is given up as often as it may be, and goes to the dead letters."""
+        self.write_derived("jobs", 1)
+        for _ in range(2):
+            self.world.settle()
+            self.claim(1)
+            self.world.settle()
+            self.finish(1, True)
+        self.claim(1)
+        if waits:
+            self.world.settle()
 
     @staticmethod
     def _patiently(command: Callable[[], object]) -> None:
