@@ -205,18 +205,14 @@ class Segments:
         found.moving = True
         # From here on deletes wait for the change over, and so do those noted before, though they are in these flags:
         # a checkpoint that comes meanwhile must find them.
-        flags = bytearray(found.records)
-        for sealed in found.blocks:
-            if sealed.flags is not None:
-                flags[sealed.flags_at : sealed.flags_at + sealed.n] = sealed.flags
+        parts = self._flags_parts(found)
         name, hot = found.name, self.hot
-        header = segment.encode_header(FLAGS_MAGIC, name, found.index_blocks, found.records, found.data_bytes)
 
         def work() -> None:
             if self.away:
                 raise OSError(errno.ENODEV, "the cold store is empty, though it should hold segments: is it mounted?")
             cold.put(name.data_file, _chunks(hot, name.data_file, found.data_bytes))
-            hot.put(name.flags_file, [header, bytes(flags)])
+            hot.put(name.flags_file, parts)
 
         def finish(error: BaseException | None) -> None:
             found.moving = False
@@ -227,6 +223,16 @@ class Segments:
             on_moved(error)
 
         return Task("relocate", work, finish)
+
+    @staticmethod
+    def _flags_parts(found: Segment) -> list[bytes]:
+        """The content of a `.flags` file: the flags as they are now."""
+        flags = bytearray(found.records)
+        for sealed in found.blocks:
+            if sealed.flags is not None:
+                flags[sealed.flags_at : sealed.flags_at + sealed.n] = sealed.flags
+        header = segment.encode_header(FLAGS_MAGIC, found.name, found.index_blocks, found.records, found.data_bytes)
+        return [header, bytes(flags)]
 
     def to_relocate(self, segments: Sequence[Segment], retain_segments: int, retain_bytes: int) -> list[Segment]:
         """Which of a topic's segments, oldest first, stand beyond what is to stay hot; the stricter bound wins."""
@@ -334,7 +340,11 @@ class Segments:
         found = Segment(self, name, tier, places, size)
         found.index_bytes = index_bytes
         self._check_data(found, size, damage)
+        damaged = len(damage)
         self._load_flags(found, damage)
+        if found.is_cold and any(corrupt.path == name.flags_file for corrupt in damage[damaged:]):
+            # What is deleted from now on must stand in a file that the next start believes.
+            self.hot.put(name.flags_file, self._flags_parts(found))
         return found
 
     def _check_data(self, found: Segment, size: int, damage: list[Corrupt]) -> None:

@@ -321,7 +321,8 @@ def _end_hit(disk: FakeDisk, *whats: str) -> bool:
 
 def garble_sector(disk: FakeDisk, rng: random.Random) -> Act | None:
     """A sector of noise."""
-    return _sector(disk, rng, rng.randbytes(SECTOR_BYTES), "garbled")
+    # The one value that means deleted is not left to chance: flags stand outside the checksums.
+    return _sector(disk, rng, rng.randbytes(SECTOR_BYTES).replace(b"\xd5", b"\xd4"), "garbled")
 
 
 def zero_sector(disk: FakeDisk, rng: random.Random) -> Act | None:
