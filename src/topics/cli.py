@@ -6,10 +6,11 @@ list. A flag wins over its variable. Keys have none: a command line can be read 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import Field
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,7 +97,9 @@ def verify(
     """Check every byte of a data directory: exit code 0 if all is well, 1 if something is damaged, 2 if it is none."""
     from topics.storage.verify import verify as check
 
-    sys.exit(check(str(directory), typer.echo, cold_directory=None if cold_dir is None else str(cold_dir)))
+    with _readable():
+        code = check(str(directory), typer.echo, cold_directory=None if cold_dir is None else str(cold_dir))
+    sys.exit(code)
 
 
 @app.command()
@@ -106,7 +109,20 @@ def dump(
     """Print every frame and Block of a data directory as a line of JSON; exit codes as of `verify`."""
     from topics.storage.dump import dump as print_lines
 
-    code = print_lines(str(directory), typer.echo)
+    with _readable():
+        code = print_lines(str(directory), typer.echo)
     if code == EXIT_NO_DATA:
         typer.echo(f"topics: {directory} is no data directory, or an empty one: there is nothing to dump", err=True)
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Say in one line what the operating system does not let a tool read."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        typer.echo(f"topics: cannot read {error.filename or 'the directory'}: {error.strerror}", err=True)
+        raise typer.Exit(EXIT_NO_DATA) from None

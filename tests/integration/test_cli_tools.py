@@ -39,3 +39,14 @@ def test_dump_of_nothing_says_so(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "is no data directory" in result.stderr
     assert result.stdout == ""
+
+
+def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
+    """Issue 3: exit code 2, no traceback."""
+    (tmp_path / "file").touch()
+    (tmp_path / "LAYOUT").mkdir()
+    for arguments in (["dump", str(tmp_path / "file")], ["verify", str(tmp_path)]):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2, result.output
+        assert result.stderr.startswith("topics: cannot read ")
+        assert len(result.stderr.splitlines()) == 1

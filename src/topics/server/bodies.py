@@ -106,7 +106,9 @@ class Body(Generic[T]):
             value = getattr(decoded, name)
             if value is not None and value is not msgspec.UNSET and value > U64_MAX:
                 field = within + name
-                raise InvalidRequest(f"{field}: {value} is out of range; the largest is {U64_MAX}", field=field)
+                raise InvalidRequest(
+                    f"{field}: {str(value)[:40]} is out of range; the largest is {U64_MAX}", field=field
+                )
 
     def _may_repeat(self, body: bytes, decoded: T) -> bool:
         """Whether a key of ours occurs more often than the objects that may hold it: then it is worth a closer look."""
