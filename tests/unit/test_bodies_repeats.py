@@ -50,6 +50,18 @@ def test_whole_write_without_repeats_is_taken_with_any_spacing() -> None:
         assert msgspec.json.decode(write.records[0].data) == {"tag": 2}
 
 
+@pytest.mark.parametrize("extra", SMALLEST)
+@pytest.mark.parametrize("value", [b'"a b  c"', b'{ "k" : " " }', b"1"])
+def test_spaces_hide_no_repeat(extra: bytes, value: bytes) -> None:
+    """API §0.3: however a body is spread out, and wherever its spaces are."""
+    spread = b' { "records" : [ { "tag" : " x " , "node" : "   " , "meta" : { "m" : "  " } , %b "data" : %b } ] } '
+    assert len(bodies.write(spread % (b"", value)).records) == 1
+    with pytest.raises(InvalidRequest, match="is given twice"):
+        bodies.write(spread % (extra, value))
+    with pytest.raises(InvalidRequest, match="is given twice"):
+        bodies.write((spread % (extra, value)).replace(b" ", b""))
+
+
 def test_repeat_in_a_diff_is_refused() -> None:
     """API §0.3, on a read."""
     with pytest.raises(InvalidRequest, match="from_seq is given twice"):

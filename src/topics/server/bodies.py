@@ -163,11 +163,11 @@ class WriteBody(Body[W]):
                 delays += 1
             if record.deliver_at is not None:
                 times += 1
-        if room < REPEAT_BYTES:
+        small = len(body) < _SMALL_BYTES
+        if room < REPEAT_BYTES or (small and room - _spaces_around(body, records) < REPEAT_BYTES):
             return False
         nodes += decoded.node is not None
         # A search through a large body is not cheap, so there only for what was set.
-        small = len(body) < _SMALL_BYTES
         return (
             body.count(b'"records"') != 1
             or body.count(b'"data"') != n
@@ -184,6 +184,17 @@ class WriteBody(Body[W]):
             or any((small or getattr(decoded, name)) and body.count(key) > 1 for name, key in self._rare_keys)
             or (decoded.config is not None and config._may_repeat(body, decoded.config))
         )
+
+
+def _spaces_around(body: bytes, records: list[requests.RecordIn]) -> int:
+    """How many spaces a body has that are in no value."""
+    spaces = body.count(b" ")
+    for record in records:
+        spaces -= bytes(record.data).count(b" ") + bytes(record.meta).count(b" ")
+        for label in (record.tag, record.node):
+            if label is not None:
+                spaces -= label.count(" ")
+    return spaces
 
 
 # The least that the parts of a write take beside their values; the comma that only the last record lacks is a record's.
