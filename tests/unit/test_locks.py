@@ -18,7 +18,7 @@ def _pins(lock: str) -> set[str]:
 
 
 def _names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[<>=]", requirement)[0] for requirement in requirements}
+    return {re.split(r"[\[<>=]", requirement)[0] for requirement in requirements}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
