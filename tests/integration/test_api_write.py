@@ -681,6 +681,9 @@ def test_expected_head_seq_makes_the_append_conditional(api: Api, topic_name: st
 
     `expected_head_seq` on write; a mismatch is 409 head_mismatch with the current head, nothing is appended.
     """
+    reply = api.post(topic_name, {"records": [{"data": 1}], "expected_head_seq": 1})
+    assert reply.refused(409, "head_mismatch")["head_seq"] == 0
+    assert not api.exists(topic_name)
     assert api.write(topic_name, {"data": 1}, expected_head_seq=0)["seqs"] == [1]
     assert api.write(topic_name, {"data": 2}, expected_head_seq=1)["seqs"] == [2]
     with api.unchanged(topic_name):

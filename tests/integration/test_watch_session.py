@@ -179,8 +179,11 @@ def test_token_in_the_query_opens_streams_only(start_api: StartApi) -> None:
     admin = api.with_key("admin")
     admin.fill("in.a", 1)
     odd = api.with_key("q%uot+e")
-    with Events(api, watch(odd, "in.a")["stream_url"] + "?token=q%25uot%2Be&token=wrong") as events:
+    url = watch(odd, "in.a")["stream_url"]
+    with Events(api, url + "?token=q%25uot%2Be&token=wrong") as events:
         assert events.status == 200
+    header = {"Authorization": "Bearer wrong", "Accept": "text/event-stream"}
+    api.get(url + "?token=q%25uot%2Be", headers=header).refused(401, "unauthorized")
     api.get("/v0/topics/in.a?token=admin").refused(401, "unauthorized")
     api.call("POST", "/v0/watch?token=admin", {"topics": {"in.a": {}}}).refused(401, "unauthorized")
     api.get("/v0/ws?token=admin").refused(401, "unauthorized")

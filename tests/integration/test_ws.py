@@ -359,3 +359,17 @@ def test_clean_stop_closes_with_going_away(start_server: Callable[..., ServerPro
         stopping.join()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1001
+
+
+def test_topics_of_a_connection_are_counted_together(start_api: StartApi) -> None:
+    """API §7.2, §7.7: TOPICS_MAX_WATCH_TOPICS holds over all subscriptions; one that is made anew is no further one."""
+    api = start_api(max_watch_topics=2)
+    for name in "abc":
+        api.fill(name, 1)
+    with enter(api) as room:
+        for names in ("a", "b", "ab"):
+            assert room.ask(op="subscribe", request_id=names, topics={name: {} for name in names})["op"] == "subscribed"
+        refused = room.ask(op="subscribe", request_id="c", topic="c")
+        assert (refused["code"], refused["detail"]["limit"]) == ("invalid_request", "max_watch_topics")
+        assert room.ask(op="unsubscribe", request_id="u", topic="a")["op"] == "unsubscribed"
+        assert room.ask(op="subscribe", request_id="c", topic="c")["op"] == "subscribed"

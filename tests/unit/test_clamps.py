@@ -53,6 +53,21 @@ def test_long_poll_waits_30_s_at_most(wait_ms: int, waited_ms: int) -> None:
     assert len(exchange.answers) == 1
 
 
+def test_long_poll_reads_on_behind_what_it_left_out() -> None:
+    """API §3.2: own records move the cursor while the read waits, so they do not fill the window of what follows."""
+    clock = ManualClock()
+    engine, loop = Engine(clock), ManualLoop(clock)
+    engine.write("t", Write.of([1]))
+    exchange = asked({"from_seq": 1, "wait_ms": 1000, "limit": 1, "node": "me"})
+    Handlers(engine, cast("Any", loop), cast("Any", None)).diff(exchange)
+    engine.write("t", Write.of([2], node="me"))
+    loop.advance(10)
+    assert not exchange.answers
+    engine.write("t", Write.of([3]))
+    loop.advance(10)
+    assert b'"data":3' in exchange.answers[0]
+
+
 @pytest.mark.parametrize(
     ("heartbeat_ms", "kept"),
     [(0, 1000), (999, 1000), (1000, 1000), (60_000, 60_000), (60_001, 60_000), (2**63, 60_000)],

@@ -116,3 +116,36 @@ def test_eviction_before_a_lost_range_keeps_both_gaps() -> None:
     bench.engine.put_topic("t", ConfigPatch(cap_records=4))
     assert bench.read(0) == ((1, 2, "cap"), [3], 3, False)
     assert bench.read(3) == ((4, 6, "source_trim"), [7, 8, 9], 9, True)
+
+
+def test_reader_from_a_time_is_told_of_what_may_be_of_that_time() -> None:
+    """Decisions 20, issue 2: the times of lost records are lost too, so who begins between their neighbours is told."""
+    clock = ManualClock()
+    engine = Engine(clock)
+    stamps = {}
+    for seq in range(1, 8):
+        if seq in (3, 4):
+            engine.topics["t"].log.lose(seq, seq, "source_trim")
+            engine.topics["t"].next_seq = seq + 1
+        else:
+            engine.write("t", Write.of([seq]))
+        stamps[seq] = clock.now_ms()
+        clock.advance(100)
+
+    def first_of(ts: int) -> tuple[Any, int]:
+        found = engine.diff("t", Diff(from_ts=ts))
+        gap = found.tombstone and (found.tombstone.gap_from, found.tombstone.gap_to)
+        return gap, next(iter(found.records), {"$seq": 0})["$seq"]
+
+    assert [first_of(stamps[seq]) for seq in (1, 2)] == [(None, 1), (None, 2)]
+    assert [first_of(stamps[seq]) for seq in (3, 4, 5)] == [((3, 4), 5)] * 3
+    assert [first_of(stamps[seq]) for seq in (6, 7)] == [(None, 6), (None, 7)]
+    assert first_of(stamps[7] + 1) == (None, 0)
+
+
+def test_reader_from_a_time_is_told_of_a_lost_tail() -> None:
+    """Decisions 20: also where nothing is left that was written later."""
+    bench = Bench(behind=0)
+    now_ms = bench.engine.clock.now_ms()
+    assert bench.read(0, from_ts=now_ms) == (None, [1, 2, 3], 3, False)
+    assert bench.read(0, from_ts=now_ms + 1) == ((4, 6, "source_trim"), [], 6, True)

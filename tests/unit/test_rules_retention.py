@@ -267,3 +267,21 @@ def test_time_of_expiry_follows_the_record_not_the_reader() -> None:
         assert bench.seqs() == [1]
     bench.clock.advance(1)
     assert bench.seqs() == []
+
+
+@pytest.mark.parametrize("config", [{"cap_records": 2}, {"ttl_ms": 150}], ids=str)
+def test_reader_from_a_time_is_told_what_was_lost_since(config: dict[str, int]) -> None:
+    """Issue 2, 002: `from_ts` begins with the first record of that time; where that one was evicted, it is a gap."""
+    bench = Bench(**config)
+    stamps = []
+    for _ in range(4):
+        bench.write()
+        stamps.append(bench.clock.now_ms())
+        bench.clock.advance(100)
+    assert bench.floors()[1] >= 3
+    earliest = bench.floors()[1]
+    for n, stamp in enumerate(stamps, start=1):
+        read = bench.diff(from_ts=stamp)
+        assert (read.tombstone is not None) == (n < earliest), n
+        assert [record["$seq"] for record in read.records] == list(range(max(n, earliest), 5))
+    assert bench.diff(from_ts=stamps[earliest - 2] + 1).tombstone is None

@@ -266,10 +266,21 @@ class Log:
         return entry.first_seq + entry.ts_index(ts)
 
     def cursor_at_ts(self, ts: int) -> int:
-        """The cursor before the first record with a `$ts` of at least `ts`; 0 where such records were evicted."""
+        """The cursor before the first record with a `$ts` of at least `ts`; 0 where such records were evicted.
+
+        When lost records were written is lost with them, but for what the records around them say. So a cursor that
+        would stand right behind a lost range stands before it, and its reader is told.
+        """
         if self.evict_floor > 1 and ts <= self.evicted_ts:
             return 0
-        return self.seq_at_ts(ts) - 1
+        seq = self.seq_at_ts(ts)
+        for lost in self.lost:
+            if lost.first >= seq:
+                break
+            k = self.index_of(lost.last + 1)
+            if k == len(self.entries) or self.entries[k].first_seq >= seq:
+                return lost.first - 1
+        return seq - 1
 
     def expire(self, cutoff: int, upto: int = ANYWHERE) -> None:
         """Take every record up to the seq `upto` whose ts is below `cutoff`: TTL (DESIGN §5.2)."""
