@@ -63,6 +63,7 @@ def test_a_server_that_cannot_start_says_what_to_do(server: ServerProcess, tmp_p
     for settings, told in (
         ({"port_file": tmp_path / "file" / "port"}, "cannot write the port file"),
         ({"data_dir": tmp_path / "file"}, "is a file; choose another directory with TOPICS_DATA_DIR or --data-dir"),
+        ({"cold_dir": tmp_path / "file"}, "is a file; set TOPICS_COLD_DIR to a directory"),
         ({"data_dir": server.data_dir}, f"process {server.pid} on "),
         ({"port": server.port}, "something listens there already; stop it, or choose another port with TOPICS_PORT"),
     ):

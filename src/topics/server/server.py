@@ -70,6 +70,11 @@ class Server:
             loop.add_signal_handler(number, stop.set)
         clock = SystemClock()
         store = self._store(clock)
+        cold_dir = self._settings.cold_dir
+        if cold_dir is not None and cold_dir.exists() and not cold_dir.is_dir():
+            # One that is missing may be mounted later; a file never becomes a directory.
+            log.error("cannot use the cold directory %s: it is a file; set TOPICS_COLD_DIR to a directory", cold_dir)
+            return EXIT_CANNOT_STORE
         try:
             store.open()
         except (Locked, UnknownFormat, OSError) as error:
