@@ -42,7 +42,7 @@ serve: .venv/.ready-server
 	@exec $(BIN)/topics serve
 
 # All tests run in two processes; a choice of them (ARGS) in one, where a debugger works.
-test: ARGS ?= --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+test: ARGS ?= --numprocesses 2
 test: setup
 	@tools/ensure-java
 	@tools/ensure-chromium

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -28,22 +29,33 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # The longest first, so that nobody waits for them at the end.
 _ROOMS = ("spark", "property", "integration", "acceptance", "unit")
+# Of the Spark tests, those that start JVMs of their own.
+_OWN_JVM = frozenset(("test_cluster.py", "test_declarative.py", "test_demo.py", "test_java.py"))
 
 StartServer = Callable[..., ServerProcess]
 
 _serial = itertools.count(1)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say what stays together where several processes run the tests: one Spark session, one file's fixtures."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    rooms = {item: item.path.relative_to(Path(__file__).parent).parts[0] for item in items}
-    items.sort(key=lambda item: _ROOMS.index(rooms[item]))
-    for item, room in rooms.items():
-        if room != "property":
-            item.add_marker(pytest.mark.xdist_group("spark" if room == "spark" else item.path.stem))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: _ROOMS.index(item.path.relative_to(Path(__file__).parent).parts[0]))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several processes run the tests: keep together what shares a Spark session, or one file's fixtures."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Rooms(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.split("::")[0]
+            _, room, file = path.split("/")
+            if room == "spark" and file not in _OWN_JVM:
+                return "spark"
+            return nodeid if room == "property" else path
+
+    config.option.loadscopereorder = False
+    return Rooms(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -93,7 +93,7 @@ def test_a_driver_killed_twice_copies_every_record_once(
     server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
 ) -> None:
     """Exactly-once through kill -9: once while a batch is staged, once after some were published."""
-    api.fill(topic_name, 420)
+    api.fill(topic_name, 240)
     target = f"{topic_name}.copy"
     given = {"url": server.url, "source": topic_name, "target": target, "checkpoint": str(tmp_path / "checkpoint")}
     log = tmp_path / "log"
@@ -107,7 +107,7 @@ def test_a_driver_killed_twice_copies_every_record_once(
         job.kill()
     with running("local[2]", "copy", log, **given) as job:
         job.finish()
-    assert sorted(record["data"] for record in records(api, target)) == list(range(1, 421))
+    assert sorted(record["data"] for record in records(api, target)) == list(range(1, 241))
 
 
 def test_an_executor_killed_in_the_middle_of_a_batch_costs_nothing(
