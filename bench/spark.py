@@ -224,9 +224,11 @@ def cpu_s(pid: int) -> float:
 def pin(pids: list[int], cores: set[int]) -> None:
     """Keep processes, with all their threads, on these cores."""
     for pid in pids:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(int(thread.name), cores)
+        # Processes and threads end meanwhile.
+        with contextlib.suppress(OSError):
+            for thread in list(Path(f"/proc/{pid}/task").iterdir()):
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(int(thread.name), cores)
 
 
 def sealed(server: ServerProcess, topic: str) -> int:
