@@ -438,6 +438,33 @@ def test_segment_dropped_because_all_of_it_was_deleted_is_no_loss_at_the_next_st
     assert read_all(world.engine, "t") == shown
 
 
+@pytest.mark.parametrize("stops", ["kill", "orderly"])
+def test_damage_to_a_segment_whose_records_are_all_deleted_is_no_gap_and_the_segment_goes(stops: str) -> None:
+    """DESIGN §5.4, §7.4: a deletion is silent, also where the last checkpoint still lists the segment."""
+    world = World()
+    for tag in ("a", "b", "c"):
+        world.write("t", 13, tag=tag, durability="fsync")
+        world.settle()
+    world.checkpoint()
+    segment = world.engine.topics["t"].segments[1]
+    data_file = f"data/segments/{segment.name.data_file}"
+    world.delete("t", tag="b")
+    world.settle()
+    shown = read_all(world.engine, "t")
+    assert shown[1] == []
+    world.disk.crash("kill", random.Random(1))
+    world.disk.damage(data_file, segment.blocks[0].offset + 70, b"\xff")
+    for _ in range(2):
+        world.start()
+        assert read_all(world.engine, "t") == shown
+        assert [found.first_seq for found in world.engine.topics["t"].segments] == [1, 27]
+        if stops == "orderly":
+            world.upkeep.close()
+            assert not world.disk.exists(data_file)
+            world.store.close()
+        world.disk.crash("kill", random.Random(1))
+
+
 def _with_a_move_under_way() -> World:
     """A world in which the first segment is about to move to the cold tier."""
     world = World()

@@ -197,6 +197,26 @@ def test_a_damaged_block_names_its_records_and_is_kept_aside() -> None:
     assert len(mini.records()) == 20
 
 
+@pytest.mark.parametrize("is_cold", [False, True], ids=["hot", "cold"])
+def test_damage_to_a_block_whose_records_are_all_deleted_costs_nothing(is_cold: bool) -> None:
+    """DESIGN §5.4: a deletion is silent; there was nothing left that the damage could take."""
+    mini = sealed_topic()
+    sealed = mini.segments[7][0].blocks[1]
+    if is_cold:
+        mini.checkpoint()
+        mini.relocate(7)
+    mini.delete(7, 11, 20)
+    mini.turn()
+    mini.checkpoint()
+    assert isinstance(mini.disk, FakeDisk)
+    directory = "/cold" if is_cold else HOT
+    mini.disk.damage(f"{directory}/{SegmentName(7, 1).data_file}", sealed.offset + 70, b"\xff")
+    again = restart(mini)
+    assert (again.lost, again.damage) == (set(), [])
+    assert [extent.live for extent in again.extents[7]] == [10, 0, 10]
+    assert not again.store.segments.flips
+
+
 def test_relocation_moves_the_records_and_keeps_everything_readable() -> None:
     """DESIGN §5.6: tiering changes nothing about semantics."""
     mini = sealed_topic()

@@ -344,6 +344,7 @@ class Recovery:
             topic.next_seq = topic.log.head + 1
             topic.settle_caps()
             topic.expire(now)
+            topic.drop_dead_segments(1, topic.log.head)
         for topic in [self._by_id[id] for id in sorted(self._nameless & self._by_id.keys())]:
             log.error("the name of topic %d is lost; its %d records are in %s", topic.id, topic.log.count, topic.name)
         self._derivation.finish()
@@ -353,7 +354,7 @@ def _check_first(topic: Topic, start: int) -> list[Corrupt]:
     """The damage to the sealed Block in which the log begins, whose content says how much of it is left."""
     for segment in topic.segments:
         for sealed in segment.blocks:
-            if sealed.first_seq < start <= sealed.last_seq:
+            if sealed.first_seq < start <= sealed.last_seq and sealed.live:
                 try:
                     sealed.size_bytes(0, 1)
                 except Corrupt as corrupt:

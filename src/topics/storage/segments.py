@@ -420,6 +420,14 @@ class Segments:
         for sealed in list(found.blocks):
             also = beside[sealed.flags_at : sealed.flags_at + sealed.n]
             flags = stored.get(sealed, b"")
+            dead = bytes((DELETED,)) * sealed.n
+            if dead in (flags, also):
+                # Nothing of it is left that damage could take.
+                if found.is_cold or flags == dead:
+                    sealed.take_flags(dead)
+                else:
+                    sealed.delete(0, sealed.n)
+                continue
             try:
                 if DELETED in flags or DELETED in also:
                     content = sealed.decode(found.tier.read(found.name.data_file, sealed.offset, sealed.length))
