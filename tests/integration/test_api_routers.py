@@ -191,6 +191,19 @@ def test_router_scopes_and_prefixes(start_api: StartApi) -> None:
     drop(api.with_key("delete-key"), "a->b").ok(200)
 
 
+def test_deleted_topic_names_no_router_outside_the_keys_prefixes(start_api: StartApi) -> None:
+    """API §12: a prefix-limited key cannot enumerate cross-tenant names; API §1.4: every router goes all the same."""
+    api = start_api(key="full", api_keys="full,tenant-key::t:|shared.")
+    put(api, "t:a", "t:b").ok(201)
+    put(api, "t:a", "shared.c", "shared.copy").ok(201)
+    put(api, "t:a", "u:a", "u:spy").ok(201)
+    removed = api.with_key("tenant-key").remove("t:a").ok(200)
+    assert removed["routers_removed"] == ["shared.copy", "t:a->t:b"]
+    assert api.get("/v0/routers").ok(200)["routers"] == []
+    put(api, "t:a", "u:a", "u:spy").ok(201)
+    assert api.remove("t:a").ok(200)["routers_removed"] == ["u:spy"]
+
+
 def test_routers_and_copies_survive_a_kill(start_server: Callable[..., ServerProcess], closing: ExitStack) -> None:
     """DESIGN §8.1: the same copies under the same seqs after a crash, with direct writes and deletes in between."""
     server = start_server()

@@ -88,7 +88,15 @@ class Handlers:
         """`DELETE /v0/topics/:topic`."""
         route: Route = exchange.head.route
         if_empty = route.query.flag("if_empty", False)
-        self.engine.delete_topic(route.name, if_empty, answer_receipt, exchange)
+        self.engine.delete_topic(route.name, if_empty, self._deleted, exchange)
+
+    def _deleted(self, receipt: Receipt) -> None:
+        """Name only those of the routers that are gone which the key may know of (API §12)."""
+        route: Route = receipt.context.head.route
+        if receipt.error is None and receipt.result.routers_removed:
+            known = [name for name in receipt.result.routers_removed if route.principal.may_touch(name)]
+            receipt.result = msgspec.structs.replace(receipt.result, routers_removed=known)
+        answer_receipt(receipt)
 
     # Records
 
