@@ -97,7 +97,7 @@ def verify(
     """Check every byte of a data directory: exit code 0 if all is well, 1 if something is damaged, 2 if it is none."""
     from topics.storage.verify import verify as check
 
-    with _readable():
+    with _readable(directory):
         code = check(str(directory), typer.echo, cold_directory=None if cold_dir is None else str(cold_dir))
     sys.exit(code)
 
@@ -109,7 +109,7 @@ def dump(
     """Print every frame and Block of a data directory as a line of JSON; exit codes as of `verify`."""
     from topics.storage.dump import dump as print_lines
 
-    with _readable():
+    with _readable(directory):
         code = print_lines(str(directory), typer.echo)
     if code == EXIT_NO_DATA:
         typer.echo(f"topics: {directory} is no data directory, or an empty one: there is nothing to dump", err=True)
@@ -117,9 +117,20 @@ def dump(
 
 
 @contextlib.contextmanager
-def _readable() -> Iterator[None]:
-    """Say in one line what the operating system does not let a tool read."""
+def _readable(directory: Path) -> Iterator[None]:
+    """Say in one line who is writing to the directory meanwhile, and what the system does not let a tool read."""
+    from topics.server.refusal import holder_text
+    from topics.storage.disk import RealDisk
+    from topics.storage.store import LOCK_NAME
+
     try:
+        holder = RealDisk().holder(str(directory / LOCK_NAME))
+        if holder is not None:
+            typer.echo(
+                f"topics: {holder_text(holder)} serves {directory}: what it is writing now may look torn, damaged or"
+                " missing; before you believe that, stop it, or look at a copy",
+                err=True,
+            )
         yield
     except BrokenPipeError:
         raise

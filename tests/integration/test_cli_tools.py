@@ -33,6 +33,26 @@ def test_verify_and_dump_speak_of_a_data_directory(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["verify", str(tmp_path)]).exit_code == 2
 
 
+def test_tools_say_that_a_server_is_writing_to_the_directory(tmp_path: Path) -> None:
+    """Issue 3: what is being written may look torn, and nobody should take that for damage."""
+    directory = tmp_path / "data"
+    with ServerProcess(data_dir=directory) as server:
+        server.request("POST", "/v0/topics/t", json={"records": [{"data": 1}]})
+        for tool in ("verify", "dump"):
+            warned = CliRunner().invoke(app, [tool, str(directory)])
+            assert warned.exit_code == 0, warned.output
+            (line,) = warned.stderr.splitlines()
+            assert line.startswith(f"topics: process {server.pid} on ")
+            assert f"serves {directory}: what it is writing now may look torn" in line
+            assert "stop it, or look at a copy" in line
+            assert "serves" not in warned.stdout
+        server.kill()
+        # The file still says who it was; the lock has gone with the process.
+        assert (directory / "LOCK").read_text()
+        for tool in ("verify", "dump"):
+            assert CliRunner().invoke(app, [tool, str(directory)]).stderr == ""
+
+
 def test_dump_of_nothing_says_so(tmp_path: Path) -> None:
     """Issue 3: exit code 2, and a word about why."""
     result = CliRunner().invoke(app, ["dump", str(tmp_path / "none")])

@@ -95,6 +95,19 @@ def test_second_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -
     disk.unlock(disk.lock(path))
 
 
+def test_who_asks_for_the_holder_of_a_lock_takes_and_changes_nothing(tmp_path: Path) -> None:
+    disk = RealDisk()
+    path = f"{tmp_path}/LOCK"
+    assert disk.holder(path) is None
+    assert not disk.exists(path)
+    held = disk.lock(path)
+    for _ in range(2):
+        assert json.loads(disk.holder(path) or "")["pid"] == os.getpid()
+    disk.unlock(held)
+    assert disk.holder(path) is None
+    disk.unlock(disk.lock(path))
+
+
 def test_lock_in_the_same_process_is_refused_too(tmp_path: Path) -> None:
     disk = RealDisk()
     held = disk.lock(f"{tmp_path}/LOCK")

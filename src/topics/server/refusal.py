@@ -29,7 +29,7 @@ def cannot_store(settings: Settings, error: Exception) -> str:
 
 def _storage_reason(error: Exception) -> str:
     if isinstance(error, Locked):
-        return f"{_holder(error.holder)} serves it; stop that one, or {_ELSEWHERE}"
+        return f"{holder_text(error.holder)} serves it; stop that one, or {_ELSEWHERE}"
     if isinstance(error, FileExistsError):
         return f"{error.filename} is a file; {_ELSEWHERE}"
     if isinstance(error, NotADirectoryError):
@@ -42,7 +42,7 @@ def _storage_reason(error: Exception) -> str:
     return str(error)
 
 
-def _holder(text: str) -> str:
+def holder_text(text: str) -> str:
     """Who holds a lock, from what it wrote about itself."""
     try:
         holder = json.loads(text)

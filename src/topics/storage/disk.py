@@ -104,6 +104,9 @@ class Disk(Protocol):
     def unlock(self, handle: int) -> None:
         """Give the lock back."""
 
+    def holder(self, path: str) -> str | None:
+        """What the process that holds the lock on a file wrote about itself; None where nobody holds it."""
+
     def boot_id(self) -> str:
         """A text that changes whenever the kernel starts; 36 ASCII characters or fewer."""
 
@@ -244,6 +247,21 @@ class RealDisk:
         os.ftruncate(handle, 0)
         os.pwrite(handle, holder.encode() + b"\n", 0)
         return handle
+
+    def holder(self, path: str) -> str | None:
+        """What the process that holds the lock on a file wrote about itself; None where nobody holds it."""
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            # Shared, so that two who ask do not take each other for a holder.
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        except BlockingIOError:
+            return os.pread(handle, 1024, 0).decode("utf-8", "replace").strip()
+        finally:
+            os.close(handle)
 
     def unlock(self, handle: int) -> None:
         """Give the lock back."""

@@ -28,6 +28,7 @@ from topics.storage.disk import Disk, Locked
 
 SECTOR_BYTES: Final = 512
 Damage = Literal["kill", "dropped", "torn", "garbled"]
+_HOLDER: Final = '{"pid": 1, "host": "fake"}'
 DAMAGES: Final[tuple[Damage, ...]] = ("kill", "dropped", "torn", "garbled")
 
 
@@ -446,10 +447,14 @@ class FakeDisk:
         if self._down:
             raise Crashed
         if path in self._locks:
-            raise Locked(path, '{"pid": 1, "host": "fake"}')
+            raise Locked(path, _HOLDER)
         handle = self._give(path, _Inode(), True)
         self._locks[path] = handle
         return handle
+
+    def holder(self, path: str) -> str | None:
+        """Who holds the lock, or None."""
+        return _HOLDER if path in self._locks else None
 
     def unlock(self, handle: int) -> None:
         """Give the lock back."""
