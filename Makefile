@@ -29,6 +29,7 @@ $(BIN)/python:
 	@$(PIP) --require-hashes -r requirements/build.txt
 	@$(PIP) --require-hashes -r requirements/server.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 .venv/.ready-all: .venv/.ready-server requirements/all.txt
@@ -36,7 +37,9 @@ $(BIN)/python:
 	@$(PIP) --require-hashes --no-build-isolation --use-pep517 -r requirements/all.txt
 	@touch $@
 
+# An editable install is not compiled, and where PYTHONDONTWRITEBYTECODE is set every server would start with that.
 setup: .venv/.ready-all
+	@$(BIN)/python -m compileall -q src
 
 serve: .venv/.ready-server
 	@exec $(BIN)/topics serve

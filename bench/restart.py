@@ -1,4 +1,4 @@
-"""Restart: from the start of the process to ready, after kill -9, by what stands in the log.
+"""Restart: from the start of the process to ready, on an empty directory and after kill -9, by what is in the log.
 
 All of the log has to be applied where `-wal` is in the name, because no checkpoint was made; one-record writes are the
 dearest way to fill it, a frame each. The rows of 10 million records (`--full`) are once with the default settings,
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,14 +21,17 @@ from bench import records
 from bench.bed import Bench
 from bench.row import Row, Target, at_most
 
-ROWS = ("restart-1m-wal", "restart-1m-wal-singles", "restart-10m", "restart-10m-wal")
+ROWS = ("start-empty", "restart-1m-wal", "restart-1m-wal-singles", "restart-10m", "restart-10m-wal")
 NO_CHECKPOINT = 1 << 40
 TARGET = at_most(1.5, "seconds")
 MILLION = 1_000_000
+STARTS = 5
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Restarts after kill -9."""
+    """A first start, and restarts after kill -9."""
+    if bench.wants("start-empty"):
+        yield _empty(bench)
     if bench.wants("restart-1m-wal"):
         yield _killed(bench, "restart-1m-wal", MILLION, NO_CHECKPOINT, TARGET)
     if bench.wants("restart-1m-wal-singles"):
@@ -35,6 +40,16 @@ def measure(bench: Bench) -> Iterator[Row]:
         yield _killed(bench, "restart-10m", 10 * MILLION, 256 << 20, None)
     if bench.full and bench.wants("restart-10m-wal"):
         yield _killed(bench, "restart-10m-wal", 10 * MILLION, NO_CHECKPOINT, None)
+
+
+def _empty(bench: Bench) -> Row:
+    seconds = []
+    for _ in range(STARTS):
+        with bench.server() as server:
+            server.kill()
+            shutil.rmtree(server.data_dir)
+            seconds.append(bench.start(server))
+    return Row("start-empty", "start on an empty directory", seconds=statistics.median(seconds))
 
 
 def _killed(bench: Bench, name: str, count: int, checkpoint_wal_bytes: int, target: Target | None) -> Row:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import Field
@@ -19,9 +18,8 @@ import typer
 
 from topics import __version__, settings
 from topics.pipeline import cli as pipelines
-from topics.server.auth import Keys, check_exposure
+from topics.serve import serve
 
-EXIT_BAD_SETTINGS = 2
 EXIT_NO_DATA = 2
 
 # Tracebacks with local variables could show a key.
@@ -45,21 +43,7 @@ def main(
 
 
 def _serve(**flags: str | bool | None) -> None:
-    given = {name: str(value) for name, value in flags.items() if value is not None}
-    try:
-        # Keys first: whatever happens next, the plaintext has left the environment.
-        keys = Keys.take(os.environ)
-        chosen, warnings = settings.read(os.environ, given)
-        check_exposure(chosen, keys)
-    except settings.BadSettings as error:
-        for line in str(error).splitlines():
-            typer.echo(f"topics: {line}", err=True)
-        raise typer.Exit(EXIT_BAD_SETTINGS) from None
-    for warning in warnings:
-        typer.echo(f"topics: warning: {warning}", err=True)
-    from topics.server.app import serve
-
-    sys.exit(serve(chosen, keys))
+    sys.exit(serve({name: str(value) for name, value in flags.items() if value is not None}))
 
 
 def _flag_parameter(setting: Field[Any]) -> inspect.Parameter:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
 import sys
 import types
 
 import pytest
 from typer.testing import CliRunner
 
+from topics import __main__ as command
 from topics import __version__, settings
 from topics.cli import app
 from topics.server.auth import Keys
@@ -114,3 +117,38 @@ def test_the_server_refuses_to_start_with_one_clear_line(
 
 def test_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"topics {__version__}\n"
+
+
+def test_the_command_alone_serves_by_the_environment(
+    served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["topics", "serve"])
+    monkeypatch.setenv("TOPICS_PORT", "1")
+
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+
+    assert ended.value.code == 0
+    assert served[0][0].port == 1
+    assert gc.isenabled()
+
+
+def test_every_other_command_line_is_parsed(
+    served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["topics", "serve", "--port", "2"])
+
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+
+    assert ended.value.code == 0
+    assert served[0][0].port == 2
+
+
+def test_a_server_without_flags_does_not_load_their_parser() -> None:
+    """It would take as long as the rest of a start on an empty directory."""
+    code = "import sys, topics.serve, topics.server.server; print({'typer', 'rich', 'pydantic'} & sys.modules.keys())"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert loaded == "set()\n"
