@@ -86,11 +86,11 @@ class Body(Generic[T]):
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"the body is not UTF-8 (byte {error.start})", offset=error.start) from None
         except RecursionError:
-            raise InvalidRequest("the body is nested too deeply") from None
+            raise InvalidRequest(f"the body {TOO_DEEP}") from None
         except msgspec.ValidationError as error:
             raise described(str(error)) from None
         except msgspec.DecodeError as error:
-            raise InvalidRequest(f"the body is not valid JSON: {_lower(str(error))}") from None
+            raise malformed(body, str(error)) from None
         self.check(body, decoded)
         return decoded
 
@@ -266,6 +266,30 @@ def described(text: str, whole: str = "the body") -> InvalidRequest:
     if not field:
         return InvalidRequest(f"{whole}: {_lower(problem)}")
     return InvalidRequest(f"{field}: {_lower(problem)}", field=field)
+
+
+def malformed(body: bytes, problem: str, whole: str = "the body") -> InvalidRequest:
+    """The decoder's complaint about what is no JSON, or is JSON that no text can be made of."""
+    for escape in _ESCAPE.finditer(body):
+        # JavaScript writes such a half where a string was cut in the middle of an emoji; many readers choke on it.
+        if escape[1] is not None:
+            half = escape[0].decode()
+            return InvalidRequest(
+                f"{whole} holds {half} (byte {escape.start()}), one half of a character: send both halves or neither",
+                offset=escape.start(),
+            )
+    if problem == _TRUNCATED:
+        problem = f"it ends too early (byte {len(body)})" if body.strip() else "it holds nothing but white space"
+    return InvalidRequest(f"{whole} is not valid JSON: {_lower(problem.removeprefix(_MALFORMED))}")
+
+
+_TRUNCATED: Final = "Input data was truncated"
+_MALFORMED: Final = "JSON is malformed: "
+# A whole surrogate pair, or else a half of one, or else any other escape.
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+TOO_DEEP: Final = "is nested too deeply: send what is so deep as a string"
 
 
 def _lower(text: str) -> str:

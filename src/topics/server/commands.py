@@ -111,9 +111,9 @@ def decode(text: bytes) -> Command:
     except msgspec.ValidationError as error:
         raise _described(str(error)) from None
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"the message is not valid JSON: {error}") from None
+        raise bodies.malformed(text, str(error), "the message") from None
     except RecursionError:
-        raise InvalidRequest("the message is nested too deeply") from None
+        raise InvalidRequest(f"the message {bodies.TOO_DEEP}") from None
     _checks[type(command)].check(text, command)
     return command
 
