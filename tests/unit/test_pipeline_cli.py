@@ -51,6 +51,24 @@ def test_a_wrong_option_is_one_line_that_names_it(
 
 @pytest.mark.parametrize(
     "arguments",
+    [ARCHIVE, (*TRANSFORM, "--to", "x"), (*REPLAY, "--from", "lake", "--to", "x"), ("report", "--from", "lake")],
+    ids=lambda arguments: arguments[0],
+)
+def test_where_spark_is_not_installed_it_is_said_in_one_line(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server alone is installed by `make serve`, and the command is there all the same."""
+    monkeypatch.setattr("topics.pipeline.cli.find_spec", lambda name: None if name == "pyspark" else object())
+    ended = CliRunner().invoke(app, arguments)
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(
+        "topics pipeline: pyspark not installed: pipelines need the extra `spark` (make setup"
+    )
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
     [(*ARCHIVE, "--max-offsets", "0"), (*ARCHIVE, "--min-partitions", "-1"), (*ARCHIVE, "--target-file-bytes", "0"),
      (*REPLAY, "--from", "lake", "--to", "x", "--rate", "0"), ("report", "--from", "lake", "--hours", "0")],
 )  # fmt: skip

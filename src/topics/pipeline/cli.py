@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,6 +62,7 @@ def archive(
     verbose: Verbose = False,
 ) -> None:
     """Keep a lake table of topics: every record once, every gap in a table of its own."""
+    _need_extra()
     from topics.pipeline.archive import Archive
 
     if compact and not topic and prefix is None:
@@ -114,6 +116,7 @@ def transform(
     verbose: Verbose = False,
 ) -> None:
     """Run streaming SQL over topics; its rows become records, each once."""
+    _need_extra()
     from topics.pipeline.transform import Transform
 
     try:
@@ -158,6 +161,7 @@ def replay(
     verbose: Verbose = False,
 ) -> None:
     """Write records of a lake table into a topic again, in order and each once."""
+    _need_extra()
     from topics.pipeline.replay import Replay
 
     _check_target(to)
@@ -194,6 +198,7 @@ def report(
     token_file: TokenFile = None,
 ) -> None:
     """Write one HTML page about an archive: volume per topic and hour, lag, and what was lost."""
+    _need_extra()
     from topics.pipeline import page
     from topics.pipeline.report import gather
 
@@ -207,6 +212,18 @@ def report(
     if found.trouble:
         typer.echo(f"topics pipeline: warning: no lag in the report: {found.trouble}", err=True)
     Console().print(f"the report is in {to}", soft_wrap=True)
+
+
+def _need_extra() -> None:
+    """Fail in one line where the server is installed and Spark is not."""
+    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+        _fail(
+            f"{' and '.join(missing)} not installed: pipelines need the extra `spark` "
+            "(make setup in a checkout, or pip install '<checkout>[spark]')"
+        )
+
+
+_EXTRA = ("pyspark", "pyarrow", "deltalake")
 
 
 def _compact(root: Path, file_bytes: int) -> None:
