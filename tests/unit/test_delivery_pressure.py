@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from topics.engine.pressure import (
     CALM_OBSERVATIONS,
     LAG_RUNGS_MS,
@@ -17,10 +19,11 @@ def test_calm_loop_has_no_pressure() -> None:
     assert [pressure.observe(1.0, 0.0) for _ in range(50)] == [0] * 50
 
 
-def test_one_long_step_refuses_no_write() -> None:
-    """A single late timer is not an overload."""
+@pytest.mark.parametrize("lag_ms", [1_500.0, 60_000.0, 3_600_000.0])
+def test_one_long_step_refuses_no_write(lag_ms: float) -> None:
+    """A single late timer is not an overload, also where the process was stopped or the machine slept."""
     pressure = Pressure()
-    levels = [pressure.observe(1_500.0, 0.0)] + [pressure.observe(0.0, 0.0) for _ in range(60)]
+    levels = [pressure.observe(lag_ms, 0.0)] + [pressure.observe(0.0, 0.0) for _ in range(60)]
     assert max(levels) < REFUSE_WRITES
     assert levels[-1] == 0
 

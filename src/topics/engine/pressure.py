@@ -10,8 +10,8 @@
 
 Latency gives way, never correctness: no level drops, reorders or hides a record.
 
-Two readings decide: the lag of the loop (how late its timers run, smoothed so that one long step is not an overload)
-and the fill of the fullest queue (0 to 1). The ladder is climbed one rung per observation, and left one rung only after
+Two readings decide: the lag of the loop (how late its timers run, smoothed so that one late timer, however late, is not
+an overload) and the fill of the fullest queue (0 to 1). The ladder is climbed one rung per observation, and left one rung only after
 `CALM_OBSERVATIONS` in a row that are well below the rung, so that it does not flutter. Pure: readings are passed in.
 """
 
@@ -27,6 +27,8 @@ CALM_OBSERVATIONS: Final = 3
 SMOOTHING: Final = 0.3
 RETRY_AFTER_MS_MIN: Final = 250
 RETRY_AFTER_MS_MAX: Final = 5_000
+# What one reading can say. A machine that slept for an hour, or a process that was stopped, is late once, not busy.
+LAG_MS_MAX: Final = RETRY_AFTER_MS_MAX / 2
 
 COALESCE: Final = 1
 WIDEN_COMMITS: Final = 2
@@ -47,7 +49,7 @@ class Pressure:
 
     def observe(self, lag_ms: float, fill: float) -> int:
         """Take a reading, which is due every `OBSERVE_MS`; the level that holds from now on."""
-        self.lag_ms += SMOOTHING * (max(0.0, lag_ms) - self.lag_ms)
+        self.lag_ms += SMOOTHING * (max(0.0, min(lag_ms, LAG_MS_MAX)) - self.lag_ms)
         self.fill = fill
         target = max(_rung(self.lag_ms, LAG_RUNGS_MS), _rung(fill, FILL_RUNGS))
         if target > self.level:
