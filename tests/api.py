@@ -44,6 +44,14 @@ class Reply:
         """The parsed body."""
         return json.loads(self.body)
 
+    @property
+    def pause_ms(self) -> int:
+        """How long a request is to wait before it is sent again, 0 where the server is under no pressure (API §0.6)."""
+        if self.status != 429:
+            return 0
+        detail = self.json["error"]["detail"]
+        return 0 if "limit" in detail else int(detail["retry_after_ms"])
+
     def ok(self, status: int | None = None) -> Json:
         """The parsed body of a success (exactly `status` where it is given), which must not look like an error."""
         assert self.status in ((200, 201) if status is None else (status,)), self
@@ -118,13 +126,27 @@ class Api:
         content_type: str | None = "application/json",
         timeout_s: float = 60.0,
     ) -> Reply:
-        """Send one request: `body` as JSON, or `raw` as it is, or no body at all."""
+        """Send one request: `body` as JSON, or `raw` as it is, or no body at all.
+
+        It is sent again, as the answer asks, where the server is under pressure: the machine may have more to do than
+        these tests, and what they are about is something else.
+        """
         payload = raw if raw is not None else None if body is None else json.dumps(body).encode()
         head = dict(headers or {})
         if payload is not None and content_type is not None:
             head.setdefault("Content-Type", content_type)
         if self.key is not None:
             head.setdefault("Authorization", f"Bearer {self.key}")
+        end = time.monotonic() + timeout_s
+        while True:
+            reply = self._send(method, path, payload, head, timeout_s)
+            pause_ms = reply.pause_ms
+            if not pause_ms or time.monotonic() > end:
+                return reply
+            time.sleep(pause_ms / 1000)
+
+    def _send(self, method: str, path: str, payload: bytes | None, head: dict[str, str], timeout_s: float) -> Reply:
+        """Send one request, once more where the server had closed the connection meanwhile."""
         connection = self._connection()
         for attempt in (1, 2):
             reused = connection.sock is not None

@@ -40,6 +40,8 @@ class Writer(threading.Thread):
                 if type(error).__module__.startswith("http"):
                     return
                 raise
+            if response.status == 429:
+                continue
             if response.status not in (200, 201):
                 return
             self.acked.update(zip(response.json["seqs"], ids, strict=True))

@@ -153,7 +153,7 @@ def loaded(api: Api, topics: list[str], deleted: dict[str, set[int]]) -> Iterato
 def test_watcher_sees_every_record_in_order_through_it_all(tmp_path: Path, restart: str) -> None:
     """Documents 002, 004: order, no gap without a tombstone, no tombstone for a delete; API §7.4: exact resume."""
     chance = random.Random(7)
-    with ServerProcess(data_dir=tmp_path / "data", port=free_port()) as server:
+    with reserved_port() as port, ServerProcess(data_dir=tmp_path / "data", port=port) as server:
         api = Api(server.host, server.port)
         with contextlib.closing(api):
             topics = ["safe", "plain"]
@@ -201,9 +201,11 @@ def test_lossy_topic_tells_every_gap(tmp_path: Path) -> None:
         assert told.isdisjoint(checker.seen["lossy"])
 
 
-def free_port() -> int:
-    """A port that nobody uses, so that a restarted server can be found where it was."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port on which a server finds itself again after a restart: while it is held here, nobody else is given it."""
+    with socket.socket() as held:
+        # Two may be bound to a port if both say so and only one of them listens.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]

@@ -11,8 +11,9 @@
 Latency gives way, never correctness: no level drops, reorders or hides a record.
 
 Two readings decide: the lag of the loop (how late its timers run, smoothed so that one late timer, however late, is not
-an overload) and the fill of the fullest queue (0 to 1). The ladder is climbed one rung per observation, and left one rung only after
-`CALM_OBSERVATIONS` in a row that are well below the rung, so that it does not flutter. Pure: readings are passed in.
+an overload) and the fill of the fullest queue (0 to 1). The ladder is climbed one rung per observation, and left one
+rung only after `CALM_OBSERVATIONS` in a row that are well below the rung, so that it does not flutter. Pure: readings
+are passed in.
 """
 
 from __future__ import annotations

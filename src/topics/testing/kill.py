@@ -192,8 +192,9 @@ class KillLoop:
         """Send again what had no answer, under its key."""
         with self._connect() as connection:
             for key, datas in ledger.doubtful.items():
-                answer = post(connection, f"/v0/topics/{ledger.topic}", write_body(key, datas))
-                ledger.took(answer["seqs"], datas)
+                # Right behind a start the server may be late and hold writers back: this one would rather wait.
+                body = {**write_body(key, datas), "disable_backpressure": True}
+                ledger.took(post(connection, f"/v0/topics/{ledger.topic}", body)["seqs"], datas)
         ledger.doubtful = {}
 
     def _connect(self) -> closing[http.client.HTTPConnection]:
