@@ -70,7 +70,10 @@ class Claimer(ABC):
 class Claim(Claimer):
     """One `POST /v0/topics/:q/claim`; `on_done` is called once with it, after the jobs, or `error`, are there."""
 
-    __slots__ = ("context", "done", "error", "hand", "max", "on_done", "ready", "served", "until_ms")
+    __slots__ = ("context", "demand", "done", "error", "hand", "on_done", "ready", "until_ms")
+
+    demand: int
+    """All of it, until it is served or given up."""
 
     def __init__(
         self,
@@ -81,42 +84,41 @@ class Claim(Claimer):
         on_done: Callable[[Claim], None] | None,
         context: Any = None,
     ) -> None:
-        super().__init__(node, lease_ms)
-        self.max = max
+        self.node = node
+        self.lease_ms = lease_ms
+        self.demand = max
         # An empty queue is waited for until then.
         self.until_ms = until_ms
         self.on_done = on_done
         self.context = context
         self.hand = NOTHING
         self.ready = 0
-        self.served = False
         self.done = False
         self.error: TopicsError | None = None
 
-    @property
-    def demand(self) -> int:
-        """All of it, until it is served."""
-        return 0 if self.done or self.served else self.max
-
     def took(self, leases: list[Lease]) -> None:
         """Want nothing more."""
-        self.served = True
+        self.demand = 0
 
     def deliver(self, hand: Hand, ready: int) -> None:
         """Answer."""
         self.hand = hand
         self.ready = ready
-        self._finish()
+        self.give_up()
+        if self.on_done is not None:
+            self.on_done(self)
 
     def fail(self, error: TopicsError) -> None:
         """Answer with an error."""
         self.error = error
-        self._finish()
-
-    def _finish(self) -> None:
-        self.done = True
+        self.give_up()
         if self.on_done is not None:
             self.on_done(self)
+
+    def give_up(self) -> None:
+        """Want nothing more, and wait for nothing."""
+        self.demand = 0
+        self.done = True
 
     @property
     def text(self) -> bytes:
@@ -148,8 +150,6 @@ def shares(available: int, demands: Sequence[int]) -> list[int]:
 
 def deal(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candidate]]:
     """The jobs dealt in turns, a job per turn, until each hand has its quota."""
-    if len(quotas) == 1:
-        return [list(jobs[: quotas[0]])]
     hands: list[list[Candidate]] = [[] for _ in quotas]
     at = 0
     turn = 0
@@ -166,6 +166,8 @@ def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease]) -> list[bytes]
     """The jobs as workers read them; `data` and `meta` are the bytes that were sent."""
     texts = []
     block: Block | None = None
+    # All were leased at once.
+    plain = _PLAIN % leases[0].due_ms
     for (seq, held_in, _), lease in zip(jobs, leases, strict=True):
         if held_in is not block:
             block = held_in
@@ -182,12 +184,12 @@ def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease]) -> list[bytes]
         if whole:
             text = _job_text(block, i, lease)
         else:
-            text = _PLAIN % (seq, lease.id, lease.due_ms, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
+            text = plain % (seq, lease.id, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
         texts.append(text)
     return texts
 
 
-_PLAIN: Final = b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d,"deliveries":%d,"data":%b}'
+_PLAIN: Final = b'{"$seq":%%d,"lease_id":"lease_%%x","deadline":%d,"$ts":%%d,"deliveries":%%d,"data":%%b}'
 
 
 def _job_text(block: Block, i: int, lease: Lease) -> bytes:

@@ -26,6 +26,7 @@ from topics.engine import extra as extras
 from topics.engine import lease_event, router_event
 from topics.engine.forward import SLICE_RECORDS, SOURCE_TRIM, Forward
 from topics.engine.lease_event import Buried
+from topics.engine.log import ranges
 from topics.engine.router_event import Moved
 from topics.storage import block as blocks
 from topics.storage import frame as frames
@@ -335,7 +336,7 @@ class Derivation:
                 self._letters.setdefault(dest, {})[block.first_seq] = block
             dest.letters = True
             self._engine.routers.link(topic, dest)
-        self._patiently(lambda: log.fetch(buried.seqs), topic)
+        self._patiently(lambda: log.fetch(ranges(sorted(buried.seqs))), topic)
         topic.settle_caps()
         log.delete_seqs(buried.seqs)
         if topic.queue is not None:

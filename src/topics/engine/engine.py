@@ -172,7 +172,7 @@ class Engine:
         """
         if not logged:
             receipt.follow(behind)
-        return self._settled(receipt)
+        return receipt if receipt.on_done is not None else self._settled(receipt)
 
     def create_default(self, name: str) -> Topic:
         """Make a topic that something else refers to."""
@@ -516,14 +516,15 @@ class Engine:
         match = None if delete.match is None else parse_match(delete.match)
         topic = self.topic(name)
         self.catch_up(topic)
-        topic.expire(self.clock.now_ms())
+        now = self.clock.now_ms()
+        topic.expire(now)
         log = topic.log
         before_seq = log.head + 1 if delete.before_seq is None else min(delete.before_seq, log.head + 1)
         seqs = [] if match is None else topic.tagged(match, before_seq)
         receipt = Receipt(None, on_done, context)
         # Whatever has to be read from disk is read before anything is changed: a Miss is tried again from the start.
         behind = topic.last_change
-        deleted, logged = remove(self, topic, before_seq if match is None else 0, seqs, receipt)
+        deleted, logged = remove(self, topic, before_seq if match is None else 0, seqs, receipt, now)
         receipt.result = Deleted(
             topic=name,
             deleted=deleted,

@@ -6,6 +6,8 @@ them together. A line exists only while somebody stands in it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from topics.engine.claim import Claim, Claimer
 from topics.engine.worker import Worker
 
@@ -23,8 +25,9 @@ class Line:
         """Those who want jobs now, longest waiting first."""
         return [claimer for claimer in self.claimers if claimer.demand]
 
-    def settle(self, served: set[int]) -> None:
-        """After a pass: answered claims leave, streams that were served (by `id`) go to the end."""
+    def settle(self, served: Collection[Claimer]) -> None:
+        """After a pass: answered claims leave, streams that were served go to the end."""
+        ids = set(map(id, served))
         stay: list[Claimer] = []
         back: list[Claimer] = []
         for claimer in self.claimers:
@@ -32,7 +35,7 @@ class Line:
                 if claimer.demand:
                     stay.append(claimer)
             elif not (isinstance(claimer, Worker) and claimer.closed):
-                (back if id(claimer) in served else stay).append(claimer)
+                (back if id(claimer) in ids else stay).append(claimer)
         self.claimers = stay + back
 
     def leave(self, claimer: Claimer) -> None:

@@ -178,16 +178,14 @@ class Log:
         flags = self.entries[k].flags
         return flags is None or flags[seq - self.entries[k].first_seq] != DELETED
 
-    def fetch(self, seqs: Iterable[int]) -> None:
+    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Have the sealed Blocks that hold these seqs at hand, so that a delete needs no read. May raise Miss."""
-        first, last = 1, 0
-        for seq in seqs:
-            if not first <= seq <= last:
-                k = self.index_of(seq)
-                if k < len(self.entries):
-                    entry = self.entries[k]
-                    entry.block()
-                    first, last = entry.first_seq, entry.last_seq
+        entries = self.entries
+        for first, last in ranges:
+            k = self.index_of(first)
+            while k < len(entries) and entries[k].first_seq <= last:
+                entries[k].block()
+                k += 1
 
     def end_run(self) -> None:
         """Merge nothing published up to now with what comes: it is about to be sealed as it is."""
@@ -384,10 +382,11 @@ class Log:
         """
         gone: list[int] = []
         emptied = False
+        base = self._base
         for first, last in ranges:
             emptied |= self._delete_range(max(first, self.start), min(last, self.head), gone)
         self._settle()
-        return gone, emptied
+        return gone, emptied or self._base != base
 
     def _delete_range(self, first: int, last: int, gone: list[int]) -> bool:
         entries = self.entries

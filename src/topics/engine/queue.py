@@ -50,12 +50,13 @@ if TYPE_CHECKING:
     """A job that a pass may hand out: its seq, the Block that holds its record, and its Lease if it has one."""
 
 STALE_SLACK: Final = 1024
+NEVER_MS: Final = 1 << 62
 
 
 class Timetable:
     """Leases by the time at which something happens to those that are in `state`."""
 
-    __slots__ = ("_entries", "_noted", "_serial", "_state")
+    __slots__ = ("_entries", "_noted", "_serial", "_state", "next_ms")
 
     def __init__(self, state: str) -> None:
         self._state = state
@@ -63,6 +64,8 @@ class Timetable:
         self._entries: list[tuple[int, int, list[Lease]]] = []
         self._serial = 0
         self._noted = 0
+        # Before then `take` has nothing to give.
+        self.next_ms = NEVER_MS
 
     def __len__(self) -> int:
         """How many leases are noted, stale ones included."""
@@ -75,6 +78,7 @@ class Timetable:
             self._rebuild(all_leases)
         self._serial += 1
         heapq.heappush(self._entries, (due_ms, self._serial, leases))
+        self.next_ms = self._entries[0][0]
 
     def _rebuild(self, all_leases: dict[int, Lease]) -> None:
         by_time: dict[int, list[Lease]] = {}
@@ -86,13 +90,12 @@ class Timetable:
 
     def take(self, now_ms: int) -> Sequence[Lease]:
         """The leases that are due at `now_ms`, which are noted no longer."""
-        if not self._entries or self._entries[0][0] > now_ms:
-            return ()
         due: list[Lease] = []
         while self._entries and self._entries[0][0] <= now_ms:
             due_ms, _, leases = heapq.heappop(self._entries)
             self._noted -= len(leases)
             due += [lease for lease in leases if lease.state is self._state and lease.due_ms == due_ms]
+        self.next_ms = self._entries[0][0] if self._entries else NEVER_MS
         return due
 
     def first_ms(self) -> int | None:
@@ -155,14 +158,17 @@ class Queue:
 
     def advance(self, now_ms: int) -> None:
         """Take the steps that time has made due, and forget jobs that are below the floor."""
-        self.trim()
+        if self._floor != self.log.start:
+            self.trim()
         # A lease that is noted twice for the same time takes its step once.
-        for lease in self._deadlines.take(now_ms - 1):
-            if lease.state is LEASED:
-                self._step(lease, LAPSE)
-        for lease in self._delays.take(now_ms):
-            if lease.state is DELAYED:
-                self._step(lease, FALL_DUE)
+        if self._deadlines.next_ms < now_ms:
+            for lease in self._deadlines.take(now_ms - 1):
+                if lease.state is LEASED:
+                    self._step(lease, LAPSE)
+        if self._delays.next_ms <= now_ms:
+            for lease in self._delays.take(now_ms):
+                if lease.state is DELAYED:
+                    self._step(lease, FALL_DUE)
 
     def next_due_ms(self) -> int | None:
         """When `advance` will next make a job ready, or None."""
@@ -196,19 +202,19 @@ class Queue:
                 seen.add(seq)
                 block = log.entries[log.index_of(seq)].block()
                 (dead if is_dead is not None and is_dead(lease) else jobs).append((seq, block, lease))
-        self._add_fresh(jobs, count)
+        if len(jobs) < count:
+            jobs += self.choose_fresh(count - len(jobs))
         return jobs, dead
 
-    def _add_fresh(self, jobs: list[Candidate], count: int) -> None:
-        """Fill `jobs` up to `count` with jobs that were never delivered."""
+    def choose_fresh(self, count: int) -> list[Candidate]:
+        """The first `count` jobs that were never delivered, in order. Raises as `choose` does."""
+        jobs: list[Candidate] = []
+        missing = count
         log, leases = self.log, self.leases
         entries = log.entries
         seq = max(self.fresh, log.start)
         leading = True
         for k in range(log.index_of(seq), len(entries)):
-            missing = count - len(jobs)
-            if not missing:
-                return
             entry = entries[k]
             first_seq = entry.first_seq
             for a, b in entry.live_runs(max(0, seq - first_seq), entry.n):
@@ -227,7 +233,8 @@ class Queue:
                 jobs += [(each, block, None) for each in run]
                 missing = count - len(jobs)
                 if not missing:
-                    return
+                    return jobs
+        return jobs
 
     # The steps
 
@@ -235,17 +242,19 @@ class Queue:
         """Hand jobs out, under the ids `first_id` and following."""
         leases = self.leases
         leased: list[Lease] = []
+        fresh = self.fresh
         for id, (seq, _, lease) in enumerate(jobs, first_id):
             if lease is None:
                 lease = leases[seq] = Lease(seq, LEASED, node, id, deadline_ms, 1)
                 self.in_flight += 1
-                if seq >= self.fresh:
-                    self.fresh = seq + 1
+                if seq >= fresh:
+                    fresh = seq + 1
             else:
                 self._step(lease, CLAIM)
                 lease.node, lease.id, lease.due_ms = node, id, deadline_ms
                 lease.deliveries += 1
             leased.append(lease)
+        self.fresh = fresh
         self._deadlines.add(deadline_ms, leased, leases)
         return leased
 
@@ -262,20 +271,19 @@ class Queue:
         """The leases among `seqs` that `node` holds, under these ids where they are given; and the other seqs."""
         held: list[Lease] = []
         skipped: list[int] = []
-        get, seen = self.leases.get, set()
-        for i, seq in enumerate(seqs):
-            lease = get(seq)
+        leases = [self.leases.get(seq) for seq in seqs]
+        distinct = len(set(seqs)) == len(seqs)
+        for i, lease in enumerate(leases):
             if (
-                lease is None
-                or lease.node != node
-                or lease.state not in HELD
-                or seq in seen
-                or (ids is not None and lease.id != ids[i])
+                lease is not None
+                and lease.node == node
+                and lease.state in HELD
+                and (ids is None or lease.id == ids[i])
+                and (distinct or lease not in held)
             ):
-                skipped.append(seq)
-            else:
-                seen.add(seq)
                 held.append(lease)
+            else:
+                skipped.append(seqs[i])
         return held, skipped
 
     def give_back(self, leases: list[Lease], due_ms: int, now_ms: int) -> None:

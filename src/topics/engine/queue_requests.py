@@ -14,7 +14,7 @@ DELAY_MS_MAX = 86_400_000
 Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class ClaimJobs(Struct):
+class ClaimJobs(Struct, frozen=True):
     """The body of `POST /v0/topics/:q/claim` (API §10.2)."""
 
     node: str

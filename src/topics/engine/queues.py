@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from topics.engine.queue import Candidate
     from topics.engine.topic import Topic
 
+    Served = tuple[Claimer, Hand, Receipt | None]
+
 LEASE_ID_SHIFT: Final = 20
 
 
@@ -67,10 +69,11 @@ class Queues:
 
     def topic(self, name: str) -> tuple[Topic, Queue]:
         """The queue of this name; raises TopicNotFound or NotAQueue."""
-        topic = self._engine.topic(name)
-        if topic.queue is None:
+        topic = self._engine.topics.get(name) or self._engine.topic(name)
+        queue = topic.queue
+        if queue is None:
             raise NotAQueue(f'topic "{name}" is a log, not a queue', topic=name, type=topic.config.type)
-        return topic, topic.queue
+        return topic, queue
 
     def check(self, name: str, node: str) -> None:
         """Raise where `node` could not work on this queue."""
@@ -93,7 +96,8 @@ class Queues:
         if request.max == 0:
             raise InvalidRequest("max must be at least 1", field="max", min=1)
         engine = self._engine
-        engine.catch_up(topic)
+        if topic.inbound is not None:
+            topic.inbound.catch_up()
         now = engine.clock.now_ms()
         max_ = min(request.max, engine.limits.max_claim) if engine.limits.max_claim else request.max
         until_ms = now + min(request.wait_ms, WAIT_MS_MAX)
@@ -119,7 +123,7 @@ class Queues:
 
     def give_up(self, name: str, claim: Claim) -> None:
         """Whoever waited for this claim is gone."""
-        claim.done = True
+        claim.give_up()
         for topic, line in list(self._lines.items()):
             if topic.name == name:
                 line.leave(claim)
@@ -230,7 +234,7 @@ class Queues:
         if line.closes_ms is None or line.closes_ms <= now:
             line.closes_ms = None
             claimers = line.wanting()
-            line.settle(self._serve(topic, claimers, now))
+            line.settle([claimer for claimer, _, _ in self._serve(topic, claimers, now)])
             self._drop_if_empty(topic, line)
         self._schedule(topic, now)
 
@@ -258,14 +262,15 @@ class Queues:
                 earliest[entry[2]] = entry
         self._due = sorted(earliest.values())
 
-    def _serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> set[int]:
-        """Divide what is ready among the claimers; who got something, by `id`. A claim whose wait is over is answered.
+    def _serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> list[Served]:
+        """Divide what is ready among the claimers; who got something. A claim whose wait is over is answered.
 
         Nothing has changed where this raises Miss.
         """
         queue = topic.queue
         assert queue is not None
-        topic.expire(now)
+        if topic.config.ttl_ms:
+            topic.expire(now)
         queue.advance(now)
         demands = [claimer.demand for claimer in claimers]
         while True:
@@ -275,14 +280,16 @@ class Queues:
             except Corrupt as corrupt:
                 topic.lose(corrupt)
                 queue.forget([seq for seq in queue.leases if not topic.log.is_live(seq)])
-        served: list[tuple[Claimer, Hand, Receipt | None]] = []
-        for claimer, dealt in zip(claimers, deal(jobs, shares(len(jobs), demands)), strict=True):
+        served: list[Served] = []
+        hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
+        for claimer, dealt in zip(claimers, hands, strict=True):
             if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= now):
                 try:
                     served.append((claimer, *self._lease(topic, queue, claimer, dealt, now)))
                 except TopicsError as error:
                     claimer.fail(error)
-        queue.prune_free()
+        if queue.free:
+            queue.prune_free()
         # Who is told that a job was moved finds it where it went.
         moving = self.dead_letters.moving
         moved = moving.get(topic) if moving else None
@@ -291,12 +298,14 @@ class Queues:
                 claimer.deliver(hand, queue.ready)
             else:
                 _deliver_behind(claimer, hand, queue.ready, [each for each in (receipt, moved) if each is not None])
-        return {id(claimer) for claimer, _, _ in served}
+        return served
 
     def _choose(self, topic: Topic, queue: Queue, wanted: int, now: int) -> list[Candidate]:
         """Up to `wanted` jobs; those that were delivered too often go to the dead letters on the way."""
+        if not queue.free:
+            return queue.choose_fresh(wanted)
         max_deliveries = topic.config.max_deliveries
-        if not max_deliveries or topic.config.dead_letter is None or not queue.free:
+        if not max_deliveries or topic.config.dead_letter is None:
             return queue.choose(wanted)[0]
         jobs, dead = queue.choose(wanted, lambda lease: lease.deliveries >= max_deliveries)
         if dead and not self.dead_letters.bury(topic, queue, dead, now):
@@ -343,18 +352,19 @@ class Queues:
         engine = self._engine
         frame = frames.encode(frames.LEASE, engine.store.next_lsn(), topic.id, lease_event.encode(event))
         engine.store.shard_of(topic.id).submit(frame, receipt is not None, receipt)
-        engine.wake()
+        if engine.on_pending is not None:
+            engine.on_pending()
 
     # Completing
 
     def ack(self, name: str, request: AckJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Complete jobs: the ack is the delete (API §10.4); the result is an AckedJobs."""
-        topic, queue, held, skipped = self._held(name, request)
         now = self._engine.clock.now_ms()
+        topic, queue, held, skipped = self._held(name, request, now)
         receipt = Receipt(None, on_done, context)
-        seqs = sorted([lease.seq for lease in held])
+        seqs = sorted([lease.seq for lease in held] if skipped else request.seqs)
         acked = lease_event.encode(Acked(request.node, now))
-        _, logged = remove(self._engine, topic, 0, seqs, receipt, acked)
+        _, logged = remove(self._engine, topic, 0, seqs, receipt, now, acked)
         queue.advance(now)
         receipt.result = AckedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
         self.stir(topic)
@@ -362,8 +372,8 @@ class Queues:
 
     def nack(self, name: str, request: NackJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Give jobs back, to be claimed at once or after a delay (API §10.5); the result is a NackedJobs."""
-        topic, queue, held, skipped = self._held(name, request)
         now = self._engine.clock.now_ms()
+        topic, queue, held, skipped = self._held(name, request, now)
         due_ms = now + min(request.delay_ms, DELAY_MS_MAX)
         receipt = Receipt(None, on_done, context)
         logged = self._log_held(topic, held, Released(request.node, _seqs(held), due_ms, now), receipt)
@@ -375,8 +385,8 @@ class Queues:
 
     def extend(self, name: str, request: ExtendJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Push deadlines out (API §10.6); the result is an ExtendedJobs."""
-        topic, queue, held, skipped = self._held(name, request)
         now = self._engine.clock.now_ms()
+        topic, queue, held, skipped = self._held(name, request, now)
         deadline_ms = now + clamp_lease_ms(request.lease_ms)
         receipt = Receipt(None, on_done, context)
         logged = self._log_held(topic, held, Extended(request.node, _seqs(held), deadline_ms, now), receipt)
@@ -394,7 +404,9 @@ class Queues:
         self._log(topic, event, receipt if durable else None)
         return durable
 
-    def _held(self, name: str, request: AckJobs | NackJobs | ExtendJobs) -> tuple[Topic, Queue, list[Lease], list[int]]:
+    def _held(
+        self, name: str, request: AckJobs | NackJobs | ExtendJobs, now: int
+    ) -> tuple[Topic, Queue, list[Lease], list[int]]:
         """The leases among `seqs` that the node holds, and the seqs that are none of its own."""
         topic, queue = self.topic(name)
         self._check_node(request.node)
@@ -415,8 +427,8 @@ class Queues:
                 f"lease_ids has {len(lease_ids)} entries and seqs {len(seqs)}: give one per seq, in the same order",
                 field="lease_ids",
             )
-        now = self._engine.clock.now_ms()
-        topic.expire(now)
+        if topic.config.ttl_ms:
+            topic.expire(now)
         queue.trim()
         ids = None if lease_ids is None else [lease_number(text) for text in lease_ids]
         return topic, queue, *queue.held(request.node, seqs, ids)

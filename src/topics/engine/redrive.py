@@ -62,7 +62,7 @@ def redrive(
     def appended(ticket: Ticket) -> None:
         error = ticket.error
         try:
-            if error is None and not remove(engine, taken, 0, seqs, receipt)[1]:
+            if error is None and not remove(engine, taken, 0, seqs, receipt, engine.clock.now_ms())[1]:
                 receipt.commit(ticket.write_ns, ticket.sync_ns)
         except TopicsError as refused:
             error = refused

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def remove(
-    engine: Engine, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, acked: bytes = b""
+    engine: Engine, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, now: int, acked: bytes = b""
 ) -> tuple[int, bool]:
     """Delete everything below `before_seq` and the ascending `seqs`; how many there were, and whether it was logged.
 
@@ -31,14 +31,14 @@ def remove(
         return 0, False
     if topic.outbound is not None:
         topic.outbound.catch_up()
-    topic.fetch([before_seq] if before_seq > log.start else seqs)
     runs = ranges(seqs)
+    topic.fetch([(before_seq, before_seq)] if before_seq > log.start else runs)
     logged = topic.config.durability != "ephemeral"
     if logged:
         payload = frames.Delete(
             before_seq,
             runs,
-            engine.clock.now_ms(),
+            now,
             delete_extra(topic, acked),
             bound_head=log.head,
             evicted=(log.cap_evicted, log.ttl_expired),
@@ -46,7 +46,8 @@ def remove(
         frame = frames.control(frames.DELETE, engine.store.next_lsn(), topic.id, payload)
         engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", receipt)
         topic.last_change = receipt
-        engine.wake()
+        if engine.on_pending is not None:
+            engine.on_pending()
     deleted = log.delete_below(before_seq) if before_seq > log.start else 0
     emptied = deleted > 0
     if seqs:
@@ -55,7 +56,7 @@ def remove(
         deleted += len(gone)
         if topic.queue is not None:
             topic.queue.forget(gone)
-    if topic.segments and (emptied or topic.segments[0].last_seq < log.start):
+    if emptied and topic.segments:
         first_seq = seqs[0] if seqs else 0
         topic.drop_dead_segments(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
     return deleted, logged
@@ -64,10 +65,9 @@ def remove(
 def delete_extra(topic: Topic, acked: bytes) -> bytes:
     """What a DELETE frame says about derived records, and about an ack."""
     lagging = [] if topic.outbound is None else topic.outbound.lagging()
-    if topic.inbound is None and not topic.letters and not lagging and not acked:
-        return b""
-    next_seq = topic.next_seq if topic.inbound is not None or topic.letters else 0
-    return extras.encode(extras.DeleteExtra(next_seq, position(topic), lagging, acked))
+    if topic.inbound is not None or topic.letters:
+        return extras.encode(extras.DeleteExtra(topic.next_seq, position(topic), lagging, acked))
+    return extras.encode(extras.DeleteExtra(lagging=lagging, acked=acked)) if lagging or acked else b""
 
 
 def position(topic: Topic) -> int:

@@ -171,9 +171,10 @@ class Receipt:
         self.done = True
         if self.on_done is not None:
             self.on_done(self)
-        followers, self.followers = self.followers, None
-        for follower in followers or ():
-            if self.error is not None:
-                follower.fail(self.error)
-            else:
-                follower.commit(self.write_ns, self.sync_ns)
+        if self.followers is not None:
+            followers, self.followers = self.followers, None
+            for follower in followers:
+                if self.error is not None:
+                    follower.fail(self.error)
+                else:
+                    follower.commit(self.write_ns, self.sync_ns)

@@ -234,11 +234,11 @@ class Topic:
         if self.log.tail_records >= shelf.max_events or self.log.tail_bytes >= shelf.max_bytes:
             shelf.sealer.ask(self)
 
-    def fetch(self, seqs: Sequence[int]) -> None:
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have the sealed Blocks that hold these seqs at hand. Raises Miss where one has to be read from disk first."""
         while True:
             try:
-                self.log.fetch(seqs)
+                self.log.fetch(ranges)
                 return
             except Corrupt as corrupt:
                 self.lose(corrupt)

@@ -30,6 +30,8 @@ _FIELD: Final = re.compile(r"field `(.+?)`")
 
 U64_MAX: Final = 2**64 - 1
 _SHOWN_CHARS_MAX: Final = 300
+RECURRING_BODIES_MAX: Final = 1024
+RECURRING_BYTES_MAX: Final = 256
 
 
 def _is_u64(annotation: Any) -> bool:
@@ -114,6 +116,29 @@ class Body(Generic[T]):
         """Whether a key of ours occurs more often than the objects that may hold it: then it is worth a closer look."""
         found = self._find_keys(body)
         return len(found) != len(set(found))
+
+
+class RecurringBody(Body[T]):
+    """Decodes bodies that come again byte for byte, each of them once. What it returns must not be changed."""
+
+    __slots__ = ("_decoded",)
+
+    def __init__(self, shape: type[T]) -> None:
+        super().__init__(shape)
+        assert shape.__struct_config__.frozen  # type: ignore[attr-defined]
+        self._decoded: dict[bytes, T] = {}
+
+    def __call__(self, body: bytes) -> T:
+        """The decoded body."""
+        known = self._decoded.get(body)
+        if known is not None:
+            return known
+        decoded = super().__call__(body)
+        if len(body) <= RECURRING_BYTES_MAX:
+            if len(self._decoded) >= RECURRING_BODIES_MAX:
+                self._decoded.clear()
+            self._decoded[body] = decoded
+        return decoded
 
 
 class WriteBody(Body[W]):

@@ -29,13 +29,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
 from topics.errors import Internal, InvalidRequest, RequestTimeout, Throttled, TopicsError
 from topics.server import reply
 from topics.server.exchange import Exchange
-from topics.server.intake import DEAF, IDLE, IN_BODY, IN_HEAD, PROGRESS_BYTES, SKIPPING, UNREADABLE, Intake, Message
+from topics.server.intake import DEAF, IDLE, IN_BODY, IN_HEAD, PROGRESS_BYTES, SKIPPING, Intake, Message
 from topics.server.relay import Relay
 from topics.server.stream import Stream
 
@@ -64,10 +65,10 @@ class Connection(asyncio.Protocol):
     """The protocol of one accepted connection, see the module."""
 
     __slots__ = (
-        "_app", "_barrier", "_eof", "_gathered", "_gathered_bytes", "_gathering", "_head", "_head_bytes", "_held",
-        "_held_bytes", "_intake", "_known", "_limits", "_linger_left", "_lost", "_message_bytes", "_message_deadline",
-        "_owing", "_reading_paused", "_ready", "_refused", "_renewals", "_repeats", "_stream", "_taking",
-        "_unsent_mark", "_upgraded", "answer", "connections", "current", "queue", "read_deadline", "transport",
+        "_app", "_barrier", "_eof", "_gathered", "_gathered_bytes", "_gathering", "_held",
+        "_held_bytes", "_intake", "_known", "_limits", "_linger_left", "_lost", "_message_deadline", "_owe",
+        "_reading_paused", "_ready", "_refused", "_renewals", "_repeats", "_stream", "_taking",
+        "_unsent_mark", "_upgraded", "answer", "connections", "current", "owing", "queue", "read_deadline", "transport",
         "waiting", "write", "write_deadline", "write_paused",
     )  # fmt: skip
 
@@ -82,6 +83,8 @@ class Connection(asyncio.Protocol):
     waiting: bool
     """Whether something is to be done once `current` is answered."""
     write_paused: bool
+    owing: bool
+    """Whether an answer of this connection is owed (rule 6). Belongs to `Connections`."""
     read_deadline: float
     write_deadline: float
 
@@ -92,7 +95,9 @@ class Connection(asyncio.Protocol):
         self.queue = deque()
         self.waiting = False
         self.write = self.answer = _ignore
-        self._owing = False
+        self.owing = False
+        # Stands in for `write` while a request is handled that was alone in its read.
+        self._owe: Callable[[bytes], None] = _ignore
         self.write_paused = False
         self.read_deadline = NEVER
         self.write_deadline = NEVER
@@ -105,12 +110,9 @@ class Connection(asyncio.Protocol):
             headers_max=limits.max_headers,
             http2_known=connections.http2_factory is not None,
         )
-        self._head: Head = UNREADABLE
-        self._head_bytes = b""
         self._known: dict[bytes, Head] = {}
         # By request line.
         self._repeats: dict[bytes, Repeat] = {}
-        self._message_bytes = -1
         self._ready = False
         self._taking = False
         self._reading_paused = False
@@ -135,6 +137,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.write = self.answer = self.transport.write
         connections = self.connections
+        self._owe = partial(connections.owe, self)
         if connections.add(self):
             self.read_deadline = connections.idle_deadline
             return
@@ -148,25 +151,24 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
-        head: Head | None = None
-        if self._owing:
+        if self.owing:
             self.connections.send_answers()
         if self._ready and self.current is None:
-            if len(data) == self._message_bytes and data.startswith(self._head_bytes):
-                head = self._head
-            else:
-                head = self._recall(data)
-        if head is not None:
-            self.current = exchange = Exchange(self, head, data[head.raw_bytes :], perf_counter_ns())
-            self.answer = self._owe
-            try:
-                self._app.handle(exchange)
-            except Exception as error:
-                self._failed(exchange, error)
-            self.answer = self.write
-            # Where the answer is still to come, nothing is left to parse: `waiting` stays false, `expire` renews this.
-            self.read_deadline = self.connections.idle_deadline
-        elif self._intake.phase != DEAF:
+            head_bytes = data[: data.find(b"\r\n\r\n") + 4]
+            head = self._known.get(head_bytes) or self._recall(data, head_bytes)
+            if head is not None and len(data) == head.message_bytes:
+                self.current = exchange = Exchange(self, head, data[head.raw_bytes :], perf_counter_ns())
+                self.answer = self._owe
+                try:
+                    self._app.handle(exchange)
+                except Exception as error:
+                    self._failed(exchange, error)
+                self.answer = self.write
+                # Where the answer is still to come, nothing is left to parse: `waiting` stays false, and `expire`
+                # renews this.
+                self.read_deadline = self.connections.idle_deadline
+                return
+        if self._intake.phase != DEAF:
             self._intake.feed(data)
             self._take()
         elif self._linger_left >= 0:
@@ -174,35 +176,13 @@ class Connection(asyncio.Protocol):
             if self._linger_left < 0:
                 self.transport.abort()
 
-    def _owe(self, answer: bytes) -> None:
-        """Stands in for `write` while a request is handled that was alone in its read.
-
-        Its answer goes out with those to the others of this turn: who has many connections is woken once, not by each.
-        """
-        if self.connections.owe(self, answer):
-            self._owing = True
-        else:
-            self.write(answer)
-
-    def pay(self, answer: bytes) -> None:
-        """Send an answer that was owed."""
-        self._owing = False
-        if not self._lost:
-            self.write(answer)
-
-    def _recall(self, data: bytes) -> Head | None:
-        """The head of a complete message whose head came before, perhaps with another length; None if it is not one."""
-        head_bytes = data[: data.find(b"\r\n\r\n") + 4]
-        head = self._known.get(head_bytes)
-        if head is None:
-            repeat = self._repeats.get(data[: data.find(b"\r\n")])
-            head = None if repeat is None else repeat.read(data, 0, self._limits.max_body_bytes)
-            if head is None or head.raw_bytes > self._limits.max_header_bytes:
-                return None
-            self._remember(head_bytes, head)
-        if len(data) != head.raw_bytes + (head.content_length or 0):
+    def _recall(self, data: bytes, head_bytes: bytes) -> Head | None:
+        """The head of a message whose head came before with another length; None if it did not."""
+        repeat = self._repeats.get(data[: data.find(b"\r\n")])
+        head = None if repeat is None else repeat.read(data, 0, self._limits.max_body_bytes)
+        if head is None or head.raw_bytes > self._limits.max_header_bytes:
             return None
-        self._head, self._head_bytes, self._message_bytes = head, head_bytes, len(data)
+        self._remember(head_bytes, head)
         return head
 
     def _remember(self, head_bytes: bytes, head: Head) -> None:
@@ -212,7 +192,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends nothing more. It may still read, so what it has asked for is answered."""
-        if self._owing:
+        if self.owing:
             self.connections.send_answers()
         if self._stream is not None:
             self.transport.abort()
@@ -230,7 +210,7 @@ class Connection(asyncio.Protocol):
         """The connection is gone: everything outstanding is told, once."""
         self._lost = True
         self._silence()
-        self.write = self.answer = _ignore
+        self.write = self.answer = self._owe = _ignore
         self.read_deadline = self.write_deadline = NEVER
         self.connections.remove(self, refused=self._refused)
         if self._stream is not None:
@@ -329,7 +309,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once everything written is sent, or cannot be sent in time."""
-        if self._owing:
+        if self.owing:
             self.connections.send_answers()
         if not self._lost:
             self._silence()
@@ -461,11 +441,7 @@ class Connection(asyncio.Protocol):
             self._message_deadline = self.connections.after(timeout_ms)
         if intake.phase == IDLE:
             repeat = intake.repeat
-            if repeat is None:
-                self._message_bytes = -1
-            elif repeat.raw is not self._head_bytes:
-                self._head_bytes, self._head = repeat.raw, repeat.head
-                self._message_bytes = repeat.head.raw_bytes + (repeat.head.content_length or 0)
+            if repeat is not None and repeat.raw not in self._known:
                 self._remember(repeat.raw, repeat.head)
                 if len(self._repeats) >= KNOWN_HEADS_MAX:
                     self._repeats.clear()

@@ -117,20 +117,25 @@ class Connections:
         for connection in overdue:
             connection.expire(now)
 
-    def owe(self, connection: Connection, answer: bytes) -> bool:
-        """Have `connection` send this at the end of this turn of the loop; False if there is no loop to wait for."""
-        if self._loop is None:
-            return False
+    def owe(self, connection: Connection, answer: bytes) -> None:
+        """Have `connection` send this at the end of this turn of the loop, or now if there is no loop to wait for.
+
+        Its answer goes out with those to the others of this turn: who has many connections is woken once, not by each.
+        """
         if not self._answers:
+            if self._loop is None:
+                connection.write(answer)
+                return
             self._loop.call_soon(self.send_answers)
         self._answers.append((connection, answer))
-        return True
+        connection.owing = True
 
     def send_answers(self) -> None:
         """Have every answer sent that is owed."""
         answers, self._answers = self._answers, []
         for connection, answer in answers:
-            connection.pay(answer)
+            connection.owing = False
+            connection.write(answer)
 
     def after(self, timeout_ms: int) -> float:
         """The deadline `timeout_ms` from now, never early although `now` is as old as the last sweep."""

@@ -155,7 +155,18 @@ class Exchange:
         if self.answered:
             raise RuntimeError("the exchange is already answered")
         self.answered = True
-        self._deliver(response)
+        if not self.plain:
+            response = self._fit(response)
+        connection = self.connection
+        if connection.current is self and not connection.queue and not self.closes:
+            connection.current = None
+            connection.answer(response)
+            if connection.waiting:
+                connection.carry_on()
+        else:
+            connection.deliver(self, response)
+        if self.on_over is not None:
+            self.over()
 
     def respond(self, status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"") -> None:
         """Answer; `headers` are further complete lines. Compressed if the client takes gzip and it is worth it."""
@@ -175,23 +186,10 @@ class Exchange:
 
         def packed(future: asyncio.Future[bytes]) -> None:
             if not future.cancelled():
-                self._deliver(reply.render(status, future.result(), content_type, headers))
+                self.answered = False
+                self.respond_raw(reply.render(status, future.result(), content_type, headers))
 
         asyncio.get_running_loop().run_in_executor(None, reply.gzip, body).add_done_callback(packed)
-
-    def _deliver(self, response: bytes) -> None:
-        if not self.plain:
-            response = self._fit(response)
-        connection = self.connection
-        if connection.current is self and not connection.queue and not self.closes:
-            connection.current = None
-            connection.answer(response)
-            if connection.waiting:
-                connection.carry_on()
-        else:
-            connection.deliver(self, response)
-        if self.on_over is not None:
-            self.over()
 
     def fail(self, error: TopicsError) -> None:
         """Answer with the error's status and envelope."""

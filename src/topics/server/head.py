@@ -63,6 +63,7 @@ class Head:
         "gzip_body",
         "headers",
         "keep_alive",
+        "message_bytes",
         "method",
         "path",
         "plain",
@@ -98,6 +99,8 @@ class Head:
     """The lower-case protocol of a GET that asks to leave HTTP, such as `websocket`."""
     raw_bytes: int
     """The length of the head, its final empty line included."""
+    message_bytes: int
+    """That, and the body's."""
     plain: bool
     """HTTP/1.1, keep-alive and not HEAD: a response without any `Connection` field, with its body, fits."""
     cacheable: bool
@@ -112,7 +115,7 @@ class Head:
         self.headers = headers
         self.version = version
         self.path, self.query = _split_target(method, target)
-        self.raw_bytes = 0
+        self.raw_bytes = self.message_bytes = 0
         self.route = None
         self._read_framing(headers, version)
         connection = headers.get(b"connection")
@@ -182,6 +185,7 @@ class Head:
         head.plain = self.plain
         head.cacheable = self.cacheable
         head.raw_bytes = raw_bytes
+        head.message_bytes = raw_bytes + (content_length or 0)
         if target is None:
             head.target = self.target
             head.path = self.path
@@ -289,6 +293,7 @@ def parse(raw: bytes, headers_max: int) -> Head:
     version = b"1.1" if raw[raw.index(b"\r\n") - 1] == 0x31 else b"1.0"
     head = Head(parser.get_method().decode("ascii"), fields.target, fields.headers, version)
     head.raw_bytes = len(raw)
+    head.message_bytes = len(raw) + (head.content_length or 0)
     return head
 
 

@@ -177,13 +177,11 @@ def append(lsn: int, topic_id: int, first_seq: int, n: int, block_raw: bytes, ex
     return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
 
 
-def encode(kind: int, lsn: int, topic_id: int, payload: bytes, *, n: int = 0, first_seq: int = 0) -> bytes:
+def encode(
+    kind: int, lsn: int, topic_id: int, payload: bytes, *, n: int = 0, first_seq: int = 0, flags: int = 0
+) -> bytes:
     """The frame of any other kind, with its payload as bytes."""
     assert kind != APPEND, "an APPEND is built by append()"
-    return _seal(kind, 0, lsn, topic_id, payload, n, first_seq)
-
-
-def _seal(kind: int, flags: int, lsn: int, topic_id: int, payload: bytes, n: int, first_seq: int) -> bytes:
     length = len(payload)
     head = _HEADER.pack(MAGIC, kind, flags, 0, length, n, lsn, topic_id, first_seq, 0)
     body = b"".join((head, _CHECK.pack(xxh32_intdigest(head)), payload, _PADS[length & 7]))
@@ -193,7 +191,8 @@ def _seal(kind: int, flags: int, lsn: int, topic_id: int, payload: bytes, n: int
 def with_flags(encoded: bytes, flags: int) -> bytes:
     """The same frame with other flags."""
     _, kind, _, _, length, n, lsn, topic_id, first_seq, _ = _HEADER.unpack_from(encoded)
-    return _seal(kind, flags, lsn, topic_id, encoded[HEADER_BYTES : HEADER_BYTES + length], n, first_seq)
+    payload = encoded[HEADER_BYTES : HEADER_BYTES + length]
+    return encode(kind, lsn, topic_id, payload, n=n, first_seq=first_seq, flags=flags)
 
 
 def control(kind: int, lsn: int, topic_id: int, payload: msgspec.Struct) -> bytes:
@@ -212,7 +211,7 @@ def void(region: bytes) -> bytes:
     """A frame of the same length as a region that is none; as much of the region as fits is its payload."""
     assert len(region) >= FRAME_BYTES_MIN
     assert len(region) % ALIGN_BYTES == 0
-    return _seal(VOID, 0, 0, 0, region[HEADER_BYTES:-CHECKSUM_BYTES], 0, 0)
+    return encode(VOID, 0, 0, region[HEADER_BYTES:-CHECKSUM_BYTES])
 
 
 def lsn_of(frame: bytes) -> int:
