@@ -1,6 +1,6 @@
 # `make serve` runs the server, `make test` runs the tests; each prepares what it needs in .venv and nothing outside it.
 
-PYTHON ?= python3
+PYTHON ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
