@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from topics import __version__, settings
+from topics.client import cli as client
 from topics.pipeline import cli as pipelines
 from topics.serve import serve
 
@@ -71,6 +72,10 @@ def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
 app.command(
     "serve", help="Run the server until SIGTERM or SIGINT. Keys are read from TOPICS_API_KEYS, and only there."
 )(_with_flags(_serve))
+
+
+for command in (client.ls, client.show, client.publish, client.tail):
+    app.command()(command)
 
 
 @app.command()

@@ -23,6 +23,8 @@ from typing import Any
 
 PREFIX = "TOPICS_"
 KEYS_VARIABLE = "TOPICS_API_KEYS"
+CLIENT_VARIABLES = frozenset({"TOPICS_URL", "TOPICS_TOKEN"})
+"""Read by the commands that talk to a server."""
 INT_MAX = 2**63 - 1
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -205,7 +207,7 @@ def read(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> 
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    known = {variable(setting) for setting in table()} | {KEYS_VARIABLE}
+    known = {variable(setting) for setting in table()} | {KEYS_VARIABLE} | CLIENT_VARIABLES
     warnings = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:

@@ -28,7 +28,7 @@ def readme() -> ModuleType:
 def test_the_walk_through_prints_what_the_readme_shows(readme: ModuleType) -> None:
     """After a change of the API's answers run `.venv/bin/python tools/readme.py`."""
     steps = readme.steps((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert len(steps) >= 5
+    assert len(steps) >= 8
 
     with ServerProcess() as server:
         for command, shown in steps:

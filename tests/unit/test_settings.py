@@ -138,6 +138,11 @@ def test_an_unknown_variable_is_warned_about_with_the_closest_name() -> None:
     ]
 
 
+def test_variables_of_the_commands_are_no_mistake_of_the_server() -> None:
+    """Who talks to a server from the shell that also starts one has them set."""
+    assert settings.read({"TOPICS_URL": "http://127.0.0.1:4000", "TOPICS_TOKEN": "s3cret"}) == (Settings(), [])
+
+
 def test_keys_are_no_setting_and_no_unknown_variable() -> None:
     """Decision 35: keys have no flag; settings may be printed, so they hold none."""
     given, warnings = settings.read({"TOPICS_API_KEYS": "s3cret"})

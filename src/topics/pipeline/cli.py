@@ -1,8 +1,4 @@
-"""The commands `topics pipeline archive`, `transform`, `replay` and `report`.
-
-The key for the server comes from `TOPICS_TOKEN` or from a file, never from the command line, where every user of the
-machine could read it.
-"""
+"""The commands `topics pipeline archive`, `transform`, `replay` and `report`."""
 
 from __future__ import annotations
 
@@ -18,21 +14,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from topics.client.options import DEFAULT_URL, BadTokenFile, TokenFile, Url, token
 from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Run data pipelines on Spark.")
 
-Url = Annotated[str, typer.Option(help="The server.", envvar="TOPICS_URL")]
-TokenFile = Annotated[Path | None, typer.Option(help="A file that holds the key; otherwise TOPICS_TOKEN is used.")]
 Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:port, or any other cluster.")]
 Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
 Once = Annotated[bool, typer.Option("--once", help="Stop when everything that is there now is done.")]
 Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
 OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.", min=1)]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
-DEFAULT_URL = "http://127.0.0.1:4000"
 
 
 @app.command()
@@ -240,13 +234,11 @@ def _compact(root: Path, file_bytes: int) -> None:
 
 
 def _server(url: str, token_file: Path | None) -> dict[str, str]:
-    token = os.environ.get("TOPICS_TOKEN")
-    if token_file is not None:
-        try:
-            token = token_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            _fail(f"--token-file {token_file}: {error.strerror}")
-    return {"url": url, "token": token} if token else {"url": url}
+    try:
+        key = token(token_file)
+    except BadTokenFile as error:
+        _fail(str(error))
+    return {"url": url} if key is None else {"url": url, "token": key}
 
 
 def _check_span(option: str, text: str) -> None:

@@ -1,0 +1,117 @@
+"""`topics ls`, `show`, `publish` and `tail` on the command line: what fails is one line, and exit code 1."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from topics.client import listing
+from topics.client.options import DEFAULT_URL, BadTokenFile, TokenFile, Url, token
+from topics.client.publish import BadLine, Publisher, lines_of
+from topics.client.server import Server, ServerError
+from topics.client.tail import Tail, data_text, gap_text, one_line, record_text
+
+EXIT_INTERRUPTED = 130
+
+Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
+
+
+def ls(
+    prefix: Annotated[str, typer.Argument(help="Only topics whose name starts with this.", show_default=False)] = "",
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """List topics: how many records and bytes each holds, and its head."""
+    with _server("ls", url, token_file) as server:
+        rows = list(listing.topics(server, prefix))
+        for line in listing.table(rows):
+            typer.echo(line)
+
+
+def show(topic: Topic, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """Say where a topic stands, what a queue holds, and the config."""
+    with _server("show", url, token_file) as server:
+        for line in listing.state(server, topic):
+            typer.echo(line)
+
+
+def publish(
+    topic: Topic,
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(help="A record each, as JSON; without any, each line of the input is one.", show_default=False),
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="Send what is given as strings, whatever it holds.")] = False,
+    tag: Annotated[str | None, typer.Option(help="The tag of each record.")] = None,
+    node: Annotated[str | None, typer.Option(help="The node of each record.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Append records to a topic, which is created if need be; a retry never stores one twice."""
+    with _server("publish", url, token_file) as server:
+        publisher = Publisher(server, topic, text=text, tag=tag, node=node)
+        if not data and sys.stdin.isatty():
+            typer.echo("a record to a line, as JSON unless --text is given; end with Ctrl-D", err=True)
+        try:
+            publisher.publish([[each.encode() for each in data]] if data else lines_of(sys.stdin.fileno()))
+        finally:
+            done = publisher.published
+            if done.records == 0:
+                typer.echo("nothing was published", err=True)
+            else:
+                records = "1 record" if done.records == 1 else f"{done.records:,} records"
+                seqs = f"seq {done.last_seq}" if done.records == 1 else f"seqs {done.first_seq} to {done.last_seq}"
+                typer.echo(f"published {records} to {topic}: {seqs}", err=True)
+
+
+def tail(
+    topic: Topic,
+    last: Annotated[
+        int, typer.Option("--last", "-n", help="Begin with about so many of the last records.", min=0)
+    ] = 10,
+    from_seq: Annotated[
+        int | None, typer.Option(help="Begin behind this seq instead; 0 is the beginning.", min=0, show_default=False)
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f/-F", help="Go on with what comes.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Whole records, and gaps, as JSON.")] = False,
+    data_only: Annotated[
+        bool, typer.Option("--data", help="The data of each record alone; gaps go to stderr.")
+    ] = False,
+    node: Annotated[str | None, typer.Option(help="Leave out records of this node.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Print the records of a topic, a line each, as they come. It only reads: a queue's jobs stay where they are."""
+    with _server("tail", url, token_file) as server:
+        reader = Tail(server, topic)
+        start, head = reader.start(last)
+        shown = one_line if as_json else data_text if data_only else record_text
+        cursor = start if from_seq is None else from_seq
+        for raw, is_gap in reader.read(cursor, None if follow else head, node):
+            if is_gap:
+                typer.echo(one_line(raw) if as_json else gap_text(raw), err=data_only)
+            else:
+                typer.echo(shown(raw))
+
+
+@contextlib.contextmanager
+def _server(command: str, url: str, token_file: Path | None) -> Iterator[Server]:
+    """The server, for as long as a command runs: what fails is one line, an interrupt and a closed pipe are ends."""
+    try:
+        with Server(url, token(token_file)) as server:
+            yield server
+    except (ServerError, BadLine, BadTokenFile) as error:
+        typer.echo(f"topics {command}: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        # Nobody reads on, so nothing may be flushed at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None

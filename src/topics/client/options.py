@@ -1,0 +1,34 @@
+"""The options that every command which talks to a server has: where it is, and the key.
+
+The key comes from `TOPICS_TOKEN` or from a file, never from the command line, where every user of the machine could
+read it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+DEFAULT_URL: Final = "http://127.0.0.1:4000"
+
+Url = Annotated[str, typer.Option(help="The server.", envvar="TOPICS_URL")]
+TokenFile = Annotated[Path | None, typer.Option(help="A file that holds the key; otherwise TOPICS_TOKEN is used.")]
+
+
+class BadTokenFile(Exception):
+    """The file with the key cannot be read; the message says why."""
+
+
+def token(file: Path | None) -> str | None:
+    """The key, if there is one."""
+    if file is None:
+        return os.environ.get("TOPICS_TOKEN") or None
+    try:
+        return file.read_text(encoding="utf-8").strip() or None
+    except OSError as error:
+        raise BadTokenFile(f"--token-file {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadTokenFile(f"--token-file {file}: it is not text") from None
