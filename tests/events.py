@@ -69,32 +69,41 @@ class Events:
         accept: str = "text/event-stream",
         receive_buffer: int | None = None,
     ) -> None:
-        self.sock = socket.socket()
-        if receive_buffer is not None:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.sock.settimeout(DEADLINE_S)
-        self.sock.connect((api.host, api.port))
+        self.comments: list[str] = []
+        self.retry: int | None = None
+        self.last_id = ""
+        self.ended = False
+        self.buffer = bytearray()
+        self.raw = bytearray()
+        self._kind = ""
+        self._data: list[str] = []
         lines = [f"GET {path} HTTP/1.1", f"Host: {api.host}:{api.port}", f"Accept: {accept}"]
         if api.key is not None and "?token=" not in path:
             lines.append(f"Authorization: Bearer {api.key}")
         if last_event_id is not None:
             lines.append(f"Last-Event-ID: {last_event_id}")
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-        self.sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
-        self.comments: list[str] = []
-        self.retry: int | None = None
-        self.last_id = ""
-        self.ended = False
-        self.buffer = b""
-        self.raw = b""
-        self._kind = ""
-        self._data: list[str] = []
-        while b"\r\n\r\n" not in self.buffer and self._receive():
-            pass
+        self.sock = socket.socket()
+        try:
+            if receive_buffer is not None:
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            self.sock.settimeout(DEADLINE_S)
+            self.sock.connect((api.host, api.port))
+            self.sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            self.status, self.headers = self._head()
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def _head(self) -> tuple[int, dict[str, str]]:
+        """The status and the headers of the answer."""
+        while b"\r\n\r\n" not in self.buffer:
+            if not self._receive():
+                raise ConnectionResetError("the connection was closed before there was an answer")
         head, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
         status, *fields = head.decode("latin-1").split("\r\n")
-        self.status = int(status.split()[1])
-        self.headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        named = (field.partition(":") for field in fields)
+        return int(status.split()[1]), {name.lower(): value.strip() for name, _, value in named}
 
     def __enter__(self) -> Events:
         return self
@@ -118,11 +127,15 @@ class Events:
         return bool(data)
 
     def _line(self, deadline: float | None) -> str | None:
+        looked = 0
         while True:
-            found = _LINE.search(self.buffer)
+            found = _LINE.search(self.buffer, looked)
             if found is not None:
-                line, self.buffer = self.buffer[: found.start()], self.buffer[found.end() :]
-                return line.decode()
+                line = self.buffer[: found.start()].decode()
+                del self.buffer[: found.end()]
+                return line
+            # A carriage return at the end may be half of the end of a line.
+            looked = max(0, len(self.buffer) - 1)
             if self.ended or not self._receive(deadline):
                 return None
 
@@ -207,7 +220,9 @@ def handshake(api: Api) -> socket.socket:
     )
     data = b""
     while b"\r\n\r\n" not in data:
-        data += sock.recv(4096)
+        chunk = sock.recv(4096)
+        assert chunk, "the connection was closed before there was an answer"
+        data += chunk
     assert data.startswith(b"HTTP/1.1 101")
     assert b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in data
     return sock

@@ -321,8 +321,9 @@ def test_delivery_counts_as_consumption(api: Api, topic_name: str) -> None:
         assert api.state(topic_name)["effective_priority"] > 450
 
 
-def test_slow_reader_delays_neither_writers_nor_other_readers(api: Api, topic_name: str) -> None:
+def test_slow_reader_delays_neither_writers_nor_other_readers(start_api: StartApi, topic_name: str) -> None:
     """API §7.6: each connection has a bounded queue; a slow stream lags alone and then gets everything."""
+    api = start_api(slow_consumer_timeout_ms=600_000)
     api.fill(topic_name, 1)
     session = watch(api, {topic_name: {"tail": True}})
     with (
