@@ -24,7 +24,7 @@ from topics.serve import serve
 EXIT_NO_DATA = 2
 
 # Tracebacks with local variables could show a key.
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None)
 app.add_typer(pipelines.app, name="pipeline")
 
 
@@ -83,7 +83,10 @@ def verify(
     directory: Annotated[Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one.")],
     cold_dir: Annotated[Path | None, typer.Option(help="Where its older segments were moved to.")] = None,
 ) -> None:
-    """Check every byte of a data directory: exit code 0 if all is well, 1 if something is damaged, 2 if it is none."""
+    """Check every byte of a data directory.
+
+    The exit code is 0 if all is well, 1 if something is damaged, 2 if it is no data directory.
+    """
     from topics.storage.verify import verify as check
 
     with _readable(directory):
@@ -95,7 +98,10 @@ def verify(
 def dump(
     directory: Annotated[Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one.")],
 ) -> None:
-    """Print every frame and Block of a data directory as a line of JSON; exit codes as of `verify`."""
+    """Print a data directory as lines of JSON.
+
+    Every frame and every Block is a line. Exit codes are those of `verify`.
+    """
     from topics.storage.dump import dump as print_lines
 
     with _readable(directory):

@@ -52,8 +52,8 @@ def test_serve_takes_settings_from_the_environment_and_flags_over_them(
 
 
 def test_every_setting_has_a_flag_and_keys_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decision 35: keys have no command-line flag."""
-    monkeypatch.setenv("COLUMNS", "300")
+    """Decision 35: keys have no command-line flag. Names are whole on a terminal of the usual width."""
+    monkeypatch.setenv("COLUMNS", "80")
 
     shown = CliRunner().invoke(app, ["serve", "--help"]).output
 
@@ -61,6 +61,12 @@ def test_every_setting_has_a_flag_and_keys_have_none(monkeypatch: pytest.MonkeyP
         assert settings.flag(setting) in shown
         assert settings.variable(setting) in shown
     assert "--api-key" not in shown
+
+
+@pytest.mark.parametrize("group", [(), ("pipeline",)])
+def test_the_list_of_commands_is_not_cut(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in CliRunner().invoke(app, [*group, "--help"]).output.partition("Commands:")[2]
 
 
 def test_keys_reach_the_server_and_leave_the_environment(

@@ -27,7 +27,7 @@ def ls(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """List topics: how many records and bytes each holds, and its head."""
+    """List topics with their records, bytes and heads."""
     with _server("ls", url, token_file) as server:
         rows = list(listing.topics(server, prefix))
         for line in listing.table(rows):
@@ -53,7 +53,10 @@ def publish(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Append records to a topic, which is created if need be; a retry never stores one twice."""
+    """Append records to a topic.
+
+    The topic is created if need be. A connection that breaks is retried, and stores no record twice.
+    """
     with _server("publish", url, token_file) as server:
         publisher = Publisher(server, topic, text=text, tag=tag, node=node)
         if not data and sys.stdin.isatty():
@@ -87,7 +90,10 @@ def tail(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Print the records of a topic, a line each, as they come. It only reads: a queue's jobs stay where they are."""
+    """Print the records of a topic as they come.
+
+    A line each: seq, time, tag, data. It only reads, so a queue's jobs stay where they are.
+    """
     with _server("tail", url, token_file) as server:
         reader = Tail(server, topic)
         start, head = reader.start(last)

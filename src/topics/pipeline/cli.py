@@ -19,7 +19,9 @@ from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Run data pipelines on Spark.")
+app = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help="Run data pipelines on Spark."
+)
 
 Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:port, or any other cluster.")]
 Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
@@ -55,7 +57,10 @@ def archive(
     offsets_max: OffsetsMax = None,
     verbose: Verbose = False,
 ) -> None:
-    """Keep a lake table of topics: every record once, every gap in a table of its own."""
+    """Keep lake tables of topics.
+
+    Every record is in them once, and every gap in a table of its own.
+    """
     _need_extra()
     from topics.pipeline.archive import Archive
 
@@ -109,7 +114,10 @@ def transform(
     offsets_max: OffsetsMax = None,
     verbose: Verbose = False,
 ) -> None:
-    """Run streaming SQL over topics; its rows become records, each once."""
+    """Run streaming SQL over topics.
+
+    Its rows become records, each once.
+    """
     _need_extra()
     from topics.pipeline.transform import Transform
 
@@ -154,7 +162,10 @@ def replay(
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> None:
-    """Write records of a lake table into a topic again, in order and each once."""
+    """Write records of a lake into a topic again.
+
+    In order, and each once.
+    """
     _need_extra()
     from topics.pipeline.replay import Replay
 
@@ -191,7 +202,10 @@ def report(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Write one HTML page about an archive: volume per topic and hour, lag, and what was lost."""
+    """Write one HTML page about a lake.
+
+    It shows volume per topic and hour, lag, and what was lost.
+    """
     _need_extra()
     from topics.pipeline import page
     from topics.pipeline.report import gather
