@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.api import DEADLINE_S, Api, Json
 
+FOLLOW_ATTEMPTS = 5
 _LINE = re.compile(rb"\r\n|\r(?=[^\n])|\n")
 
 
@@ -147,6 +148,7 @@ class Events:
 
     def next_or_end(self, deadline_s: float = DEADLINE_S) -> Event | None:
         """The next event, or None where the stream ends before it."""
+        assert self.status == 200, f"there is no stream: {self.status} {bytes(self.buffer)!r}"
         deadline = time.monotonic() + deadline_s
         while (line := self._line(deadline)) is not None:
             if line == "":
@@ -207,8 +209,13 @@ def watch(api: Api, topics: Any, query: str = "", **options: Any) -> Json:
 
 
 def follow(api: Api, topics: Any, **options: Any) -> Events:
-    """Make a session and open its stream."""
-    return Events(api, watch(api, topics, **options)["stream_url"])
+    """Make a session and open its stream; another one where the machine stood still for longer than a session lives."""
+    for _ in range(FOLLOW_ATTEMPTS):
+        events = Events(api, watch(api, topics, **options)["stream_url"])
+        if events.status != 404:
+            break
+        events.close()
+    return events
 
 
 def handshake(api: Api) -> socket.socket:

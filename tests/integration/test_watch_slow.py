@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from tests.api import Api, until
-from tests.events import Event, Events, handshake, watch
+from tests.events import Event, Events, follow, handshake, watch
 from topics.testing import ServerProcess
 
 StartServer = Callable[..., ServerProcess]
@@ -169,8 +169,7 @@ def check_churn(server: ServerProcess, api: Api) -> None:
 
     def churn(times: int) -> None:
         for i in range(times):
-            url = watch(api, {"t": {"tail": i % 3 == 0}})["stream_url"]
-            events = Events(api, url)
+            events = follow(api, {"t": {"tail": i % 3 == 0}})
             if i % 2:
                 events.until("caught-up")
             if i % 5 == 0:
