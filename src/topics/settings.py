@@ -136,7 +136,9 @@ class Settings:
     max_sse_connections_per_key: int = _cap(1000, "Most open streams (SSE and WebSocket) of one key.")
     max_inflight_per_key: int = _cap(1000, "Most requests of one key that are answered at the same time.")
     max_total_bytes: int = _cap(0, "Most retained record bytes over all topics.")
-    max_connections: int = _cap(20_000, "Most open TCP connections.")
+    max_connections: int = _cap(
+        20_000, "Most open TCP connections; fewer where the process may not open as many files."
+    )
 
     session_ttl_ms: int = _whole(300_000, "Milliseconds that a watch session lives without an open stream.")
     buffer_grace_ms: int = _whole(
@@ -146,7 +148,6 @@ class Settings:
 
     max_header_bytes: int = _whole(32 << 10, "Most bytes in a request head, request line included.", least=256)
     max_headers: int = _whole(100, "Most header lines in a request.")
-    max_pipelined: int = _whole(64, "Most requests that one connection may have waiting for their response.")
     header_timeout_ms: int = _whole(10_000, "Milliseconds from the first byte of a request head to its last.")
     body_timeout_ms: int = _whole(30_000, "Milliseconds that a request body may stand still.")
     write_timeout_ms: int = _whole(30_000, "Milliseconds that a client may leave its response unread.")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from tests.api import Api, until
 from topics.testing import ServerProcess
 
 
@@ -93,3 +98,32 @@ def test_an_unknown_variable_is_in_the_log() -> None:
     with ServerProcess(max_topic=3) as own:
         assert "TOPICS_MAX_TOPIC is not a setting of this server" in own.log()
         assert "did you mean TOPICS_MAX_TOPICS?" in own.log()
+
+
+def test_idle_connections_cannot_take_the_files_of_the_store(tmp_path: Path) -> None:
+    """A log file that cannot be opened would stop all writes until a restart; clients are turned away instead."""
+    limit = 200
+    file = tmp_path / "port"
+    serve = f"exec {sys.executable} -m topics serve --port 0 --port-file {file} --data-dir {tmp_path / 'data'}"
+    with ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(["bash", "-c", f"ulimit -n {limit}; {serve}"], stderr=subprocess.PIPE)
+        )
+        stack.callback(process.kill)
+        until(file.exists, "the port")
+        host, _, port = file.read_text().partition(":")
+        api = stack.enter_context(closing(Api(host, int(port))))
+        until(lambda: api.get("/v0/ready").status == 200, "the start")
+        with ExitStack() as idle:
+            for _ in range(limit // 2):
+                idle.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            other = idle.enter_context(closing(Api(host, int(port))))
+            refused = other.get("/v0/health").refused(429, "throttled")
+            assert refused == {"limit": "max_connections", "max": limit // 2}
+            for _ in range(limit):
+                idle.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            for _ in range(3):
+                # More than a file of the log holds, so that another one is opened.
+                api.write("t", *({"data": "x" * 900_000} for _ in range(10)))
+        process.terminate()
+        assert b"raise the limit of open files" in process.communicate(timeout=30)[1]

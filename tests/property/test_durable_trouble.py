@@ -88,6 +88,22 @@ def test_failed_call_poisons_the_shard_and_breaks_no_promise(
     world.crash("dropped")
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_checkpoint_that_is_under_way_ends_with_the_shard_and_upkeep_goes_on(turns: int) -> None:
+    """Issue 3: what was not acknowledged never becomes durable, and no turn of the loop fails over it."""
+    world = furnished()
+    world.upkeep.checkpoint()
+    for _ in range(turns):
+        world.turn()
+    world.fault.fail("write")
+    world.write("fsync", 1)
+    for _ in range(20):
+        world.turn()
+    assert world.store.shards[0].read_only is not None
+    world.upkeep.checkpoint()
+    world.settle()
+
+
 @pytest.mark.parametrize("durability", CLASSES)
 def test_records_that_a_failed_sync_left_in_memory_only_are_made_safe_by_the_restart(durability: str) -> None:
     """DESIGN §2.2: what a restart shows survives the next loss of power, also where the kernel has given it up."""

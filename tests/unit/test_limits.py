@@ -96,7 +96,6 @@ def test_per_key_caps_do_not_apply_in_dev_mode() -> None:
 def test_the_caps_take_their_name_and_maximum_from_the_settings() -> None:
     """Decision 34: limits are named after their variable."""
     settings = Settings(
-        max_connections=1,
         max_inflight_per_key=2,
         max_watch_sessions=3,
         max_sse_connections=4,

@@ -159,6 +159,9 @@ class Upkeep:
             log.error("a segment could not be moved to the cold store: %s", error)
 
     def _step_checkpoint(self) -> bool:
+        if self._read_only():
+            # What was not acknowledged must not become durable, and a restart is the only way on.
+            return False
         if self._capture is not None:
             if any(shard.pending for shard in self._store.shards):
                 # What is captured may have been changed by frames that the kernel does not even have yet.
@@ -191,6 +194,9 @@ class Upkeep:
         self._capture = Capture(self._engine, self._store, self._waiting_lsn)
         return True
 
+    def _read_only(self) -> bool:
+        return any(shard.read_only is not None for shard in self._store.shards)
+
     def _publish(self, capture: Capture, clean: bool = False) -> None:
         job = self._store.checkpoint(
             capture.sections,
@@ -214,7 +220,7 @@ class Upkeep:
     def close(self) -> None:
         """A last checkpoint that says that the stop was orderly. Nothing may be in flight any more."""
         store = self._store
-        if any(shard.read_only is not None for shard in store.shards):
+        if self._read_only():
             return
         for topic in self._engine.topics.values():
             topic.ceiling = topic.ceiling_asked = topic.log.head

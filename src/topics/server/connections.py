@@ -43,6 +43,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     write_timeout_ms: int = 30_000
     """How long a client may leave answers unread before it is cut off. Streams have their own rule."""
     max_connections: int = 10_000
+    max_refused: int = REFUSED_MAX
 
 
 class App(Protocol):
@@ -151,7 +152,7 @@ class Connections:
 
     def may_refuse(self) -> bool:
         """Whether a connection too many may be told so, rather than just cut."""
-        return self._refused <= REFUSED_MAX
+        return self._refused <= self.limits.max_refused
 
     def remove(self, connection: Connection, *, refused: bool) -> None:
         """Count a lost connection out; `refused` if `add` said False."""

@@ -89,10 +89,9 @@ class CapPerKey:
 class Limits:
     """The concurrency caps of one server."""
 
-    __slots__ = ("connections", "inflight_per_key", "sse_connections", "sse_connections_per_key", "watch_sessions")
+    __slots__ = ("inflight_per_key", "sse_connections", "sse_connections_per_key", "watch_sessions")
 
     def __init__(self, settings: Settings) -> None:
-        self.connections = Cap("max_connections", settings.max_connections)
         self.inflight_per_key = CapPerKey("max_inflight_per_key", settings.max_inflight_per_key)
         self.watch_sessions = Cap("max_watch_sessions", settings.max_watch_sessions)
         self.sse_connections = Cap("max_sse_connections", settings.max_sse_connections)

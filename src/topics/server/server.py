@@ -25,7 +25,7 @@ from topics import __version__
 from topics.clock import SystemClock
 from topics.engine import Engine
 from topics.engine.upkeep import Upkeep, UpkeepSettings
-from topics.server import refusal
+from topics.server import descriptors, refusal
 from topics.server.app import DRAINING, READY, App, engine_limits
 from topics.server.auth import Keys
 from topics.server.connections import ConnectionLimits, Connections
@@ -175,8 +175,16 @@ class Server:
         return True
 
     def _connection_limits(self) -> ConnectionLimits:
-        names = ConnectionLimits.__struct_fields__
-        return ConnectionLimits(**{name: getattr(self._settings, name) for name in names})
+        allowed, refused = descriptors.allot(self._settings, BACKLOG)
+        if allowed < self._settings.max_connections:
+            log.warning(
+                "this process may open too few files for max_connections %d: it takes %d connections; "
+                "raise the limit of open files (ulimit -n, LimitNOFILE=)",
+                self._settings.max_connections, allowed,
+            )  # fmt: skip
+        shared = {"max_connections": allowed, "max_refused": refused}
+        names = set(ConnectionLimits.__struct_fields__) - shared.keys()
+        return ConnectionLimits(**shared, **{name: getattr(self._settings, name) for name in names})
 
     def _announce(self, listener: asyncio.Server) -> None:
         host, port = listener.sockets[0].getsockname()[:2]

@@ -1,0 +1,58 @@
+"""File descriptors: how many this process may have, and how many of them are for clients.
+
+A connection takes one, and so does a file. The store must never find none left: a log file that cannot be opened is a
+failed write, and after that the server takes no writes until it is restarted. So the limit of the process is raised as
+far as it is needed and allowed, and where that is not far enough, `max_connections` is lowered: a client is then turned
+away with a 429, and the store keeps its share.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import Final, NamedTuple
+
+from topics.server.connections import REFUSED_MAX
+from topics.settings import Settings
+from topics.storage.tier import OPEN_FILES_MAX
+
+FILES_PER_SHARD: Final = 4
+OTHER_FILES: Final = 64
+"""The loop's own, checkpoints, and files that the reading threads have in hand."""
+UNBOUNDED: Final = 1 << 30
+
+
+class Allotment(NamedTuple):
+    """How many connections there may be at a time: those that are served, and those that are being turned away."""
+
+    connections: int
+    refused: int
+
+
+def reserved(settings: Settings, backlog: int) -> int:
+    """How many are not for connections that are served; `backlog` may be accepted before one of them is cut."""
+    tiers = 1 if settings.cold_dir is None else 2
+    store = tiers * OPEN_FILES_MAX + settings.wal_shards * FILES_PER_SHARD
+    return store + OTHER_FILES + REFUSED_MAX + backlog
+
+
+def allot(settings: Settings, backlog: int) -> Allotment:
+    """Raise the limit of the process as far as needed, and share what it is then."""
+    wanted = settings.max_connections or UNBOUNDED
+    aside = reserved(settings, backlog)
+    limit = _raised_to(wanted + aside)
+    # A process that may have very few gives clients half of them.
+    return Allotment(min(wanted, max(limit - aside, limit // 2)), min(REFUSED_MAX, limit // 8))
+
+
+def _raised_to(wanted: int) -> int:
+    """The limit after an attempt to have it at `wanted`; it is never lowered."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (UNBOUNDED if each == resource.RLIM_INFINITY else each for each in limits)
+    target = min(wanted, hard)
+    if target <= soft:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target if target < UNBOUNDED else limits[1], limits[1]))
+    except (OSError, ValueError):
+        return soft
+    return target
