@@ -10,7 +10,7 @@ import pytest
 
 from topics.engine import ConfigPatch, Delete, Write
 from topics.errors import ColdUnavailable
-from topics.storage import walfile
+from topics.storage import frame, scan, snapshot, walfile
 from topics.storage.wal import QueueFull
 from topics.testing.crash import World, small
 from topics.testing.disk import Damage, FakeDisk
@@ -523,3 +523,31 @@ def test_ttl_that_is_lifted_before_a_record_is_visible_does_not_take_it_at_a_res
     assert sorted(shown) == [4, 5], "what was not visible yet had not expired"
     world.crash("kill")
     assert read_all(world.engine, "scratch")[0] == shown
+
+
+@pytest.mark.parametrize("at", [20, 60], ids=["header", "payload"])
+def test_topic_whose_state_is_damaged_in_both_copies_keeps_its_sealed_records(at: int) -> None:
+    """Document 002: loss is always explicit. The name is lost, the records are not, and damage is counted."""
+    world = World()
+    for name in ("t", "other"):
+        world.write(name, 13, durability="fsync")
+        world.settle()
+    world.checkpoint()
+    topic = world.engine.topics["t"]
+    assert not topic.log.tail(), "nothing of it is in the checkpoint but its state"
+    shown = read_all(world.engine, "t")
+    (path,) = [path for path in world.disk.files() if path.endswith(".snap")]
+    size = len(world.disk.files()[path])
+    content = world.disk.files()[path] + bytes(scan.SLACK_BYTES)
+    copies = [
+        found.at - frame.HEADER_BYTES
+        for found in scan.walk(content, snapshot.HEADER_BYTES, size, torn_allowed=False)
+        if isinstance(found, scan.Entry) and (found.kind, found.topic_id) == (snapshot.TOPIC, topic.id)
+    ]
+    assert len(copies) == 2
+    world.disk.crash("kill", random.Random(1))
+    for copy in copies:
+        world.disk.damage(path, copy + at, bytes([content[copy + at] ^ 4]))
+    world.start()
+    assert world.engine.totals.corruption_total
+    assert read_all(world.engine, f"recovered-topic-{topic.id}") == shown

@@ -91,7 +91,7 @@ class SnapshotReader:
             if isinstance(found, scan.Region):
                 self._regions.append(found._replace(reason="corrupt"))
             else:
-                self._sections += 1
+                self._sections += found.kind != snapshot.END
                 self._section(found)
 
     def _section(self, entry: scan.Entry) -> None:
