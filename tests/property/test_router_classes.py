@@ -66,8 +66,8 @@ class World:
         engine, rng = self.machine.engine, self.rng
         topic = rng.choice(TOPICS)
         kind = rng.choices(
-            ("write", "delete", "claim", "put", "drop", "config", "checkpoint", "job", "settle", "time"),
-            (40, 5, 12, 8, 2, 3, 3, 12, 4, 6),
+            ("write", "delete", "claim", "put", "move", "drop", "config", "checkpoint", "job", "settle", "time"),
+            (40, 5, 12, 8, 3, 2, 3, 3, 12, 4, 6),
         )[0]
         try:
             if kind == "write":
@@ -95,6 +95,9 @@ class World:
                 source, dest = rng.choice(EDGES)
                 put = PutRouter(source, dest, filter=rng.choice((None, None, "x")))
                 name = f"{source}->{dest}"
+                self.patiently(lambda: engine.routers.put(name, put, lambda receipt: None))
+            elif kind == "move" and engine.routers.by_name:
+                name, put = rng.choice(sorted(engine.routers.by_name)), PutRouter(*rng.choice(EDGES))
                 self.patiently(lambda: engine.routers.put(name, put, lambda receipt: None))
             elif kind == "drop" and engine.routers.by_name:
                 name = rng.choice(sorted(engine.routers.by_name))

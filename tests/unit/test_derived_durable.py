@@ -14,6 +14,7 @@ from topics.engine import ConfigPatch, Delete, Diff, Write
 from topics.engine.queue_requests import ClaimJobs
 from topics.engine.router import PutRouter
 from topics.storage.job import run_inline
+from topics.storage.wal import QueueFull
 
 
 def topic(machine: Machine, name: str, **config: Any) -> None:
@@ -215,6 +216,26 @@ def test_repeated_router_commands_are_as_safe_as_the_first() -> None:
     assert len(done) == 2
     machine.settle()
     assert done[2:] == ["delete", "gone"]
+
+
+def test_router_stays_where_it_is_if_its_move_cannot_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decision 24: a change of its ends is one step, so a refused one changes nothing."""
+    machine = Machine()
+    machine.engine.routers.put("r", PutRouter("a", "b"))
+
+    def refuse(*_: Any) -> None:
+        raise QueueFull(retry_after_ms=1)
+
+    machine.engine.put_topic("c", ConfigPatch())
+    with monkeypatch.context() as patched:
+        patched.setattr(machine.store.shards[0], "submit", refuse)
+        with pytest.raises(QueueFull):
+            machine.engine.routers.put("r", PutRouter("a", "c"))
+    assert machine.engine.routers.get("r").dest == "b"
+    machine.engine.write("a", numbers(1, 1))
+    assert machine.read("b")[0] == [1]
+    machine.crash("kill")
+    assert machine.engine.routers.get("r").dest == "b"
 
 
 def test_router_that_is_held_up_at_a_checkpoint_loses_nothing() -> None:

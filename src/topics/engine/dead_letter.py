@@ -20,7 +20,7 @@ from topics.engine import lease_event, room
 from topics.engine.derive import append, derive
 from topics.engine.lease_event import Buried
 from topics.engine.meta import with_fields
-from topics.engine.removal import position
+from topics.engine.removal import position_of
 from topics.engine.ticket import Receipt, Ticket
 from topics.errors import TopicsError
 from topics.storage import block as blocks
@@ -88,7 +88,8 @@ class DeadLetters:
             append(engine, dest, block)
         else:
             lagging = [] if topic.outbound is None else topic.outbound.lagging()
-            self._log(topic, dest, block, Buried(seqs, dest.id, block.raw, total, position(dest), lagging))
+            position, source_id = position_of(dest)
+            self._log(topic, dest, block, Buried(seqs, dest.id, block.raw, total, position, lagging, source_id))
         topic.log.delete_seqs(seqs)
         queue.forget(seqs)
         queue.dead_lettered = total

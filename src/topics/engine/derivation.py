@@ -27,7 +27,7 @@ from topics.engine import lease_event, router_event
 from topics.engine.forward import SLICE_RECORDS, SOURCE_TRIM, Forward
 from topics.engine.lease_event import Buried
 from topics.engine.log import ranges
-from topics.engine.router_event import Moved
+from topics.engine.router_event import Dropped, Moved, Put, Was
 from topics.storage import block as blocks
 from topics.storage import frame as frames
 from topics.storage.block import Block
@@ -59,6 +59,8 @@ class Derivation:
         self._apply = apply
         self._waiting: dict[Topic, deque[Appended | Control]] = {}
         self._letters: dict[Topic, dict[int, Block]] = {}
+        # Of routers whose frames wait, by lsn: what leaves their sources meanwhile is held here.
+        self._expected: dict[int, Forward] = {}
         self._taken: dict[int, int] = {}
         engine.routers.recovering = True
 
@@ -70,6 +72,25 @@ class Derivation:
 
     def take(self, event: Appended | Control) -> None:
         """Apply an event, now or when its place is reached."""
+        if isinstance(event, Control) and event.kind == frames.ROUTER_PUT:
+            put = router_event.decode_put(event.payload)
+            if put.was is not None:
+                self._take_apart(event, put, put.was)
+                return
+        self._take(event)
+
+    def _take_apart(self, event: Control, put: Put, was: Was) -> None:
+        """A router goes elsewhere: it leaves its old destination at its place there, and is at the new one at once."""
+        for end in put.ends:
+            if end.id not in self._by_id:
+                self._apply(
+                    Control(event.lsn, frames.CREATE, end.id, frames.Create(end.name, end.config, end.created_ts))
+                )
+        left = Dropped(put.name, was.position, was.dest_seq, was.source_id)
+        self._take(Control(event.lsn, frames.ROUTER_DROP, was.dest_id, router_event.encode(left)))
+        self._take(Control(event.lsn, frames.ROUTER_PUT, put.dest_id, event.payload))
+
+    def _take(self, event: Appended | Control) -> None:
         topic = self._by_id.get(event.topic_id)
         if isinstance(event, Control) and event.kind in _AT_ONCE and event.lsn <= self._taken.get(event.topic_id, 0):
             return
@@ -79,12 +100,15 @@ class Derivation:
             else:
                 self._apply(event)
             return
-        if topic in self._waiting:
-            self._waiting[topic].append(event)
-        elif self._reach(topic, *_place(topic, event), final=False):
+        if topic not in self._waiting and self._reach(topic, *_place(topic, event), final=False):
             self._act(topic, event)
-        else:
-            self._waiting[topic] = deque((event,))
+            return
+        self._waiting.setdefault(topic, deque()).append(event)
+        if isinstance(event, Control) and event.kind == frames.ROUTER_PUT:
+            put = router_event.decode_put(event.payload)
+            source = self._by_id.get(put.source_id)
+            if source is not None:
+                self._expected[event.lsn] = self._engine.routers.forward(source, topic, put.position)
 
     def waits(self, topic: Topic) -> bool:
         """Whether frames or dead letters of a topic wait for their place."""
@@ -174,9 +198,9 @@ class Derivation:
     def finish(self) -> None:
         """Go over to serving: routers without both ends are gone, and nothing is asked for that was never there."""
         routers = self._engine.routers
-        for router in list(routers.by_name.values()):
-            if router.forward.source.deleted or router.forward.dest.deleted:
-                routers.restore_drop(router.name)
+        for expected in self._expected.values():
+            routers.close(expected)
+        routers.drop_strays()
         routers.recovering = False
         for topic in self._engine.topics.values():
             if topic.queue is not None:
@@ -186,6 +210,7 @@ class Derivation:
                 continue
             if topic.config.durability == "ephemeral":
                 forward.skip_all()
+            forward.release()
             forward.rewind()
             if forward.source.outbound is not None:
                 forward.source.outbound.published(forward.source)
@@ -289,11 +314,16 @@ class Derivation:
             return
         kind, payload = event.kind, event.payload
         if topic.outbound is not None and kind in _DESTRUCTIVE:
-            self._hold(topic, _deleted(event))
+            deleted = _deleted(event)
+            if deleted is not None:
+                # What the caps take is held; only then does it show what of that a delete has taken before its turn.
+                topic.settle_caps(deleted[0].bound_head)
+            self._hold(topic, deleted)
         if kind == frames.ROUTER_PUT:
-            self._engine.routers.restore_put(topic, router_event.decode_put(payload))
+            put, expected = router_event.decode_put(payload), self._expected.pop(event.lsn, None)
+            self._engine.routers.restore_put(topic, put, event.lsn, self._waiting.__contains__, expected)
         elif kind == frames.ROUTER_DROP:
-            self._engine.routers.restore_drop(router_event.decode_dropped(payload).name)
+            self._engine.routers.restore_drop(topic, router_event.decode_dropped(payload))
         elif kind == frames.CURSOR:
             self._move(topic, router_event.decode_moved(payload))
         elif kind == frames.DEAD_LETTER:
@@ -323,7 +353,7 @@ class Derivation:
         if moved.lost and moved.dest_seq + moved.lost - 1 > log.head:
             reason = SOURCE_TRIM if moved.position >= 0 else CORRUPTION
             log.lose(log.head + 1, moved.dest_seq + moved.lost - 1, reason)
-        if forward is not None:
+        if forward is not None and moved.source_id in (0, forward.source.id):
             forward.move(max(forward.cursor, moved.cursor))
             forward.ts_min = max(forward.ts_min, moved.ts_min)
 
@@ -346,7 +376,7 @@ class Derivation:
         if dest in self._waiting:
             self._drain(dest, final=False)
         else:
-            self._reach(dest, block.last_seq + 1, buried.position, final=False)
+            self._reach(dest, block.last_seq + 1, _in_source(dest, buried.position, buried.source_id), final=False)
 
     @staticmethod
     def _patiently(read: Callable[[], T], topic: Topic) -> T:
@@ -377,25 +407,31 @@ def _place(topic: Topic, event: Appended | Control) -> tuple[int, int]:
     if isinstance(event, Appended):
         for first_seq, _, data in event.extras:
             if first_seq == event.block.first_seq:
-                position = extras.decode(data).position
-                if position is not None:
-                    return first_seq, position
+                extra = extras.decode(data)
+                if extra.position is not None:
+                    return first_seq, _in_source(topic, extra.position, extra.source_id)
         # Where it says nothing of a router that is there, the frame that took it away is lost.
         return (0, -1) if topic.inbound is None else (event.block.first_seq, -1)
     payload = event.payload
     if event.kind == frames.DELETE and payload.extra:
-        extra = extras.decode_delete(payload.extra)
-        return extra.next_seq, extra.position
+        deleted = extras.decode_delete(payload.extra)
+        return deleted.next_seq, _in_source(topic, deleted.position, deleted.source_id)
     if event.kind == frames.CURSOR:
         moved = router_event.decode_moved(payload)
-        return moved.dest_seq, moved.position
+        return moved.dest_seq, _in_source(topic, moved.position, moved.source_id)
     if event.kind == frames.ROUTER_PUT:
         put = router_event.decode_put(payload)
-        return put.dest_seq, put.position
+        # One that comes from elsewhere stands in another shard, and does not wait for what this one has still to say.
+        return (put.dest_seq, _in_source(topic, put.position, put.source_id)) if put.was is None else (0, -1)
     if event.kind == frames.ROUTER_DROP:
         dropped = router_event.decode_dropped(payload)
-        return dropped.dest_seq, dropped.position
+        return dropped.dest_seq, _in_source(topic, dropped.position, dropped.source_id)
     return 0, -1
+
+
+def _in_source(topic: Topic, position: int, source_id: int) -> int:
+    """A position, if it is one in the topic's source as far as that is known here; otherwise -1."""
+    return position if topic.inbound is None or source_id in (0, topic.inbound.source.id) else -1
 
 
 def _front(topic_id: int, block: Block, n: int) -> Block:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from topics.engine import ceiling as ceilings
 from topics.engine import extra as extras
-from topics.engine.removal import position
+from topics.engine.removal import position_of
 from topics.engine.ticket import OnDone, Receipt, Ticket
 from topics.storage import frame as frames
 from topics.storage.block import HAS_TAG, Block
@@ -49,7 +49,8 @@ def append(engine: Engine, topic: Topic, block: Block) -> None:
         derive(topic, block)
         return
     last = topic.last_ticket
-    extra = extras.encode(extras.AppendExtra(position=position(topic)))
+    position, source_id = position_of(topic)
+    extra = extras.encode(extras.AppendExtra(position=position, source_id=source_id))
     frame = frames.append(engine.store.next_lsn(), topic.id, block.first_seq, block.n, block.raw, extra)
     ticket = Ticket(topic, None, None)
     ticket.gated = (

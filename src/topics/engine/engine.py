@@ -29,7 +29,7 @@ from topics.engine.limits import Limits
 from topics.engine.log import Totals
 from topics.engine.names_index import SortedNames
 from topics.engine.queues import Queues
-from topics.engine.removal import position, remove
+from topics.engine.removal import position_of, remove
 from topics.engine.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.routers import Routers
 from topics.engine.shelf import Shelf
@@ -384,13 +384,15 @@ class Engine:
             extra = b""
             derived = topic.inbound is not None or topic.letters
             if keyed or derived or delays:
+                position, source_id = position_of(topic) if derived else (None, 0)
                 extra = extras.encode(
                     extras.AppendExtra(
                         write.idempotency_key,
                         write.producer_id,
                         write.producer_seq or 0,
-                        position(topic) if derived else None,
+                        position,
                         delays,
+                        source_id,
                     )
                 )
             frame = frames.append(self.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)

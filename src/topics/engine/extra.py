@@ -19,20 +19,23 @@ class AppendExtra(msgspec.Struct, array_like=True, frozen=True):
     position: int | None = None
     # (index, due_ms) of each record that is a job to be hidden until then.
     delays: list[tuple[int, int]] | None = None
+    # The source that `position` is about, 0 without a router.
+    source_id: int = 0
 
 
 class DeleteExtra(msgspec.Struct, array_like=True, frozen=True):
     """Where a delete stands among derived records.
 
-    `next_seq` and `position` place it in a topic that takes them (0: it takes none). `lagging` are (destination id,
-    cursor) of routers out of the topic that had not forwarded everything: what is deleted behind their cursor was never
-    copied. `acked` is the leases log's event where the delete is an ack.
+    `next_seq` and `position` in `source_id` place it in a topic that takes them (0: it takes none). `lagging` are
+    (destination id, cursor) of routers out of the topic that had not forwarded everything: what is deleted behind their
+    cursor was never copied. `acked` is the leases log's event where the delete is an ack.
     """
 
     next_seq: int = 0
     position: int = -1
     lagging: list[tuple[int, int]] = []
     acked: bytes = b""
+    source_id: int = 0
 
 
 decode_delete = msgspec.msgpack.Decoder(DeleteExtra).decode

@@ -166,7 +166,7 @@ class Forward:
         self.retry_ms, self.backoff_ms = None, 0
         if now - runs[0][0].ts_at(runs[0][1]) > LATE_MS and now > max(self.ts_min, dest.last_ts):
             dated = Receipt(None, None, None)
-            self._log(Moved(self.cursor, dest.next_seq, self.cursor, 0, now), dated)
+            self._log(0, self.cursor, dated, ts_min=now)
             self.ts_min = now
             if dest.config.durability != "ephemeral":
                 behind.append(dated)
@@ -327,7 +327,7 @@ class Forward:
             return False
         # Each of the routers would have made a copy.
         count *= len(self.routers)
-        self._log(Moved(self.cursor, dest.next_seq, cursor, count))
+        self._log(count, cursor)
         self.retry_ms = None
         self.lose(count, cursor)
         return True
@@ -413,12 +413,13 @@ class Forward:
 
     def mark(self) -> None:
         """Say in the WAL where the copies stand, for a frame behind it that cannot say it itself."""
-        self._log(Moved(self.cursor, self.dest.next_seq, self.cursor))
+        self._log(0, self.cursor)
 
-    def _log(self, moved: Moved, receipt: Receipt | None = None) -> None:
+    def _log(self, lost: int, cursor: int, receipt: Receipt | None = None, ts_min: int = 0) -> None:
         engine, dest = self._engine, self.dest
         if dest.config.durability == "ephemeral":
             return
+        moved = Moved(self.cursor, dest.next_seq, cursor, lost, ts_min, self.source.id)
         frame = frames.encode(frames.CURSOR, engine.store.next_lsn(), dest.id, router_event.encode(moved))
         try:
             engine.submit(dest, frame, receipt is not None and dest.config.durability in _KEEPING, receipt)
@@ -467,7 +468,7 @@ class Forward:
         dest = self.dest
         lost = dest.ceiling - dest.log.head
         if lost > 0 and dest.config.durability in _KEEPING and self.forgets:
-            self._log(Moved(self.cursor, dest.next_seq, self.cursor, lost))
+            self._log(lost, self.cursor)
             self.lose(lost, self.cursor)
         if self.source.log.lost or self._lost() is not None:
             # What stands behind a loss could not be derived before it.
@@ -479,9 +480,13 @@ class Forward:
 
     def skip_all(self) -> None:
         """Copy nothing of what is there: the destination keeps nothing over a restart."""
+        self.cursor = self.source.log.head
+
+    def release(self) -> None:
+        """Hold nothing any more: from here on a copy follows from what its source has, or no restart could make it."""
         self.held.clear()
         self.held_lost.clear()
-        self.cursor = self.source.log.head
+        self.held_head = 0
 
     def capture(self) -> bytes:
         """How far the destination has been served, for a checkpoint; copies that are not visible yet do not count."""

@@ -60,8 +60,8 @@ Event = Claimed | Released | Extended | Acked
 class Buried(msgspec.Struct, array_like=True, frozen=True):
     """DEAD_LETTER: the jobs `seqs` left the queue for the topic `dest_id`; `block` is the Block of their copies there.
 
-    `total` is the queue's `dead_lettered` behind this move. `position` is that of the router into the destination at
-    this moment, -1 without one. `lagging` are routers out of the queue, as those of a delete.
+    `total` is the queue's `dead_lettered` behind this move. `position` in `source_id` is that of the router into the
+    destination at this moment, -1 without one. `lagging` are routers out of the queue, as those of a delete.
     """
 
     seqs: Seqs
@@ -70,6 +70,7 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     total: int
     position: int = -1
     lagging: list[tuple[int, int]] = []
+    source_id: int = 0
 
 
 encode = msgspec.msgpack.Encoder().encode

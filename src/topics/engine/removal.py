@@ -66,10 +66,11 @@ def delete_extra(topic: Topic, acked: bytes) -> bytes:
     """What a DELETE frame says about derived records, and about an ack."""
     lagging = [] if topic.outbound is None else topic.outbound.lagging()
     if topic.inbound is not None or topic.letters:
-        return extras.encode(extras.DeleteExtra(topic.next_seq, position(topic), lagging, acked))
+        position, source_id = position_of(topic)
+        return extras.encode(extras.DeleteExtra(topic.next_seq, position, lagging, acked, source_id))
     return extras.encode(extras.DeleteExtra(lagging=lagging, acked=acked)) if lagging or acked else b""
 
 
-def position(topic: Topic) -> int:
-    """The source seq up to which a topic's router has forwarded; -1 without one."""
-    return -1 if topic.inbound is None else topic.inbound.cursor
+def position_of(topic: Topic) -> tuple[int, int]:
+    """The source seq up to which a topic's router has forwarded, and the source's id; -1 and 0 without one."""
+    return (-1, 0) if topic.inbound is None else (topic.inbound.cursor, topic.inbound.source.id)

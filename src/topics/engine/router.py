@@ -91,9 +91,12 @@ class RouterDeleted(Struct, frozen=True):
 
 
 class Router:
-    """One rule between two topics. `start_seq` is the source's head when it was made: it copies no history."""
+    """One rule between two topics. `start_seq` is the source's head when it was made: it copies no history.
 
-    __slots__ = ("created_ts", "forward", "forwarded_total", "match", "name", "plain", "rule", "start_seq")
+    `lsn` is, of a router that a restart has brought back, that of the last frame that said what it is.
+    """
+
+    __slots__ = ("created_ts", "forward", "forwarded_total", "lsn", "match", "name", "plain", "rule", "start_seq")
 
     rule: Rule
     match: TagMatch | None
@@ -105,6 +108,7 @@ class Router:
         self.start_seq = start_seq
         self.created_ts = created_ts
         self.forwarded_total = 0
+        self.lsn = 0
         self.set(rule)
 
     def set(self, rule: Rule) -> None:

@@ -1,7 +1,8 @@
-"""What the WAL says about routers. All of it stands in the destination's shard, in order with its other frames.
+"""What the WAL says about routers. All of it stands in a destination's shard, in order with its other frames.
 
 Each carries the position at that moment: the source seq up to which records were forwarded (`position`), and the
-destination's next seq (`dest_seq`). Between two positions nothing is logged: the copies follow from the source.
+destination's next seq (`dest_seq`). Between two positions nothing is logged: the copies follow from the source. A
+position says which source it is in: a loss of power may leave a frame and take the one that changed the router.
 """
 
 from __future__ import annotations
@@ -9,8 +10,31 @@ from __future__ import annotations
 import msgspec
 
 
+class Was(msgspec.Struct, array_like=True, frozen=True):
+    """The ends that a router had until now, and the place of its last copies there."""
+
+    source_id: int
+    dest_id: int
+    position: int
+    dest_seq: int
+
+
+class End(msgspec.Struct, array_like=True, frozen=True):
+    """A topic that a router refers to and whose own frames may not be on the disk yet; `config` is JSON text."""
+
+    id: int
+    name: str
+    config: bytes
+    created_ts: int
+
+
 class Put(msgspec.Struct, array_like=True, frozen=True):
-    """ROUTER_PUT: a router is, from here on, this. `filter` is JSON text."""
+    """ROUTER_PUT: a router is, from here on, this. `filter` is JSON text.
+
+    Where it had other ends before, this is one change and so one frame: it stands in the shard of the destination that
+    the router leaves, in order with what happens there, and holds all that its new place needs. Whoever has the frame
+    has the router at its new ends, whoever has not has it at the old ones, whatever other shards have lost.
+    """
 
     name: str
     source_id: int
@@ -24,14 +48,17 @@ class Put(msgspec.Struct, array_like=True, frozen=True):
     created_ts: int
     position: int
     dest_seq: int
+    was: Was | None = None
+    ends: list[End] = []
 
 
 class Dropped(msgspec.Struct, array_like=True, frozen=True):
-    """ROUTER_DROP: a router is no more."""
+    """ROUTER_DROP: a router is no more. `source_id` is its source, 0 for whichever."""
 
     name: str
     position: int
     dest_seq: int
+    source_id: int = 0
 
 
 class Moved(msgspec.Struct, array_like=True, frozen=True):
@@ -39,7 +66,7 @@ class Moved(msgspec.Struct, array_like=True, frozen=True):
 
     `lost` destination seqs stand for source records up to `cursor` that are gone before they were forwarded. `ts_min`
     is the time below which no copy from here on is dated. Where neither says anything, it only marks the place of the
-    frame behind it.
+    frame behind it. `source_id` says which topic these seqs are of, 0 for whichever is the source.
     """
 
     position: int
@@ -47,6 +74,7 @@ class Moved(msgspec.Struct, array_like=True, frozen=True):
     cursor: int
     lost: int = 0
     ts_min: int = 0
+    source_id: int = 0
 
 
 class RouterImage(msgspec.Struct, array_like=True):

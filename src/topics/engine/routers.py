@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -36,7 +36,7 @@ from topics.engine.router import (
     Rule,
     rule_of,
 )
-from topics.engine.router_event import Dropped, ForwardImage, Put, RouterImage
+from topics.engine.router_event import Dropped, End, ForwardImage, Put, RouterImage, Was
 from topics.engine.ticket import Receipt
 from topics.errors import (
     RouterCycle,
@@ -131,38 +131,36 @@ class Routers:
         created = router is None
         rule = rule_of(put, Rule() if router is None else router.rule)
         receipt = Receipt(None, on_done, context)
-        logged, behind = True, None
+        receipt.result = RouterPut(name, created, put.source, put.dest, **msgspec.structs.asdict(rule))
         if router is None or (router.forward.source.name, router.forward.dest.name) != (put.source, put.dest):
             self._check_graph(put, rule, router)
             if router is None:
                 self._check_count()
-            source, dest = self._endpoints(put)
-            if router is not None:
-                self._log_drop(router, None)
-                self._remove(router)
-            router = self._add(name, source, dest, rule, source.log.head, self._engine.clock.now_ms())
-            router.forward.reserve()
-            try:
-                self._log_put(router, receipt)
-            except TopicsError:
-                self._remove(router)
-                raise
+            else:
+                router.forward.catch_up()
+            self._establish(name, *self._endpoints(put), rule, router)
         elif rule != router.rule:
             self._check_graph(put, rule, router)
-            router.forward.catch_up()
-            before = router.rule
+            forward = router.forward
+            forward.catch_up()
+            forward.change = self._log_put(
+                name, forward.source, forward.dest, rule, router.start_seq, router.created_ts
+            )
             router.set(rule)
-            try:
-                self._log_put(router, receipt)
-            except TopicsError:
-                router.set(before)
-                raise
             self._see_cycles()
-        else:
-            logged, behind = False, router.forward.change
-        rule_fields = msgspec.structs.asdict(router.rule)
-        receipt.result = RouterPut(name, created, router.forward.source.name, router.forward.dest.name, **rule_fields)
-        return self._engine.answered(receipt, logged, behind)
+        return self._engine.answered(receipt, False, self.by_name[name].forward.change)
+
+    def _establish(self, name: str, source: Topic, dest: Topic, rule: Rule, old: Router | None) -> None:
+        """Have a router between two topics from now on, in the place of an old one of its name."""
+        if dest.inbound is not None and dest.inbound.source is source:
+            dest.inbound.catch_up()
+        start_seq, created_ts = source.log.head, self._engine.clock.now_ms()
+        change = self._log_put(name, source, dest, rule, start_seq, created_ts, old)
+        if old is not None:
+            self._remove(old)
+        forward = self._add(name, source, dest, rule, start_seq, created_ts).forward
+        forward.change = change
+        forward.reserve()
 
     def delete(self, name: str, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Stop forwarding at once; the result is a RouterDeleted."""
@@ -254,38 +252,50 @@ class Routers:
             engine.create_default(name)
         return engine.topics[put.source], engine.topics[put.dest]
 
-    def _add(self, name: str, source: Topic, dest: Topic, rule: Rule, start_seq: int, created_ts: int) -> Router:
-        forward = dest.inbound
-        if forward is None:
-            forward = dest.inbound = Forward(self._engine, source, dest, start_seq)
-            if source.outbound is None:
-                source.outbound = Fanout(self, source)
-            source.outbound.forwards.append(forward)
-        elif forward.behind and not self.recovering:
-            forward.catch_up()
-        router = Router(name, forward, rule, start_seq, created_ts)
-        forward.routers.append(router)
-        self.by_name[name] = router
-        self.names.add(name)
+    def _add(
+        self, name: str, source: Topic, dest: Topic, rule: Rule, start_seq: int, created_ts: int, lsn: int = 0
+    ) -> Router:
+        if dest.inbound is None:
+            dest.inbound = self.forward(source, dest, start_seq)
+        router = Router(name, dest.inbound, rule, start_seq, created_ts)
+        router.lsn = lsn
+        dest.inbound.routers.append(router)
+        known = self.by_name.get(name)
+        if known is None:
+            self.names.add(name)
+        if known is None or known.lsn <= lsn:
+            self.by_name[name] = router
         self.links_version += 1
         self._see_cycles()
         return router
 
+    def forward(self, source: Topic, dest: Topic, cursor: int) -> Forward:
+        """A way between two topics, which the source knows of; the destination takes nothing from it yet."""
+        forward = Forward(self._engine, source, dest, cursor)
+        if source.outbound is None:
+            source.outbound = Fanout(self, source)
+        source.outbound.forwards.append(forward)
+        return forward
+
+    def close(self, forward: Forward) -> None:
+        """Forward nothing more on this way."""
+        self._blocked.pop(forward, None)
+        if forward.dest.inbound is forward:
+            forward.dest.inbound = None
+        fanout = forward.source.outbound
+        if fanout is not None and forward in fanout.forwards:
+            fanout.forwards.remove(forward)
+            if not fanout.forwards:
+                fanout.close()
+                forward.source.outbound = None
+
     def _remove(self, router: Router) -> None:
-        forward = router.forward
-        forward.routers.remove(router)
-        if not forward.routers:
-            self._blocked.pop(forward, None)
-            if forward.dest.inbound is forward:
-                forward.dest.inbound = None
-            fanout = forward.source.outbound
-            if fanout is not None and forward in fanout.forwards:
-                fanout.forwards.remove(forward)
-                if not fanout.forwards:
-                    fanout.close()
-                    forward.source.outbound = None
-        del self.by_name[router.name]
-        self.names.remove(router.name)
+        router.forward.routers.remove(router)
+        if not router.forward.routers:
+            self.close(router.forward)
+        if self.by_name.get(router.name) is router:
+            del self.by_name[router.name]
+            self.names.remove(router.name)
         self.links_version += 1
         self._see_cycles()
 
@@ -361,31 +371,45 @@ class Routers:
 
     # The log
 
-    def _log_put(self, router: Router, receipt: Receipt) -> None:
-        """Log a router as it is now. It is acked once its two topics are durable too, in whichever shards they are."""
-        forward = router.forward
-        rule = router.rule
+    def _log_put(
+        self,
+        name: str,
+        source: Topic,
+        dest: Topic,
+        rule: Rule,
+        start_seq: int,
+        created_ts: int,
+        old: Router | None = None,
+    ) -> Receipt:
+        """Log a router as it is to be; raises, and has changed nothing, where the WAL takes no more.
+
+        It is done once its two topics are durable too, in whichever shards they are.
+        """
+        inbound = dest.inbound
+        joined = inbound is not None and inbound.source is source
+        left = dest if old is None else old.forward.dest
+        ends = [end for end in (source, dest) if end.last_config is not None and not end.last_config.done]
         put = Put(
-            router.name,
-            forward.source.id,
-            forward.dest.id,
+            name,
+            source.id,
+            dest.id,
             rule.preserve_node,
             rule.preserve_tag,
             msgspec.json.encode(rule.filter),
             rule.allow_cycle,
             rule.guarantee,
-            router.start_seq,
-            router.created_ts,
-            forward.cursor,
-            forward.dest.next_seq,
+            start_seq,
+            created_ts,
+            inbound.cursor if inbound is not None and joined else start_seq,
+            dest.next_seq,
+            None if old is None else Was(old.forward.source.id, left.id, old.forward.cursor, left.next_seq),
+            [End(end.id, end.name, msgspec.json.encode(end.config), end.created_ts) for end in ends if old is not None],
         )
         logged = Receipt(None, None, None)
-        self._log(forward.dest, frames.ROUTER_PUT, router_event.encode(put), logged)
-        ends = (forward.source.last_config, forward.dest.last_config)
+        self._log(left, frames.ROUTER_PUT, router_event.encode(put), logged)
         change = Receipt(None, None, None)
-        change.follow_all([logged, *(end for end in ends if end is not None)])
-        receipt.follow(change)
-        forward.change = change
+        change.follow_all([logged, *(end.last_config for end in ends if end.last_config is not None)])
+        return change
 
     def _log_drop(self, router: Router, receipt: Receipt | None) -> None:
         forward = router.forward
@@ -496,29 +520,56 @@ class Routers:
                 forward.restore(forward_image)
         self._images = {}
 
-    def restore_put(self, dest: Topic, put: Put) -> None:
-        """ROUTER_PUT, at its place among the destination's frames."""
-        source = next((topic for topic in self._engine.topics.values() if topic.id == put.source_id), None)
-        router = self.by_name.get(put.name)
-        if router is not None and (source is not router.forward.source or dest is not router.forward.dest):
-            self._remove(router)
-            router = None
-        if source is None or (dest.inbound is not None and dest.inbound.source is not source):
-            return
-        if router is None:
-            fresh = dest.inbound is None
-            router = self._add(put.name, source, dest, _rule(put), put.start_seq, put.created_ts)
-            if fresh:
-                router.forward.cursor = put.position
-        else:
-            router.set(_rule(put))
-            self._see_cycles()
+    def restore_put(
+        self, dest: Topic, put: Put, lsn: int, waits: Callable[[Topic], bool], expected: Forward | None
+    ) -> None:
+        """ROUTER_PUT, at its place among the destination's frames.
 
-    def restore_drop(self, name: str) -> None:
+        `waits` says whose frames wait for their place. `expected` is the way that was kept open while this one waited;
+        a later frame may have brought the router elsewhere by now, and its name with it.
+        """
+        source = next((topic for topic in self._engine.topics.values() if topic.id == put.source_id), None)
+        if expected is not None:
+            source = expected.source
+        known = self.by_name.get(put.name)
+        if known is not None and known.lsn < lsn and (known.forward.source, known.forward.dest) != (source, dest):
+            # The frame that takes it away is lost, or waits for copies that the router has to make before it goes.
+            lingers = waits(known.forward.dest)
+            if not lingers:
+                self._remove(known)
+        if expected is not None and dest.inbound is None:
+            dest.inbound = expected
+        inbound = dest.inbound
+        if source is not None and (inbound is None or inbound.source is source):
+            router = next((each for each in inbound.routers if each.name == put.name), None) if inbound else None
+            if router is None:
+                fresh = inbound is None or not inbound.routers
+                router = self._add(put.name, source, dest, _rule(put), put.start_seq, put.created_ts, lsn)
+                if fresh:
+                    router.forward.cursor = put.position
+            else:
+                router.lsn = lsn
+                router.set(_rule(put))
+                self._see_cycles()
+        if expected is not None and not expected.routers:
+            self.close(expected)
+
+    def restore_drop(self, dest: Topic, dropped: Dropped) -> None:
         """ROUTER_DROP, at its place among the destination's frames."""
-        router = self.by_name.get(name)
-        if router is not None:
-            self._remove(router)
+        forward = dest.inbound
+        if forward is not None and dropped.source_id in (0, forward.source.id):
+            for router in [router for router in forward.routers if router.name == dropped.name]:
+                self._remove(router)
+
+    def drop_strays(self) -> None:
+        """At the end of a restart: routers without both ends are gone, and so are those that went without a frame."""
+        inbound = [topic.inbound for topic in self._engine.topics.values() if topic.inbound is not None]
+        for router in [*self.by_name.values(), *(router for forward in inbound for router in forward.routers)]:
+            forward = router.forward
+            if router in forward.routers and (
+                forward.source.deleted or forward.dest.deleted or self.by_name.get(router.name) is not router
+            ):
+                self._remove(router)
 
 
 def _rule(of: Put | RouterImage) -> Rule:
