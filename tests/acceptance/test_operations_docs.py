@@ -1,0 +1,60 @@
+"""docs/operations.md: what it names exists, and a backup made as it says is whole."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from topics import errors, serve, settings
+from topics.server import server as process
+from topics.testing import ServerProcess
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
+def test_variables_metrics_codes_and_exit_codes_are_real() -> None:
+    known = {settings.variable(setting) for setting in settings.table()} | {settings.KEYS_VARIABLE}
+    assert set(re.findall(r"\bTOPICS_[A-Z_]+", PAGE)) <= known
+    with ServerProcess() as server:
+        metrics = server.request("GET", "/v0/metrics").body.decode()
+    named = set(re.findall(r"\btopics_[a-z_]+", PAGE))
+    assert named
+    assert {name for name in named if f"# TYPE {name}" not in metrics} == set()
+    codes = {each.code for each in vars(errors).values() if isinstance(each, type) and hasattr(each, "code")}
+    assert set(re.findall(r"(?:503|429) `(\w+)`", PAGE)) <= codes
+    exits = {int(code) for code in re.findall(r"^\| (\d) \|", PAGE, re.MULTILINE)}
+    assert exits == {0, process.EXIT_CANNOT_LISTEN, serve.EXIT_BAD_SETTINGS, process.EXIT_CANNOT_STORE}
+
+
+def commands(heading: str, places: dict[str, str]) -> list[str]:
+    """The commands below a heading but for those that stop and start the service, with these paths."""
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    found = [line for line in re.findall(r"^\$ (.+)$", section, re.MULTILINE) if not line.startswith("systemctl")]
+    for shown, place in places.items():
+        found = [line.replace(shown, place) for line in found]
+    return [re.sub(r"^topics ", f"{sys.executable} -m topics ", line) for line in found]
+
+
+def test_backup_and_restore_as_they_stand_there(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with ServerProcess(data_dir=data) as server:
+        server.request("PUT", "/v0/topics/jobs", json={"type": "queue", "durable": True})
+        server.request("POST", "/v0/topics/jobs", json={"records": [{"data": n} for n in range(50)]})
+        server.request("POST", "/v0/topics/jobs/claim", json={"node": "w", "max": 3})
+    (tmp_path / "backup").mkdir()
+    places = {"/var/lib/topics": str(data), "/backup": str(tmp_path / "backup")}
+    run = {"shell": True, "check": True, "capture_output": True, "timeout": 60}
+    backup = commands("Backup", places)
+    assert [command.split()[0] for command in backup] == ["cp", sys.executable]
+    for command in backup:
+        subprocess.run(command, **run)
+    shutil.rmtree(data)
+    for command in commands("Restore", places):
+        subprocess.run(command, **run)
+    with ServerProcess(data_dir=data) as server:
+        state = server.request("GET", "/v0/topics/jobs").json
+        assert (state["count"], state["head_seq"], state["queue"]["in_flight"]) == (50, 50, 3)
+        assert server.request("POST", "/v0/topics/jobs", json={"records": [{"data": 1}]}).json["first_seq"] == 51
