@@ -112,7 +112,11 @@ class Log:
         self.head = block.first_seq + n - 1
         self.tail_records += n
         self.tail_bytes += size
-        self._add(n, size)
+        self.count += n
+        self.bytes += size
+        totals = self.totals
+        totals.count += n
+        totals.bytes += size
         if n > SMALL_BLOCK_RECORDS or size > MERGE_RUN_BYTES:
             self._run_blocks = self._run_bytes = 0
             return

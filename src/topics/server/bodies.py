@@ -93,7 +93,10 @@ class Body(Generic[T]):
             raise described(str(error)) from None
         except msgspec.DecodeError as error:
             raise malformed(body, str(error)) from None
-        self.check(body, decoded)
+        if self._may_repeat(body, decoded):
+            _refuse_repeats(body)
+        if self._numbers:
+            self.check_range(decoded)
         return decoded
 
     def check(self, body: bytes, decoded: T) -> None:
@@ -161,16 +164,19 @@ class WriteBody(Body[W]):
         if decoded.config is not None:
             config.check_range(decoded.config, "config.")
 
-    def envelope_bytes(self, decoded: W) -> int:
-        """The least that a write takes around its records."""
-        return _ENVELOPE_BYTES
+    def command_bytes(self, decoded: W) -> int:
+        """What a command takes around its records beyond the least that any write takes."""
+        return 0
 
     def _may_repeat(self, body: bytes, decoded: W) -> bool:
         records = decoded.records
         # Most bodies hold nothing but what was decoded, so that there is no room in them for a key that repeats.
         n = len(records)
         data_bytes = len(records[0].data) if n == 1 else sum([len(record.data) for record in records])
-        room = len(body) - data_bytes - self.envelope_bytes(decoded) - _RECORD_BYTES * n
+        room = len(body) - data_bytes - _ENVELOPE_BYTES - _RECORD_BYTES * n
+        if room < REPEAT_BYTES:
+            return False
+        room -= self.command_bytes(decoded)
         if room < REPEAT_BYTES:
             return False
         tags = nodes = metas = delays = times = 0

@@ -35,8 +35,10 @@ _encode: Final = msgspec.json.Encoder().encode
 _BOOL: Final = (b"false", b"true")
 _WRITTEN: Final = (
     b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
-    b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f,"throttle_wait_ms":%.3f}}'
+    b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,%b}}'
 )
+_WAITED: Final = b'"fsync_ms":%.3f,"throttle_wait_ms":%.3f'
+_NOT_WAITED: Final = _WAITED % (0, 0)
 _DIFF_TAIL: Final = (
     b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"tombstone":%b,"lag":%d,'
     b'"performance":{"server_total_ms":%.3f,"records_scanned":%d,"throttle_wait_ms":0.0}}'
@@ -123,6 +125,9 @@ class Handlers:
             seqs = b'"seqs":[%d],' % first_seq
         else:
             seqs = b'"seqs":%b,' % repr([*range(first_seq, first_seq + count)]).replace(" ", "").encode()
+        # A `disk` write may share a sync with what precedes it; only `fsync` asks for one (API §0.9).
+        sync_ns = ticket.sync_ns if ticket.topic.config.durable else 0
+        waited = sync_ns or exchange.throttled_ns
         body = _WRITTEN % (
             route.name_bytes,
             first_seq,
@@ -134,9 +139,7 @@ class Handlers:
             _BOOL[ticket.deduped],
             (perf_counter_ns() - exchange.started_ns) / 1e6,
             ticket.write_ns / 1e6,
-            # A `disk` write may share a sync with what precedes it; only `fsync` asks for one (API §0.9).
-            ticket.sync_ns / 1e6 if ticket.topic.config.durable else 0.0,
-            exchange.throttled_ns / 1e6,
+            _WAITED % (sync_ns / 1e6, exchange.throttled_ns / 1e6) if waited else _NOT_WAITED,
         )
         status = 201 if ticket.created else 200
         if exchange.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
