@@ -140,7 +140,7 @@ def _work(bench: Bench, name: str, durability: str, target: Target) -> Row:
     for _ in range(bench.rounds):
         with bench.server() as server:
             records.create(server, "q", type="queue", durability=durability)
-            records.fill(server, "q", int(110_000 * bench.seconds))
+            records.fill(server, "q", int(200_000 * bench.seconds))
             before = _count(server)
             used = cpu_s(server.pid)
             figures = _crew(server, bench.seconds)

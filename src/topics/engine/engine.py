@@ -85,6 +85,8 @@ class Engine:
 
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
+        if self.queues.acks.busy:
+            self.queues.acks.settle_all()
         self.store.write()
         self.routers.step()
         self.queues.step()
@@ -125,7 +127,7 @@ class Engine:
         if topic is None:
             check_topic_name(name)
             raise TopicNotFound(f'topic "{name}" does not exist', topic=name)
-        return topic
+        return self.queues.settled(topic)
 
     def put_topic(
         self, name: str, patch: ConfigPatch, on_done: OnReceipt | None = None, context: Any = None
@@ -139,7 +141,7 @@ class Engine:
             topic = self._create(name, config, receipt)
             receipt.result = PutTopic(topic=name, created=True, config=config)
             return self._settled(receipt)
-        config = configs.apply(patch, topic.config, name)
+        config = configs.apply(patch, self.queues.settled(topic).config, name)
         receipt = Receipt(PutTopic(topic=name, created=False, config=config), on_done, context)
         if config == topic.config:
             receipt.follow(topic.last_config)
@@ -256,6 +258,7 @@ class Engine:
         touch: bool = False,
     ) -> tuple[list[TopicSummary], str | None]:
         """A page of topics behind the name `after`, and the name to go on from if there are more (API §1.3)."""
+        self.queues.acks.settle_all()
         now = self.clock.now_ms()
         page: list[TopicSummary] = []
         for name in self.names.after(after, prefix, allowed):
@@ -290,7 +293,7 @@ class Engine:
             receipt = Receipt(DeletedTopic(topic=name, deleted=False, routers_removed=[]), on_done, context)
             receipt.follow(self._dropping.get(name))
             return self._settled(receipt)
-        self.catch_up(topic)
+        self.catch_up(self.queues.settled(topic))
         topic.expire(self.clock.now_ms())
         if if_empty and (topic.log.count or topic.pending):
             raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
@@ -332,8 +335,9 @@ class Engine:
             if write.expected_head_seq is not None:
                 room.check_head(name, topic.next_seq - 1, write)
             if topic.config.discard == "reject":
-                room.check_topic(topic, n, batch.size_bytes, now)
+                room.check_topic(self.queues.settled(topic), n, batch.size_bytes, now)
             if self.limits.max_total_bytes:
+                self.queues.acks.settle_all()
                 room.check_quota(self, topic, n, batch.size_bytes, now)
         ticket = self._append(topic, batch, now, write, created, on_done, context)
         if on_done is None:

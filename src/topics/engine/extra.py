@@ -28,7 +28,7 @@ class DeleteExtra(msgspec.Struct, array_like=True, frozen=True):
 
     `next_seq` and `position` in `source_id` place it in a topic that takes them (0: it takes none). `lagging` are
     (destination id, cursor) of routers out of the topic that had not forwarded everything: what is deleted behind their
-    cursor was never copied. `acked` is the leases log's event where the delete is an ack.
+    cursor was never copied. `acked` are the leases log's events where the delete is acks.
     """
 
     next_seq: int = 0

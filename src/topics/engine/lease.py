@@ -4,7 +4,7 @@ Rule 1. A job that was never delivered has no Lease: it is fresh, and the queue'
 Rule 2. A Lease is in exactly one state. `LEASED`: a worker holds it and its deadline has not passed. `LAPSED`: the
         deadline has passed and nobody else has claimed it: it is ready, and still belongs to its holder, whose ack,
         nack and extend count (API §10.4, §10.6: skipped when expired *and* reclaimed). `FREE`: given back, ready.
-        `DELAYED`: hidden until `due_ms`. `GONE`: the job is no longer in the jobs log.
+        `DELAYED`: hidden until `due_ms`. `GONE`: the job is done, or no longer in the jobs log.
 Rule 3. `TRANSITIONS` lists every step there is. A step that is not listed does not happen: the seq is skipped.
 Rule 4. Nothing here watches a clock. `LAPSE` and `FALL_DUE` are steps that a pass over the queue takes when it finds
         that a time has passed; there is no timer per job.

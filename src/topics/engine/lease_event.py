@@ -1,9 +1,9 @@
 """The leases log: the events that a queue's leases are the projection of (DESIGN §10.1).
 
 A LEASE frame in the queue's shard of the WAL carries the msgpack of one event, which speaks of all jobs of one call.
-An ack needs no event of its own: the DELETE frame that removes the jobs carries the `Acked` in its extra, so that the
-ack and the delete cannot come apart. A DEAD_LETTER frame says delete and copy at once, and is all or nothing for the
-same reason. Events name absolute values (deadline, deliveries, totals), never steps, so that replaying one twice
+Acks need no frame of their own: the DELETE frame that removes the jobs carries a list of `Acked` in its extra, so that
+the acks and the delete cannot come apart. A DEAD_LETTER frame says delete and copy at once, and is all or nothing for
+the same reason. Events name absolute values (deadline, deliveries, totals), never steps, so that replaying one twice
 changes nothing.
 """
 
@@ -48,9 +48,10 @@ class Extended(msgspec.Struct, array_like=True, frozen=True, tag=3):
 
 
 class Acked(msgspec.Struct, array_like=True, frozen=True, tag=4):
-    """The jobs that the DELETE frame around it names are done."""
+    """Jobs among those that the DELETE frame around it names were completed by `node`."""
 
     node: str
+    seqs: Seqs
     ts: int
 
 

@@ -8,9 +8,9 @@ The times at which leases run out and delays end are in two heaps, with one entr
 not removed when it loses its meaning (an ack, an extend): it is recognised as stale when it comes up, and the heap is
 built anew once most of it is stale.
 
-`ready` = live records - `in_flight` - `delayed` at every moment that `advance` was called for, because a record that
-leaves the log in any way takes its Lease with it: an ack or a delete by tag names the seqs (`forget`), and what a cap,
-a TTL or a `before_seq` took lies below `log.start` (`trim`).
+`ready` = live records - `in_flight` - `delayed` - `leaving` at every moment that `advance` was called for, because a
+record that leaves the log in any way takes its Lease with it: an ack or a delete by tag names the seqs (`forget`), and
+what a cap, a TTL or a `before_seq` took lies below `log.start` (`trim`).
 """
 
 from __future__ import annotations
@@ -135,6 +135,7 @@ class Queue:
         "fresh",
         "in_flight",
         "leases",
+        "leaving",
         "log",
     )
 
@@ -145,6 +146,8 @@ class Queue:
         self.free: deque[int] = deque()
         self.in_flight = 0
         self.delayed = 0
+        # Acked, and still in the log (acks.py).
+        self.leaving = 0
         self.dead_lettered = 0
         self._deadlines = Timetable(LEASED)
         self._delays = Timetable(DELAYED)
@@ -154,7 +157,7 @@ class Queue:
     @property
     def ready(self) -> int:
         """How many jobs the next claim may take."""
-        return self.log.count - self.in_flight - self.delayed
+        return self.log.count - self.in_flight - self.delayed - self.leaving
 
     def advance(self, now_ms: int) -> None:
         """Take the steps that time has made due, and forget jobs that are below the floor."""
@@ -286,6 +289,26 @@ class Queue:
                 skipped.append(seqs[i])
         return held, skipped
 
+    def complete(self, leases: list[Lease]) -> None:
+        """Ack: the jobs are done. Their leases stay until the records have left the log."""
+        # ACK leads to the same state from every one in which a job is held, so that this needs no look at the table.
+        for lease in leases:
+            if lease.state is LEASED:
+                self.in_flight -= 1
+                if lease.worker is not None:
+                    lease.worker.lost(lease)
+            lease.state = GONE
+        self.leaving += len(leases)
+
+    def hold_on(self, leases: list[Lease]) -> None:
+        """The ack of these jobs has failed: they are held until their deadlines, as before."""
+        for lease in leases:
+            if self.leases.get(lease.seq) is lease:
+                lease.state = LEASED
+                self.leaving -= 1
+                self.in_flight += 1
+                self._deadlines.add(lease.due_ms, [lease], self.leases)
+
     def give_back(self, leases: list[Lease], due_ms: int, now_ms: int) -> None:
         """Nack: the jobs are ready again at `due_ms`."""
         later = due_ms > now_ms
@@ -324,6 +347,8 @@ class Queue:
                     lease.worker.lost(lease)
             elif lease.state is DELAYED:
                 self.delayed -= 1
+            elif lease.state is GONE:
+                self.leaving -= 1
             lease.state = GONE
 
     def trim(self) -> None:
@@ -422,12 +447,15 @@ class Queue:
         self._floor = log.start
 
     def capture(self) -> bytes:
-        """The queue as a checkpoint keeps it."""
+        """The queue as a checkpoint keeps it. The frame of an ack that has none yet comes behind it."""
         return _encode(
             QueueImage(
                 self.fresh,
                 self.dead_lettered,
-                [(s.seq, s.state, s.node, s.id, s.due_ms, s.deliveries) for s in self.leases.values()],
+                [
+                    (s.seq, LEASED if s.state is GONE else s.state, s.node, s.id, s.due_ms, s.deliveries)
+                    for s in self.leases.values()
+                ],
                 list(self.free),
             )
         )

@@ -16,11 +16,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.engine import lease_event
+from topics.engine.acks import Acks
 from topics.engine.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
 from topics.engine.config import clamp_lease_ms
 from topics.engine.dead_letter import DeadLetters
 from topics.engine.lease import LAPSED, Lease, lease_number
-from topics.engine.lease_event import Acked, Claimed, Event, Extended, Released
+from topics.engine.lease_event import Claimed, Event, Extended, Released
 from topics.engine.line import Line
 from topics.engine.queue import Queue
 from topics.engine.queue_requests import (
@@ -35,7 +36,6 @@ from topics.engine.queue_requests import (
     NackJobs,
     QueueState,
 )
-from topics.engine.removal import remove
 from topics.engine.ticket import Receipt
 from topics.engine.worker import Worker
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
@@ -63,6 +63,7 @@ class Queues:
         self._due: list[tuple[int, int, Topic]] = []
         self._serial = 0
         self.dead_letters = DeadLetters(engine)
+        self.acks = Acks(engine)
         # Ids rise over restarts too, because time does: a token from before never fits a lease of today.
         self._last_id = engine.clock.now_ms() << LEASE_ID_SHIFT
         engine.restorers[frames.LEASE] = self._restore_event
@@ -79,6 +80,12 @@ class Queues:
         """Raise where `node` could not work on this queue."""
         self.topic(name)
         self._check_node(node)
+
+    def settled(self, topic: Topic) -> Topic:
+        """The topic, without the jobs that were acked and wait for the end of the turn."""
+        if topic.queue is not None and topic.queue.leaving:
+            self.acks.settle(topic)
+        return topic
 
     def state(self, queue: Queue) -> QueueState:
         """The counters of a queue right now."""
@@ -362,13 +369,12 @@ class Queues:
         now = self._engine.clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
         receipt = Receipt(None, on_done, context)
-        seqs = sorted([lease.seq for lease in held] if skipped else request.seqs)
-        acked = lease_event.encode(Acked(request.node, now))
-        _, logged = remove(self._engine, topic, 0, seqs, receipt, now, acked)
+        if held:
+            self.acks.add(topic, request.node, held, receipt)
         queue.advance(now)
         receipt.result = AckedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
         self.stir(topic)
-        return self._engine.answered(receipt, logged)
+        return self._engine.answered(receipt, bool(held))
 
     def nack(self, name: str, request: NackJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Give jobs back, to be claimed at once or after a delay (API §10.5); the result is a NackedJobs."""

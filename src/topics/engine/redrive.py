@@ -74,7 +74,7 @@ def redrive(
 
 
 def _find(engine: Engine, letters: Topic, queue: str, request: RedriveJobs, limit: int) -> list[tuple[Block, int]]:
-    engine.catch_up(letters)
+    engine.catch_up(engine.queues.settled(letters))
     letters.expire(engine.clock.now_ms())
     match = None if request.match is None else parse_match(request.match)
     wanted = None if request.seqs is None else set(request.seqs)

@@ -107,6 +107,8 @@ class Driver:
         self._window_s = window_s
 
     def _turn(self) -> None:
+        # What acks submit here is written by the turn itself: nothing is to be asked for again.
+        self._engine.queues.acks.settle_all()
         self._scheduled = False
         self._engine.turn()
         if self._upkeep is not None and self._upkeep.step():
