@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 Json = dict[str, Any]
 
-DEADLINE_S = 15.0
-"""How long a poll may take before the test gives up."""
+DEADLINE_S = 40.0
+"""How long a poll may take before the test gives up: only failures take so long, so it costs nothing to be patient."""
 
 
 class Reply:

@@ -24,7 +24,7 @@ def test_curl_follows(server: ServerProcess, topic_name: str, version: str) -> N
     with closing(Api(server.host, server.port)) as api:
         api.fill(topic_name, 2)
         url = watch(api, topic_name)["stream_url"]
-        command = ["curl", "-sSN", version, "--max-time", "20", server.url + url]
+        command = ["curl", "-sSN", version, "--max-time", "60", server.url + url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as curl:
             assert curl.stdout is not None
             lines = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, Reply, until
+from tests.api import DEADLINE_S, Api, Reply, until
 from tests.integration.conftest import StartApi
 
 
@@ -149,7 +149,7 @@ def test_inflight_slot_is_freed_when_the_client_goes_away(start_api: StartApi) -
         b"POST /v0/topics/t/diff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer one\r\n"
         b"Content-Type: application/json\r\nContent-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
     )
-    with socket.create_connection((api.host, api.port), timeout=10) as connection:
+    with socket.create_connection((api.host, api.port), timeout=DEADLINE_S) as connection:
         connection.sendall(request)
         capped(until(lambda: (r := api.topics()).status == 429 and r, "the slot is taken"), "max_inflight_per_key", 1)
     until(lambda: api.topics().status == 200, "the slot is free again")

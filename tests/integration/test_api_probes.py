@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.api import Api, Reply, until
+from tests.api import DEADLINE_S, Api, Reply, until
 from tests.integration.conftest import StartApi
 from topics import __version__
 from topics.testing import ServerProcess
@@ -51,8 +51,8 @@ def test_draining_server_is_shutting_down() -> None:
     """
     with (
         ServerProcess() as running,
-        socket.create_connection((running.host, running.port), timeout=10) as probe,
-        socket.create_connection((running.host, running.port), timeout=10) as sending,
+        socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as probe,
+        socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as sending,
     ):
         probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 200 OK" in probe.recv(4096)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, until
+from tests.api import DEADLINE_S, Api, until
 from tests.integration.conftest import StartApi
 
 MIB = 1024 * 1024
@@ -376,7 +376,7 @@ def test_body_over_64_mib_is_refused_from_its_length_alone(api: Api, topic_name:
         f"POST /v0/topics/{topic_name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         f"Content-Length: {64 * MIB + 1}\r\n\r\n"
     )
-    with socket.create_connection((api.host, api.port), timeout=10) as connection:
+    with socket.create_connection((api.host, api.port), timeout=DEADLINE_S) as connection:
         connection.sendall(head.encode())
         response = http.client.HTTPResponse(connection)
         response.begin()
@@ -418,7 +418,7 @@ def test_limits_follow_their_variables(start_api: StartApi, topic_name: str) -> 
 def test_chunked_body_is_held_to_the_limit_while_it_streams(start_api: StartApi, topic_name: str) -> None:
     """API §0.6: 413 also where no Content-Length tells the size beforehand."""
     api = start_api(max_body_bytes=1000)
-    connection = http.client.HTTPConnection(api.host, api.port, timeout=10)
+    connection = http.client.HTTPConnection(api.host, api.port, timeout=DEADLINE_S)
     try:
         connection.putrequest("POST", f"/v0/topics/{topic_name}")
         connection.putheader("Content-Type", "application/json")
@@ -436,7 +436,7 @@ def test_chunked_body_is_held_to_the_limit_while_it_streams(start_api: StartApi,
 
 def test_chunked_body_is_accepted(api: Api, topic_name: str) -> None:
     """API §2: the framing of the body is no part of the request; a chunked write is a write."""
-    connection = http.client.HTTPConnection(api.host, api.port, timeout=10)
+    connection = http.client.HTTPConnection(api.host, api.port, timeout=DEADLINE_S)
     try:
         chunks = iter([b'{"records":[{"da', b'ta":1.', b"10}]}"])
         headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}

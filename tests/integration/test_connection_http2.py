@@ -16,20 +16,20 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 def curl(server: ServerProcess, path: str, body: object = None, *arguments: str) -> tuple[int, dict[str, Any]]:
     """The status and the JSON of one request over HTTP/2."""
-    command = ["curl", "-sS", "--max-time", "20", "--http2-prior-knowledge", "-w", "\n%{http_version} %{http_code}"]
+    command = ["curl", "-sS", "--max-time", "60", "--http2-prior-knowledge", "-w", "\n%{http_version} %{http_code}"]
     if body is not None:
         command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
     url = f"http://{server.host}:{server.port}{path}"
-    output = subprocess.run([*command, *arguments, url], capture_output=True, check=True, timeout=30).stdout
+    output = subprocess.run([*command, *arguments, url], capture_output=True, check=True, timeout=90).stdout
     text, _, last = output.decode().rpartition("\n")
     version, status = last.split()
     assert version == "2"
     return int(status), json.loads(text)
 
 
-def test_write_read_and_long_poll_over_http2(server: ServerProcess) -> None:
+def test_write_read_and_long_poll_over_http2(server: ServerProcess, topic_name: str) -> None:
     """API §2, §3 hold on HTTP/2 as they do on HTTP/1.1."""
-    topic = "/v0/topics/http2-write-read"
+    topic = f"/v0/topics/{topic_name}"
     status, written = curl(server, topic, {"records": [{"data": 1}, {"data": 2}]})
     assert (status, written["seqs"]) == (201, [1, 2])
     status, read = curl(server, f"{topic}/diff", {"from_seq": 0})

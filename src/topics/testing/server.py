@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-START_DEADLINE_S = 30.0
-STOP_DEADLINE_S = 20.0
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 60.0
 REQUEST_TIMEOUT_S = 30.0
 _POLL_S = 0.01
 _NO_BODY = object()
