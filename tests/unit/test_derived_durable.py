@@ -74,6 +74,25 @@ def test_source_that_becomes_durable_leaves_no_seq_to_be_used_again() -> None:
     assert machine.read("b", 3) == ([4], [])
 
 
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_destination_that_becomes_durable_goes_on_where_its_router_was(shards: int, durability: str) -> None:
+    """DESIGN §4: seqs "are never reused": what it had copied by then is not copied again under other seqs."""
+    machine = Machine(shards=shards)
+    topic(machine, "a", durability="fsync")
+    topic(machine, "b", durability="ephemeral")
+    machine.engine.routers.put("a->b", PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 3))
+    assert machine.read("b")[0] == [1, 2, 3]
+    topic(machine, "b", durability=durability)
+    machine.engine.write("a", numbers(4, 5))
+    shown = [(record["$seq"], record["data"]) for record in machine.engine.diff("b", Diff(from_seq=3)).records]
+    assert shown == [(4, 4), (5, 5)]
+    machine.crash("kill")
+    assert machine.read("b")[1] == [(1, 3, "restart")]
+    assert [(r["$seq"], r["data"]) for r in machine.engine.diff("b", Diff(from_seq=3)).records] == shown
+
+
 def test_ephemeral_destination_comes_back_empty() -> None:
     """DESIGN §2.2: "A router / dead-letter copy whose destination is an ephemeral topic is resident-only too"."""
     machine = Machine()

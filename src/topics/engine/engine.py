@@ -37,6 +37,7 @@ from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, Top
 from topics.engine.tags import parse_match
 from topics.engine.ticket import OnDone, Receipt, Ticket
 from topics.engine.topic import Topic
+from topics.engine.unkept import GONE
 from topics.errors import (
     InvalidRequest,
     TopicNotEmpty,
@@ -148,7 +149,7 @@ class Engine:
             return self._settled(receipt)
         if topic.inbound is not None:
             topic.inbound.catch_up()
-            topic.inbound.mark()
+            topic.inbound.mark(leaves=config.durability)
         if topic.outbound is not None and config.durability != topic.config.durability:
             # What a class does not keep, the next one cannot say that it is missing: the copies do.
             for forward in topic.outbound.forwards:
@@ -157,6 +158,8 @@ class Engine:
             msgspec.json.encode(config), self.clock.now_ms(), topic.next_seq - 1, bound_head=topic.log.head
         )
         topic.config_lsn = self._submit_control(topic, frames.CONFIG, payload, receipt)
+        if config.durability == "ephemeral" != topic.config.durability:
+            topic.unkept.doubt(topic.next_seq - 1)
         topic.reconfigure(config, payload.ts)
         return self._settled(receipt)
 
@@ -415,7 +418,9 @@ class Engine:
             ceilings.reserve(self, topic)
             if self.on_pending is not None:
                 self.on_pending()
-        elif created is not None:
+            return ticket
+        topic.unkept.add(first_seq, first_seq + n - 1, GONE)
+        if created is not None:
             # The records go nowhere, but the config must survive whoever is told of it.
             ticket.gated = True
             topic.last_ticket = ticket

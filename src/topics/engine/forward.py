@@ -20,6 +20,8 @@ Rules:
    `fsync`, a copy is shown once what it follows from is synced. Where the source itself does not survive (`ephemeral`,
    and `memory` when the power goes), or the destination has direct writes that may not, the seqs of copies lie below
    the destination's ceiling. And no copy is shown before the router that made it is durable (`change`).
+8. Behind copies of records that may not be kept (`Topic.unkept`), those of others are shown once the log says where
+   they begin: how many seqs the former took is known only there.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from topics.engine.derive import derive
 from topics.engine.router import EXACTLY_ONCE, Router
 from topics.engine.router_event import ForwardImage, Moved
 from topics.engine.ticket import Receipt, Ticket
+from topics.engine.unkept import GONE, KEPT
 from topics.errors import TopicsError
 from topics.storage import frame as frames
 from topics.storage.sealed import Corrupt
@@ -54,6 +57,7 @@ CATCH_UP_SLICES: Final = 64
 LATE_MS: Final = 1000
 BACKOFF_MS_MIN: Final = 10
 BACKOFF_MS_MAX: Final = 1000
+NOTES_MAX: Final = 64
 _decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 _FORGETFUL: Final = frozenset(("ephemeral", "memory"))
 _KEEPING: Final = frozenset(("disk", "fsync"))
@@ -78,6 +82,7 @@ class Forward:
         "routers",
         "source",
         "ts_min",
+        "unsure",
         "visiting",
     )
 
@@ -100,6 +105,8 @@ class Forward:
         # Stamps of `exactly_once` that direct writes brought into the destination, with their seqs.
         self.keys: dict[str, int] = {}
         self.visiting = False
+        # Whether the last copies were of records that may not be kept, and the log does not say how many they were.
+        self.unsure = False
         # The last change of the routers, which may be on its way to the disk.
         self.change: Receipt | None = None
         # Of copies that wait for a write before them: the cursor before them, and how many each router made.
@@ -143,23 +150,24 @@ class Forward:
                 lost = self._lost()
                 if lost is not None:
                     return self._lose(*lost, now)
-                runs = self._slice(SLICE_RECORDS, self.source.log.head)
+                fate, end = self.source.unkept.run(self.cursor + 1)
+                runs = self._slice(SLICE_RECORDS, min(end, self.source.log.head))
                 break
             except Corrupt as corrupt:
                 self.source.lose(corrupt)
         if not runs:
-            self.cursor = max(self.cursor, self._end())
+            self.cursor = max(self.cursor, min(end, self._end()))
             return self.cursor > before
-        return self._forward(runs, now)
+        return self._forward(runs, fate, now)
 
-    def _forward(self, runs: list[Run], now: int) -> bool:
+    def _forward(self, runs: list[Run], fate: int, now: int) -> bool:
         dest = self.dest
         runs = self._fitting(runs)
         if not runs:
             self._block(now)
             return False
         try:
-            behind = self._behind(runs)
+            behind = self._behind(runs, fate)
         except TopicsError:
             self._block(now)
             return False
@@ -170,9 +178,15 @@ class Forward:
             self.ts_min = now
             if dest.config.durability != "ephemeral":
                 behind.append(dated)
+        if self.unsure and fate != GONE and dest.config.durability in _KEEPING:
+            marked = Receipt(None, None, None)
+            self._log(0, self.cursor, marked)
+            behind.append(marked)
+        self.unsure = fate != KEPT
         before = self.cursor
         made = self.make(runs, dest.next_seq, dest.last_ts)
         if made.block is not None:
+            self._note_unkept(made.block, GONE if dest.config.durability == "ephemeral" else fate)
             self._unseen.append((before, made.counts))
             derive(dest, made.block, self._seen, behind)
         return True
@@ -182,13 +196,14 @@ class Forward:
         if ticket.error is None:
             return
         self.cursor = min(self.cursor, before)
+        self.unsure = True
         for router, count in zip(self.routers, counts, strict=False):
             router.forwarded_total -= count
         if self.dest.next_seq == ticket.last_seq + 1:
             self.dest.next_seq = ticket.first_seq
         self._block(self._engine.clock.now_ms())
 
-    def _behind(self, runs: list[Run]) -> list[Receipt]:
+    def _behind(self, runs: list[Run], fate: int) -> list[Receipt]:
         """What has to be on disk before copies of these runs are shown (rule 7); raises where that cannot be had."""
         engine, dest, source_class = self._engine, self.dest, self.source.config.durability
         dest_class = dest.config.durability
@@ -204,7 +219,7 @@ class Forward:
             engine.wake()
         # Behind a direct write that the power may take, a copy could come back under another seq.
         mixed = dest_class == "disk" and (source_class in _FORGETFUL or dest.ceiling_asked > 0)
-        if mixed or self.forgets:
+        if mixed or self.forgets or fate != KEPT:
             copies = sum(b - a for _, a, b in runs) * len(self.routers)
             behind += ceilings.over(engine, dest, dest.next_seq + copies - 1)
         for receipt in behind:
@@ -387,11 +402,22 @@ class Forward:
 
     def _note_hops(self, hops: list[HopRun]) -> None:
         self.hops += hops
+        if len(self.hops) > NOTES_MAX:
+            low = self._copied_on()
+            self.hops = [run for run in self.hops if run[1] > low]
+
+    def _note_unkept(self, block: Block, fate: int) -> None:
+        unkept = self.dest.unkept
+        if fate != KEPT:
+            unkept.add(block.first_seq, block.last_seq, fate)
+            if len(unkept) > NOTES_MAX:
+                unkept.forget(self._copied_on())
+
+    def _copied_on(self) -> int:
+        """The seq of the destination up to which everybody has looked who copies from there."""
         outbound = self.dest.outbound
         cursors = [forward.cursor for forward in outbound.forwards] if outbound is not None else []
-        low = min(cursors, default=self.dest.log.head)
-        if len(self.hops) > 64:
-            self.hops = [run for run in self.hops if run[1] > low]
+        return min(cursors, default=self.dest.log.head)
 
     def note_keys(self, block: Block) -> None:
         """A direct write to the destination: remember the stamps in it, whoever wrote them."""
@@ -411,13 +437,18 @@ class Forward:
 
     # The log
 
-    def mark(self) -> None:
-        """Say in the WAL where the copies stand, for a frame behind it that cannot say it itself."""
-        self._log(0, self.cursor)
+    def mark(self, leaves: str = "ephemeral") -> None:
+        """Say in the WAL where the copies stand, for a frame behind it that cannot say it itself.
 
-    def _log(self, lost: int, cursor: int, receipt: Receipt | None = None, ts_min: int = 0) -> None:
+        An `ephemeral` destination has nothing to say, unless it becomes something else: what it `leaves` for.
+        """
+        self._log(0, self.cursor, into=leaves)
+
+    def _log(
+        self, lost: int, cursor: int, receipt: Receipt | None = None, ts_min: int = 0, into: str = "ephemeral"
+    ) -> None:
         engine, dest = self._engine, self.dest
-        if dest.config.durability == "ephemeral":
+        if dest.config.durability == into == "ephemeral":
             return
         moved = Moved(self.cursor, dest.next_seq, cursor, lost, ts_min, self.source.id)
         frame = frames.encode(frames.CURSOR, engine.store.next_lsn(), dest.id, router_event.encode(moved))

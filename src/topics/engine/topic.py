@@ -20,6 +20,7 @@ from topics.engine.queue import Queue
 from topics.engine.shelf import Shelf
 from topics.engine.tags import TagIndex, TagMatch
 from topics.engine.ticket import Receipt, Ticket
+from topics.engine.unkept import Unkept
 from topics.engine.unsettled import Unsettled
 from topics.errors import TopicsError
 from topics.storage.block import HAS_TAG, Block
@@ -76,6 +77,7 @@ class Topic:
         "segments",
         "shelf",
         "tags",
+        "unkept",
         "unsettled",
     )
 
@@ -114,6 +116,7 @@ class Topic:
         self.outbound: Fanout | None = None
         self.letters = False
         self.unsettled = Unsettled()
+        self.unkept = Unkept()
 
     def publish(self, ticket: Ticket) -> None:
         """Make a committed write visible, then hold the caps."""
