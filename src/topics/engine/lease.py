@@ -80,11 +80,6 @@ class Lease(Struct, eq=False):
     """The /work stream that the job was pushed to, if any."""
 
 
-def lease_text(id: int) -> str:
-    """A lease's id as clients see it."""
-    return f"lease_{id:x}"
-
-
 def lease_number(text: str) -> int:
     """The number behind a lease's id, or -1 where it is none of ours: it then matches no lease."""
     digits = text[6:]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from topics.engine.config import NO_PATCH, ConfigPatch
+from topics.engine.config import ConfigPatch
 
 U64 = Annotated[int, Meta(ge=0)]
 U53 = Annotated[int, Meta(ge=0, le=2**53)]
@@ -70,7 +70,3 @@ class Delete(Struct):
 
     before_seq: U64 | None = None
     match: Any = None
-
-
-Config = ConfigPatch
-EMPTY_CONFIG: Final = NO_PATCH

@@ -16,7 +16,6 @@ import msgspec
 from topics.engine import requests
 from topics.engine.difference import Difference
 from topics.engine.ticket import Receipt, Ticket
-from topics.errors import TopicsError
 from topics.server import bodies
 from topics.server.longpoll import LongPoll
 from topics.server.query import page_cursor
@@ -213,8 +212,3 @@ def answer_receipt(receipt: Receipt, status: int = 200) -> None:
         "fsync_ms": round(receipt.sync_ns / 1e6, 3),
     }
     answer(exchange, status, receipt.result, timing)
-
-
-def answer_error(exchange: Exchange, error: TopicsError) -> None:
-    """Answer with an error, from a callback that nobody catches for."""
-    exchange.fail(error)

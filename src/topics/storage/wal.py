@@ -134,7 +134,6 @@ class Shard:
         self._preparing = False
         self._closed = False
         self._prepare_after_ns = 0
-        self._prepared_bytes = file_bytes
         self._retired: list[WrittenFile] = []
         # The retired files that a running sync has taken over.
         self._under_sync: list[WrittenFile] = []
