@@ -284,3 +284,24 @@ def test_root_is_a_page_for_people(api: Api) -> None:
     assert f"{api.host}:{api.port}" in reply.text
     assert "curl" in reply.text
     assert 'src="http' not in reply.text
+
+
+def test_page_shows_what_topics_and_queues_hold(api: Api, topic_name: str) -> None:
+    """Issue 2: for people; the topic that was written to last comes first."""
+    api.put(topic_name, type="queue")
+    api.fill(topic_name, 3)
+    api.call("POST", f"/v0/topics/{topic_name}/claim", {"node": "w"}).ok()
+    row = api.get("/").text.partition("<tr><td>")[2].partition("</tr>")[0]
+    assert row.startswith(f"{topic_name}</td><td>3</td>")
+    assert row.endswith("<td>3</td><td>2</td><td>1</td>")
+
+
+def test_page_shows_no_topic_where_keys_are_needed(start_api: StartApi) -> None:
+    """API §0.2: without a key nobody learns a name."""
+    api = start_api(key="s3cret", api_keys="s3cret")
+    api.fill("secret-plans", 1)
+    for client in (api, api.with_key(None)):
+        page = client.get("/").text
+        assert "hidden: needs a key" in page
+        assert "secret-plans" not in page
+        assert "<table" not in page

@@ -1,11 +1,14 @@
-"""The page at `/`: what runs here and the first commands, for who opens the address in a browser.
+"""The page at `/`: what runs here, what it holds and the first commands, for who opens the address in a browser.
 
 One self-contained document: no script, no font, no image from anywhere, and a content security policy that says so.
+Where keys are needed it shows nothing that needs one.
 """
 
 from __future__ import annotations
 
+from heapq import nlargest
 from html import escape
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from topics import __version__
@@ -36,6 +39,13 @@ dd {{ margin: 0; font-variant-numeric: tabular-nums; }}
 pre {{ background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; }}
 pre {{ overflow-x: auto; }}
 code {{ font: 13px/1.5 ui-monospace, monospace; }}
+div {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
+th, td {{ text-align: right; white-space: nowrap; padding: .25rem 0 .25rem 1.25rem; }}
+th, td {{ border-bottom: 1px solid var(--line); }}
+th {{ font-weight: normal; opacity: .65; }}
+th:first-child, td:first-child {{ text-align: left; padding-left: 0; min-width: 9rem; }}
+td:first-child {{ white-space: normal; overflow-wrap: anywhere; }}
 </style>
 </head>
 <body>
@@ -49,7 +59,7 @@ code {{ font: 13px/1.5 ui-monospace, monospace; }}
 <dt>Up</dt><dd>{uptime}</dd>
 <dt>Keys</dt><dd>{keys}</dd>
 </dl>
-<h2>Write a record</h2>
+{table}<h2>Write a record</h2>
 <pre><code>curl -X POST {url}/v0/topics/hello \\
   -H 'content-type: application/json'{auth} \\
   -d '{{"records":[{{"data":{{"greeting":"hello"}}}}]}}'</code></pre>
@@ -64,11 +74,24 @@ code {{ font: 13px/1.5 ui-monospace, monospace; }}
 curl -N {url}&lt;the stream_url it answers with&gt;{auth}</code></pre>
 <h2>See where the topic stands</h2>
 <pre><code>curl {url}/v0/topics/hello{auth}</code></pre>
+<h2>The same from a shell of this machine</h2>
+<pre><code>{token}echo '{{"greeting":"hello"}}' | topics publish hello --url {url}
+topics tail hello --url {url}</code></pre>
 <p>Probes: <a href="/v0/health">/v0/health</a>, <a href="/v0/ready">/v0/ready</a>,
 <a href="/v0/metrics">/v0/metrics</a>.</p>
 </body>
 </html>
 """
+
+
+_TABLE: Final = """<h2>{title}</h2>
+<div><table>
+<tr><th>topic</th><th>records</th><th>bytes</th><th>head</th><th>ready</th><th>in flight</th></tr>
+{rows}</table></div>
+"""
+TOPICS_SHOWN_MAX: Final = 50
+TOPICS_SEEN_MAX: Final = 10_000
+"""Among so many topics those are looked for that were written to last; a page must not cost a busy server more."""
 
 
 def render(app: App, host: str) -> bytes:
@@ -80,13 +103,34 @@ def render(app: App, host: str) -> bytes:
         host=escape(address),
         url=escape(f"http://{address}"),
         auth=" \\\n  -H 'authorization: Bearer &lt;key&gt;'" if guarded else "",
+        token="export TOPICS_TOKEN=&lt;key&gt;\n" if guarded else "",
         state=escape(app.phase),
         version=escape(__version__),
         topics="hidden: needs a key" if guarded else f"{len(engine.topics):,}",
         records="hidden: needs a key" if guarded else f"{engine.totals.count:,}",
         uptime=_duration(app.probes.uptime_ms // 1000),
+        table="" if guarded or not app.ready else _table(app),
         keys="required" if guarded else "none: anyone who reaches this address may do everything",
     ).encode()
+
+
+def _table(app: App) -> str:
+    seen = islice(app.engine.topics.values(), TOPICS_SEEN_MAX)
+    latest = nlargest(TOPICS_SHOWN_MAX, seen, key=lambda topic: topic.last_write_ts or 0)
+    if not latest:
+        return ""
+    rows = []
+    for topic in latest:
+        cells = [f"{topic.log.count:,}", f"{topic.log.bytes:,}", str(topic.log.head)]
+        if topic.queue is not None:
+            state = app.engine.queues.state(topic.queue)
+            cells += [f"{state.ready:,}", f"{state.in_flight:,}"]
+        else:
+            cells += ["", ""]
+        rows.append(f"<tr><td>{escape(topic.name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n")
+    every = len(app.engine.topics)
+    title = "Topics, the last written first" + (f": {len(rows)} of {every:,}" if len(rows) < every else "")
+    return _TABLE.format(title=title, rows="".join(rows))
 
 
 def _duration(seconds: int) -> str:

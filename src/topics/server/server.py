@@ -176,11 +176,13 @@ class Server:
 
     def _connection_limits(self) -> ConnectionLimits:
         allowed, refused = descriptors.allot(self._settings, BACKLOG)
-        if allowed < self._settings.max_connections:
-            log.warning(
+        wanted = self._settings.max_connections
+        if allowed < wanted:
+            log.log(
+                logging.INFO if allowed > wanted // 2 else logging.WARNING,
                 "this process may open too few files for max_connections %d: it takes %d connections; "
                 "raise the limit of open files (ulimit -n, LimitNOFILE=)",
-                self._settings.max_connections, allowed,
+                wanted, allowed,
             )  # fmt: skip
         shared = {"max_connections": allowed, "max_refused": refused}
         names = set(ConnectionLimits.__struct_fields__) - shared.keys()
