@@ -49,6 +49,22 @@ def test_unknown_address_is_not_found(api: Api, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/v0/topics/", "there is nothing at /v0/topics/: leave out the / at the end"),
+        ("/v0/topics/t/", "there is nothing at /v0/topics/t/: leave out the / at the end"),
+        ("/topics/t", "there is nothing at /topics/t: paths begin with /v0"),
+        ("/nowhere", "there is nothing at /nowhere"),
+    ],
+)
+def test_unknown_address_that_is_nearly_one_is_told_which(api: Api, path: str, told: str) -> None:
+    """API §0.5: a message for people."""
+    reply = api.get(path)
+    reply.refused(404, "not_found")
+    assert reply.json["error"]["message"] == told
+
+
+@pytest.mark.parametrize(
     ("method", "path"),
     [
         ("PATCH", "/v0/topics/{topic}"),

@@ -114,12 +114,13 @@ class App:
         """The route of a head, or the error that answers it."""
         match = routes.find(head.path)
         if match is None:
-            raise NotFound(f"there is nothing at {head.path[:200]}", path=head.path[:200])
+            raise NotFound(f"there is nothing at {head.path[:200]}{_other_path(head.path)}", path=head.path[:200])
         method = "GET" if head.method == "HEAD" else head.method
         row = match.rows.get(method)
         if row is None:
             allow = sorted(match.rows)
-            raise MethodNotAllowed(f"{head.path[:200]} does not take {head.method}", method=head.method, allow=allow)
+            message = f"{head.path[:200]} does not take {head.method}, but {', '.join(allow)}"
+            raise MethodNotAllowed(message, method=head.method, allow=allow)
         principal = self._authorise(head, row)
         if row.name is not None:
             (check_router_name if row.name == "router" else check_topic_name)(match.name)
@@ -206,6 +207,13 @@ class App:
     def progress(self) -> float:
         """How much of the log is replayed, 0.0 to 1.0."""
         return 1.0 if self.phase is not STARTING else self.replay_progress()
+
+
+def _other_path(path: str) -> str:
+    """A word about the path that was probably meant, if there is one."""
+    if path.endswith("/") and routes.find(path.rstrip("/")) is not None:
+        return ": leave out the / at the end"
+    return ": paths begin with /v0" if routes.find(f"/v0{path}") is not None else ""
 
 
 def _check_content_type(head: Head) -> None:
