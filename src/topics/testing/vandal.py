@@ -335,9 +335,10 @@ def _sector(disk: FakeDisk, rng: random.Random, noise: bytes, what: str) -> Act:
     content = disk.files()[path]
     at = rng.randrange(_used(content)) // SECTOR_BYTES * SECTOR_BYTES
     length = min(SECTOR_BYTES, len(content) - at)
-    disk.damage(path, at, noise[:length])
-    # A sector holds whole frames, and which topics had their last one there nobody can say.
+    # A sector holds whole frames, and which topics had their last one there nobody can say. It may be all that a file
+    # holds: then the file looks like one that was never used.
     takes_end = path in _last_wals(disk) or path.endswith(".snap")
+    disk.damage(path, at, noise[:length])
     return Act(f"{what} {path} at {at}", takes_end=takes_end, may_refuse=path.endswith(".snap"))
 
 
