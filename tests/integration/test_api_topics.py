@@ -680,3 +680,17 @@ def test_recreated_by_put_starts_clean(api: Api, topic_name: str) -> None:
     state = api.state(topic_name)
     assert (state["head_seq"], state["earliest_seq"], state["count"], state["bytes"]) == (0, 1, 0, 0)
     assert state["last_write_ts"] is None
+
+
+def test_put_names_the_fields_that_it_ignored(api: Api, topic_name: str) -> None:
+    """API §0.1: unknown fields are no error; but a typo in a config must not stay unseen until it hurts."""
+    body = api.put(topic_name, durabilty="fsync", ttl_ms=5, **{"x" * 1000: 1}).ok(201)
+    assert body["unknown_fields"] == ["durabilty", "x" * 300]
+    assert (body["config"]["durability"], body["config"]["ttl_ms"]) == ("disk", 5)
+    assert "unknown_fields" not in api.put(topic_name, ttl_ms=6).ok(200)
+    assert "unknown_fields" not in api.call("PUT", f"/v0/topics/{topic_name}").ok(200)
+    many = api.put(topic_name, **{f"k{i}": i for i in range(100)}).ok(200)
+    assert many["unknown_fields"] == [f"k{i}" for i in range(20)]
+    router = {"source": topic_name, "dest": f"{topic_name}.copy", "garantee": "exactly_once"}
+    made = api.call("PUT", f"/v0/routers/{topic_name}", router).ok(201)
+    assert (made["unknown_fields"], made["guarantee"]) == (["garantee"], "at_least_once")

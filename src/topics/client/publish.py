@@ -24,6 +24,10 @@ BATCH_BYTES: Final = 4 << 20
 """A batch is sent once it has reached this; one line may be larger."""
 
 
+LINE_MAX_BYTES: Final = 64 << 20
+"""The largest body that servers take as they come."""
+
+
 class BadLine(Exception):
     """A line that cannot be a record; the message names it."""
 
@@ -44,13 +48,18 @@ class Published:
 
 def lines_of(descriptor: int) -> Iterator[list[bytes]]:
     """The lines of a file as they come, without their ends; a last one without an end counts too."""
-    rest = b""
+    rest = bytearray()
     while chunk := os.read(descriptor, READ_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if lines:
-            yield lines
+        end = chunk.rfind(b"\n")
+        if end < 0:
+            rest += chunk
+            if len(rest) > LINE_MAX_BYTES:
+                raise BadLine(f"a line is longer than {LINE_MAX_BYTES:,} bytes: no server takes it")
+            continue
+        yield (bytes(rest) + chunk[:end]).split(b"\n")
+        rest = bytearray(chunk[end + 1 :])
     if rest:
-        yield [rest]
+        yield [bytes(rest)]
 
 
 class Publisher:

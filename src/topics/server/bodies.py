@@ -30,6 +30,7 @@ _FIELD: Final = re.compile(r"field `(.+?)`")
 
 U64_MAX: Final = 2**64 - 1
 _SHOWN_CHARS_MAX: Final = 300
+_UNKNOWN_SHOWN_MAX: Final = 20
 RECURRING_BODIES_MAX: Final = 1024
 RECURRING_BYTES_MAX: Final = 256
 
@@ -55,7 +56,7 @@ _allowed: Final[dict[str, str]] = {}
 class Body(Generic[T]):
     """Decodes the bodies of one endpoint."""
 
-    __slots__ = ("_decode", "_default", "_find_keys", "_numbers")
+    __slots__ = ("_decode", "_default", "_fields", "_find_keys", "_numbers")
 
     def __init__(self, shape: type[T], default: T | None = None) -> None:
         self._decode = msgspec.json.Decoder(shape).decode
@@ -64,6 +65,7 @@ class Body(Generic[T]):
         tag_field: str | None = shape.__struct_config__.tag_field  # type: ignore[attr-defined]
         if tag_field is not None:
             fields.append(tag_field)
+        self._fields = frozenset(fields)
         self._find_keys = re.compile(b'"(?:%b)"' % "|".join(fields).encode()).findall
         for field in msgspec.structs.fields(shape):  # type: ignore[arg-type]
             if choices := _choices(field.type):
@@ -98,6 +100,11 @@ class Body(Generic[T]):
         if self._numbers:
             self.check_range(decoded)
         return decoded
+
+    def unknown(self, body: bytes) -> list[str]:
+        """The first few keys of a body that was decoded which are no field of ours: typos, more often than not."""
+        found: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw]) if body else {}
+        return [key[:_SHOWN_CHARS_MAX] for key in found if key not in self._fields][:_UNKNOWN_SHOWN_MAX]
 
     def check(self, body: bytes, decoded: T) -> None:
         """Raise InvalidRequest where what was decoded from `body` is no u64, or was given twice."""

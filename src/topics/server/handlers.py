@@ -62,7 +62,7 @@ class Handlers:
         self.engine.put_topic(exchange.head.route.name, patch, self._put, exchange)
 
     def _put(self, receipt: Receipt) -> None:
-        answer_receipt(receipt, 201 if receipt.result.created else 200)
+        answer_put(receipt, bodies.config)
 
     def get_topic(self, exchange: Exchange) -> None:
         """`GET /v0/topics/:topic`."""
@@ -199,6 +199,14 @@ def answer(exchange: Exchange, status: int, result: Any, timing: dict[str, float
     body = _encode(result)
     joint = b"," if len(body) > 2 else b""
     exchange.respond(status, b'%b%b"performance":%b}' % (body[:-1], joint, _encode(performance)))
+
+
+def answer_put(receipt: Receipt, body: bodies.Body[Any]) -> None:
+    """Answer a PUT, and name the fields that it ignored: a typo in a config would otherwise show only when it hurts."""
+    status = 201 if receipt.result.created else 200
+    if unknown := body.unknown(receipt.context.body):
+        receipt.result = {**msgspec.structs.asdict(receipt.result), "unknown_fields": unknown}
+    answer_receipt(receipt, status)
 
 
 def answer_receipt(receipt: Receipt, status: int = 200) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from topics.engine.router import PutRouter
 from topics.server.bodies import Body
-from topics.server.handlers import answer, answer_receipt
+from topics.server.handlers import answer, answer_put, answer_receipt
 from topics.server.query import page_cursor
 
 if TYPE_CHECKING:
@@ -63,4 +63,4 @@ class RouterHandlers:
 
 
 def _answer_put(receipt: Receipt) -> None:
-    answer_receipt(receipt, 201 if receipt.result.created else 200)
+    answer_put(receipt, _put)
