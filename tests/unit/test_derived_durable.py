@@ -257,6 +257,57 @@ def test_router_stays_where_it_is_if_its_move_cannot_be_logged(monkeypatch: pyte
     assert machine.engine.routers.get("r").dest == "b"
 
 
+def read_datas(machine: Machine, name: str) -> list[tuple[int, Any, Any]]:
+    """Everything in a topic: seq, data, and the key of `exactly_once`."""
+    found: list[tuple[int, Any, Any]] = []
+    from_seq, caught_up = 0, False
+    while not caught_up:
+        got = machine.engine.diff(name, Diff(from_seq=from_seq, limit=1000))
+        found += [(record["$seq"], record["data"], record.get("meta")) for record in got.records]
+        from_seq, caught_up = got.next_from_seq, got.caught_up
+    return found
+
+
+def beside_direct_writes() -> tuple[Machine, list[tuple[int, Any, Any]]]:
+    """A destination with copies, a direct write behind them that is not synced, and a copy behind that; its records."""
+    machine = Machine(shards=2)
+    topic(machine, "a", durability="fsync")
+    shard_of = machine.store.shard_of
+    while shard_of(machine.engine.next_topic_id) is shard_of(machine.engine.topics["a"].id):
+        topic(machine, f"other{machine.engine.next_topic_id}")
+    topic(machine, "b", durability="disk")
+    machine.engine.routers.put("a->b", PutRouter("a", "b", guarantee="exactly_once"))
+    machine.engine.write("b", numbers(101, 101))
+    machine.engine.write("a", numbers(1, 3))
+    machine.clock.advance(100)
+    machine.settle()
+    write_soon(machine, "b", 102, 102)
+    machine.engine.write("a", numbers(4, 4), lambda ticket: None)
+    machine.engine.turn()
+    run_inline(shard_of(machine.engine.topics["a"].id).jobs(machine.clock.elapsed_ns()))
+    machine.engine.routers.step()
+    return machine, read_datas(machine, "b")
+
+
+def test_kill_moves_no_copy_beside_direct_writes() -> None:
+    """Architecture, "Life of a forward": every direct write says where the copies stood, and a kill takes none."""
+    machine, shown = beside_direct_writes()
+    assert [data for _, data, _ in shown] == [101, 1, 2, 3, 102, 4]
+    machine.crash("kill")
+    assert read_datas(machine, "b") == shown
+
+
+def test_copies_behind_a_direct_write_that_the_power_took_come_again_behind_the_gap() -> None:
+    """DESIGN §8.2: at least once. docs/durability.md, "Copies beside direct writes", says when and which."""
+    machine, shown = beside_direct_writes()
+    machine.crash("dropped")
+    ((first, last, _),) = machine.read("b")[1]
+    kept = read_datas(machine, "b")
+    assert kept[:4] == shown[:4], "what the log had a place for keeps it, although no direct write came behind it"
+    assert first == 5
+    assert kept[4:] == [(last + 1, 4, shown[5][2])], "once in the topic, with the key by which a reader knows it"
+
+
 def test_router_that_is_held_up_at_a_checkpoint_loses_nothing() -> None:
     """DESIGN §8.4: "the record is still in src", so it is no `source_trim`, whatever restarts come in between."""
     machine = Machine()

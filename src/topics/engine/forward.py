@@ -20,7 +20,10 @@ Rules:
    `fsync`, a copy is shown once what it follows from is synced. Where the source itself does not survive (`ephemeral`,
    and `memory` when the power goes), or the destination has direct writes that may not, the seqs of copies lie below
    the destination's ceiling. And no copy is shown before the router that made it is durable (`change`).
-8. Behind copies of records that may not be kept (`Topic.unkept`), those of others are shown once the log says where
+8. Where a `disk` destination has direct writes too, and the power takes one, how many copies stood behind the last
+   frame that is left cannot be told: they come again, behind the ceiling. So that these are few, the log is told every
+   MARK_MS how far the copies are.
+9. Behind copies of records that may not be kept (`Topic.unkept`), those of others are shown once the log says where
    they begin: how many seqs the former took is known only there.
 """
 
@@ -58,6 +61,7 @@ LATE_MS: Final = 1000
 BACKOFF_MS_MIN: Final = 10
 BACKOFF_MS_MAX: Final = 1000
 NOTES_MAX: Final = 64
+MARK_MS: Final = 1000
 _decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 _FORGETFUL: Final = frozenset(("ephemeral", "memory"))
 _KEEPING: Final = frozenset(("disk", "fsync"))
@@ -78,6 +82,7 @@ class Forward:
         "held_lost",
         "hops",
         "keys",
+        "mark_ms",
         "retry_ms",
         "routers",
         "source",
@@ -105,6 +110,8 @@ class Forward:
         # Stamps of `exactly_once` that direct writes brought into the destination, with their seqs.
         self.keys: dict[str, int] = {}
         self.visiting = False
+        # When the log is next told how far the copies are, where nothing else may tell it.
+        self.mark_ms = 0
         # Whether the last copies were of records that may not be kept, and the log does not say how many they were.
         self.unsure = False
         # The last change of the routers, which may be on its way to the disk.
@@ -189,6 +196,9 @@ class Forward:
             self._note_unkept(made.block, GONE if dest.config.durability == "ephemeral" else fate)
             self._unseen.append((before, made.counts))
             derive(dest, made.block, self._seen, behind)
+            if now >= self.mark_ms and self._mixed:
+                self.mark_ms = now + MARK_MS
+                self.mark()
         return True
 
     def _seen(self, ticket: Ticket) -> None:
@@ -218,14 +228,18 @@ class Forward:
                 behind.append(synced)
             engine.wake()
         # Behind a direct write that the power may take, a copy could come back under another seq.
-        mixed = dest_class == "disk" and (source_class in _FORGETFUL or dest.ceiling_asked > 0)
-        if mixed or self.forgets or fate != KEPT:
+        if self._mixed or (dest_class == "disk" and source_class in _FORGETFUL) or self.forgets or fate != KEPT:
             copies = sum(b - a for _, a, b in runs) * len(self.routers)
             behind += ceilings.over(engine, dest, dest.next_seq + copies - 1)
         for receipt in behind:
             if receipt.error is not None:
                 raise receipt.error
         return [receipt for receipt in behind if not receipt.done]
+
+    @property
+    def _mixed(self) -> bool:
+        """Whether the destination has direct writes that the power may take, and with them the place of copies."""
+        return self.dest.config.durability == "disk" and self.dest.ceiling_asked > 0
 
     @property
     def forgets(self) -> bool:
