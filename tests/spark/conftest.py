@@ -31,6 +31,18 @@ SETTINGS = {
 }
 
 
+# On a busy machine the start of a JVM alone may take a minute or two; and a test that is cut off inside a call to the
+# JVM leaves the session of all others out of step.
+TIMEOUT_S = 400
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of this directory more time than others have."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from topics.spark import session

@@ -26,7 +26,7 @@ CLASSES: Final = ("fsync", "disk", "memory")
 BATCH_MAX: Final = 5
 TIMEOUT_S: Final = 30.0
 READ_LIMIT: Final = 1000
-JOIN_S: Final = 40.0
+JOIN_S: Final = 90.0
 
 
 @dataclass
