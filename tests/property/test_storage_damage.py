@@ -14,9 +14,10 @@ import pytest
 
 from tests.property.test_storage_crash import checkpoint, recover
 from tests.storage import DIRECTORY, Mini, Writer, open_store, resolve
-from topics.storage import block, frame, recovery, scan, segment
+from topics.storage import block, frame, scan, segment
 from topics.storage.recovery import Unusable
 from topics.storage.sealed import Corrupt
+from topics.storage.used import read_used
 from topics.testing.disk import FakeDisk
 
 
@@ -146,7 +147,7 @@ def test_read_used_keeps_what_stands_behind_zeros() -> None:
     disk.make_dir(DIRECTORY)
     handle = disk.create(f"{DIRECTORY}/x")
     disk.write(handle, 9 << 20, b"end")
-    data, used, size = recovery.read_used(disk, handle)
+    data, used, size = read_used(disk, handle)
     assert used == size == (9 << 20) + 3
     assert data[9 << 20 :].startswith(b"end")
     assert data[: 9 << 20] == bytes(9 << 20)

@@ -374,7 +374,7 @@ def encode(
         texts.append(joined)
         sizes[2] = len(joined)
     data = b"".join(datas)
-    lengths.append(array("I", [len(text) for text in datas]).tobytes())
+    lengths.append(array("I", map(len, datas)).tobytes())
     header = HEADER.pack(MAGIC, VERSION, bits, 0, n, 0, topic_id, first_seq, *sizes, len(data))
     body = b"".join((header, ts_column, *lengths, *texts, data))
     raw = body + _CHECKSUM.pack(xxh3_64_intdigest(body))

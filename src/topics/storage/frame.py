@@ -214,6 +214,12 @@ def void(region: bytes) -> bytes:
     return encode(VOID, 0, 0, region[HEADER_BYTES:-CHECKSUM_BYTES])
 
 
+def claimed_bytes(data: bytes, at: int) -> int:
+    """How long the frame is that begins at `at`, if one does; nothing of it is verified."""
+    magic, _, _, _, length, *_ = _HEADER.unpack_from(data, at)
+    return 0 if magic != MAGIC else FRAME_BYTES_MIN + (length + 7 & -8)
+
+
 def lsn_of(frame: bytes) -> int:
     """The lsn of an encoded frame."""
     lsn: int = _LSN.unpack_from(frame)[0]

@@ -24,7 +24,7 @@ at every later start.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -34,9 +34,10 @@ from topics.storage.disk import Disk
 from topics.storage.replay import Appended, Control, Damaged, Replay
 from topics.storage.snapshot import Header, TopicState
 from topics.storage.snapshot_reader import SectionLoaded, SnapshotReader
-from topics.storage.used import read_used
+from topics.storage.used import read_slack, read_used, used_bytes
 from topics.storage.walfile import WalName
 
+WINDOW_BYTES: Final = 1 << 18
 SNAPSHOT_LOST: Final = (
     "the checkpoint or the beginning of the log is missing or unreadable ({what}), and with it the names of the topics;"
     " nothing was changed. Put back {directory} from a copy, or move the data directory away to start with an empty one"
@@ -263,22 +264,22 @@ class Recovery:
         path = f"{self._wal}/{name}"
         handle = self._disk.open(path, writable=True)
         try:
-            data, used, size = read_used(self._disk, handle)
-            self.bytes_done += size
-            header = walfile.decode_header(data, path)
+            used, size = used_bytes(self._disk, handle)
+            head = self._disk.read(handle, 0, walfile.HEADER_BYTES)
+            header = walfile.decode_header(head, path)
             if header is None:
-                damage = scan.Region(0, min(size, walfile.HEADER_BYTES), "corrupt", (), (), True)
-                yield from replay.damaged(self._damaged(path, str(name), data, damage, replay.last_lsn))
+                damage = scan.Region(0, len(head), "corrupt", (), (), True)
+                yield from replay.damaged(self._damaged(path, str(name), head, damage, replay.last_lsn))
             at = walfile.HEADER_BYTES
-            view = memoryview(data)
             is_short = size < (walfile.HEADER_BYTES if header is None else header.length)
+            done_before = self.bytes_done
             while at < used:
-                for event in replay.frames_in(data, view, at, used):
-                    if isinstance(event, int):
-                        at = event
-                    else:
-                        yield event
-                region, behind = self._region(name, data, view, at, used, may_be_torn=is_last and not is_short)
+                at = yield from self._frames(handle, replay, at, used)
+                if not self._disk.read(handle, at, used - at).strip(b"\0"):
+                    break
+                # Only here, where frames end before their file does, is all of it needed at once.
+                data, _, _ = read_used(self._disk, handle)
+                region, behind = self._region(name, data, at, used, may_be_torn=is_last and not is_short)
                 if region is None:
                     break
                 yield from replay.damaged(self._damaged(path, str(name), data, region, replay.last_lsn))
@@ -290,9 +291,10 @@ class Recovery:
                 if behind is None:
                     break
                 at = behind
+            self.bytes_done = done_before + size
             if is_short:
                 end = scan.Region(size, 0, "corrupt", (), (), False)
-                yield from replay.damaged(self._damaged(path, str(name), data, end, replay.last_lsn))
+                yield from replay.damaged(self._damaged(path, str(name), b"", end, replay.last_lsn))
                 self._end_lost = self._end_lost or (is_last and name.generation == self.last_generation)
             self.used_bytes[name] = at
             if at > walfile.HEADER_BYTES:
@@ -305,11 +307,40 @@ class Recovery:
         finally:
             self._disk.close(handle)
 
+    def _frames(
+        self, handle: int, replay: Replay, at: int, used: int
+    ) -> Generator[Appended | Control | Damaged, None, int]:
+        """The events of the whole frames from `at` on; then where they end.
+
+        The file is read through a window: what is read is still in the processor's cache when it is looked at, and its
+        memory is there from the window before.
+        """
+        length = WINDOW_BYTES
+        while at < used:
+            begin = at - frame.ALIGN_BYTES
+            end = min(used, begin + length)
+            data = read_slack(self._disk, handle, begin, end)
+            reached = at
+            for event in replay.frames_in(data, frame.ALIGN_BYTES, end - begin):
+                if isinstance(event, int):
+                    reached = begin + event
+                else:
+                    yield event
+            length = WINDOW_BYTES
+            if reached == at:
+                # Nothing that is whole, unless the frame is longer than the window.
+                length = frame.ALIGN_BYTES + frame.claimed_bytes(data, frame.ALIGN_BYTES)
+                if end == used or length <= end - begin:
+                    break
+            self.bytes_done += reached - at
+            at = reached
+        return at
+
     def _region(
-        self, name: WalName, data: bytes, view: memoryview, at: int, used: int, *, may_be_torn: bool
+        self, name: WalName, data: bytes, at: int, used: int, *, may_be_torn: bool
     ) -> tuple[scan.Region | None, int | None]:
         """What stands at `at`, where frames end, and where they go on."""
-        behind = scan.next_whole(data, view, at, used)
+        behind = scan.next_whole(data, memoryview(data), at, used)
         in_last_generation = name.generation == self.last_generation
         region = scan.region(
             data,

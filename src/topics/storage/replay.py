@@ -2,8 +2,9 @@
 
 A million writes of one record are a million frames, and an object for each would cost more time and memory than all
 else in a restart. So consecutive one-record appends of a topic are gathered by column, and come out as one Block of up
-to RUN_RECORDS_MAX records. The inner loop is written for that case: one `unpack` per frame reads the checksum behind
-the frame before it, its header and the first fields of its Block.
+to RUN_RECORDS_MAX records. Where many stand in a row, they are read by column too (stretch.py); all others are taken
+one by one, by a loop in which one `unpack` per frame reads the checksum behind the frame before it, its header and the
+first fields of its Block. Both ways give the same events.
 
 Order: the events of one topic come in the order of its frames. Frames that change what exists (`frame.STRUCTURAL`, and
 those about no topic) come in the order of their lsns over all shards, each behind everything before it in its own
@@ -14,17 +15,19 @@ not by its place.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from topics.storage import block, frame, scan
+from topics.storage import block, frame, scan, stretch
 from topics.storage.block import Block
+from topics.storage.stretch import Records
 
 RUN_RECORDS_MAX: Final = 1000
 # A record larger than this is worth a Block of its own; it also bounds a run to 4 MiB.
-RUN_DATA_BYTES_MAX: Final = 4096
+RUN_DATA_BYTES_MAX: Final = stretch.DATA_BYTES_MAX
 BATCH_FRAMES: Final = 4000
 
 # Checksum of the frame before; frame header; columns, data bytes and ts of the Block.
@@ -102,12 +105,23 @@ class _Run:
     def reset(self) -> None:
         self.first_seq = 0
         self.lsn = 0
-        self.ts: list[int] = []
+        self.ts = array("q")
         self.datas: list[bytes] = []
         self.extras: list[Extra] = []
         self.nodes: list[bytes | None] | None = None
         self.tags: list[bytes | None] | None = None
         self.metas: list[bytes | None] | None = None
+
+    def extend(self, records: Records, i: int, j: int) -> None:
+        """Take over the records [i, j)."""
+        place = len(self.ts)
+        self.nodes = _put(self.nodes, place, records.nodes, i, j)
+        self.tags = _put(self.tags, place, records.tags, i, j)
+        self.metas = _put(self.metas, place, records.metas, i, j)
+        self.ts += records.ts[i:j]
+        self.datas += records.datas[i:j]
+        self.extras += [Extra(records.first_seq + k, 1, data) for k, data in records.extras if i <= k < j]
+        self.lsn = records.lsns[j - 1]
 
     def take(self) -> Appended:
         """The run as one event; the run is empty afterwards."""
@@ -139,17 +153,31 @@ class Replay:
         self._open: dict[int, _Run] = {}
         self._out: list[Event] = []
 
-    def frames_in(self, data: bytes, view: memoryview, at: int, size: int) -> Iterator[Event | int]:
-        """The events of the whole frames from `at` on, then the offset at which they end."""
-        while True:
-            before = self.frames
-            at = self._batch(data, view, at, size)
-            if self._out:
-                out, self._out = self._out, []
-                yield from out
-            if self.frames - before < BATCH_FRAMES:
-                yield at
-                return
+    def frames_in(self, data: bytes, at: int, size: int) -> Iterator[Event | int]:
+        """The events of the whole frames that end within `size`, from `at` on; then the offset at which they end.
+
+        `data` must have SLACK_BYTES beyond `size`, and 8 bytes before `at`, which is a multiple of 8.
+        """
+        view = memoryview(data)
+        halves = array("I")
+        halves.frombytes(view[: size & -8])
+        is_end = False
+        by_one = 1
+        while not is_end:
+            found = stretch.read(data, halves, at)
+            if found is not None:
+                self._gather(found)
+                at = found.end
+                by_one = 1
+            else:
+                before = self.frames
+                at = self._batch(data, view, at, size, by_one)
+                is_end = self.frames - before < by_one
+                # To look for stretches where there are none must not cost more than they would save.
+                by_one = min(2 * by_one, BATCH_FRAMES)
+            out, self._out = self._out, []
+            yield from out
+        yield at
 
     def finish(self) -> Iterator[Event]:
         """The events still being gathered."""
@@ -164,28 +192,50 @@ class Replay:
         yield from out
         yield event
 
-    def _batch(self, data: bytes, view: memoryview, at: int, size: int) -> int:
+    def _gather(self, found: stretch.Stretch) -> None:
+        for topic_id, i, j in found.topics():
+            run = self._run(topic_id)
+            for records in found.records(i, j, run.skip_lsn):
+                self._extend(run, records)
+        self.frames += found.n
+        self.last_lsn = max(self.last_lsn, found.last_lsn)
+
+    def _extend(self, run: _Run, records: Records) -> None:
+        n = len(records.datas)
+        i = 0
+        while i < n:
+            held = len(run.ts)
+            if records.first_seq + i != run.first_seq + held or not 0 < held < RUN_RECORDS_MAX:
+                self._begin(run, records.first_seq + i)
+                held = 0
+            j = min(n, i + RUN_RECORDS_MAX - held)
+            run.extend(records, i, j)
+            i = j
+
+    def _batch(self, data: bytes, view: memoryview, at: int, size: int, limit: int) -> int:
+        """Take up to `limit` whole frames one by one; where they end."""
         unpack, digest, append_word, data_max = _STEP.unpack_from, xxh3_64_intdigest, _APPEND_WORD, RUN_DATA_BYTES_MAX
         plain, overhead, data_offset, run_max = block.PLAIN, _ONE_OVERHEAD_BYTES, _DATA_AT, RUN_RECORDS_MAX
-        limit = size - 8
+        end_max = size - 8
         run_topic = -1
         run = _Run(-1, 0)
         expected = skip_lsn = last_lsn = 0
-        ts_column: list[int] = []
+        ts_column = array("q")
         datas: list[bytes] = []
         step = unpack(data, at - 8)
         count = 0
-        for count in range(1, BATCH_FRAMES + 1):
+        for count in range(1, limit + 1):
             _, word, length, n, lsn, topic_id, first_seq, bits, data_bytes, ts = step
             end = at + 48 + (length + 7 & -8)
-            if end > limit or (word != append_word and word & 0xFFFFFFFF != _MAGIC_WORD):
+            if end > end_max or (word != append_word and word & 0xFFFFFFFF != _MAGIC_WORD):
                 count -= 1
                 break
             step = unpack(data, end)
             if step[0] != digest(view[at:end]):
                 count -= 1
                 break
-            last_lsn = lsn
+            # A VOID frame has lsn 0.
+            last_lsn = lsn or last_lsn
             if n == 1 and bits == plain and data_bytes <= data_max and word == append_word:
                 if topic_id != run_topic:
                     run = self._run(topic_id)
@@ -208,7 +258,6 @@ class Replay:
                 self._other(data, at + 48, (lsn, word >> 32 & 0xFF, topic_id, first_seq, n, length))
             at = end + 8
         self.frames += count
-        # A VOID frame has lsn 0.
         self.last_lsn = max(self.last_lsn, last_lsn)
         return at
 
@@ -263,11 +312,11 @@ class Replay:
         found, end = block.decode(data, at, with_flags=False)
         place = len(run.ts)
         if found.bits & block.HAS_NODE:
-            run.nodes = _put(run.nodes, place, found.node(0))
+            run.nodes = _put(run.nodes, place, [found.node(0)], 0, 1)
         if found.bits & block.HAS_TAG:
-            run.tags = _put(run.tags, place, found.tag(0))
+            run.tags = _put(run.tags, place, [found.tag(0)], 0, 1)
         if found.bits & block.HAS_META:
-            run.metas = _put(run.metas, place, found.meta(0))
+            run.metas = _put(run.metas, place, [found.meta(0)], 0, 1)
         run.ts.append(found.first_ts)
         run.datas.append(found.data(0))
         run.lsn = lsn
@@ -275,9 +324,14 @@ class Replay:
             run.extras.append(Extra(first_seq, 1, data[end : at + length]))
 
 
-def _put(column: list[bytes | None] | None, place: int, text: bytes | None) -> list[bytes | None]:
+def _put(
+    column: list[bytes | None] | None, place: int, texts: Sequence[bytes | None] | None, i: int, j: int
+) -> list[bytes | None] | None:
+    """The column with the texts [i, j) from `place` on; records before it that had none are absent."""
+    if texts is None:
+        return column
     if column is None:
         column = []
     column.extend([None] * (place - len(column)))
-    column.append(text)
+    column += texts[i:j]
     return column
