@@ -17,6 +17,8 @@ from topics.server import bodies, commands
         (bodies.config, b'{"discard":"new"}', "discard: 'new' is not one of old, reject", "discard"),
         (bodies.config, b'{"type":"topic"}', "type: 'topic' is not one of log, queue", "type"),
         (bodies.write, b'{"records":[],"config":{"durability":"x"}}', "memory, disk, fsync", "config.durability"),
+        (bodies.write, b"{}", "records is missing", "records"),
+        (bodies.write, b'{"records":[{"data":1},{}]}', "records[1].data is missing", "records[1].data"),
         (bodies.write, b"", "the body is empty: send a JSON object", None),
         (commands.decode, b'{"op":"subscribe","topic":"a","consistency":"x"}', "of eventual, strong", "consistency"),
         (commands.decode, b'{"op":"dance"}', "op must be subscribe, unsubscribe, publish or ping", "op"),

@@ -25,7 +25,7 @@ T = TypeVar("T")
 W = TypeVar("W", bound=requests.Write)
 
 _PATH: Final = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)
-_FIELD: Final = re.compile(r"field `(.+?)`")
+_MISSING: Final = re.compile(r"^Object missing required field `(.+?)`")
 
 
 U64_MAX: Final = 2**64 - 1
@@ -296,11 +296,13 @@ def described(text: str, whole: str = "the body") -> InvalidRequest:
     problem, path = matched[1], matched[2] or ""
     if len(problem) > _SHOWN_CHARS_MAX:
         problem = problem[:_SHOWN_CHARS_MAX] + "..."
-    missing = _FIELD.search(problem)
+    missing = _MISSING.match(problem)
     field = f"{path}.{missing[1]}".lstrip(".") if missing else path
     allowed = _allowed.get(field.rpartition(".")[2])
     if allowed is not None and problem.startswith("Invalid enum value "):
         problem = f"{problem.removeprefix('Invalid enum value ')} is not one of {allowed}"
+    if missing:
+        return InvalidRequest(f"{field} is missing", field=field)
     if not field:
         return InvalidRequest(f"{whole}: {_lower(problem)}")
     return InvalidRequest(f"{field}: {_lower(problem)}", field=field)
