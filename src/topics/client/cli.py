@@ -1,4 +1,8 @@
-"""`topics ls`, `show`, `publish` and `tail` on the command line: what fails is one line, and exit code 1."""
+"""`topics ls`, `show`, `publish` and `tail` on the command line: what fails is one line, and exit code 1.
+
+Each command imports what it needs when it runs: `topics serve` goes through the same parser of flags and must not wait
+for it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,14 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from topics.client import listing
-from topics.client.options import DEFAULT_URL, BadTokenFile, TokenFile, Url, token
-from topics.client.publish import BadLine, Publisher, lines_of
-from topics.client.server import Server, ServerError
-from topics.client.tail import Tail, data_text, gap_text, one_line, record_text
+from topics.client.options import DEFAULT_URL, ClientError, TokenFile, Url, token
+
+if TYPE_CHECKING:
+    from topics.client.server import Server
 
 EXIT_INTERRUPTED = 130
 
@@ -28,6 +31,8 @@ def ls(
     token_file: TokenFile = None,
 ) -> None:
     """List topics with their records, bytes and heads."""
+    from topics.client import listing
+
     with _server("ls", url, token_file) as server:
         rows = list(listing.topics(server, prefix))
         for line in listing.table(rows):
@@ -36,6 +41,8 @@ def ls(
 
 def show(topic: Topic, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """Say where a topic stands, what a queue holds, and the config."""
+    from topics.client import listing
+
     with _server("show", url, token_file) as server:
         for line in listing.state(server, topic):
             typer.echo(line)
@@ -57,6 +64,8 @@ def publish(
 
     The topic is created if need be. A connection that breaks is retried, and stores no record twice.
     """
+    from topics.client.publish import Publisher, lines_of
+
     with _server("publish", url, token_file) as server:
         publisher = Publisher(server, topic, text=text, tag=tag, node=node)
         if not data and sys.stdin.isatty():
@@ -94,6 +103,8 @@ def tail(
 
     A line each: seq, time, tag, data. It only reads, so a queue's jobs stay where they are.
     """
+    from topics.client.tail import Tail, data_text, gap_text, one_line, record_text
+
     with _server("tail", url, token_file) as server:
         reader = Tail(server, topic)
         start, head = reader.start(last)
@@ -109,10 +120,12 @@ def tail(
 @contextlib.contextmanager
 def _server(command: str, url: str, token_file: Path | None) -> Iterator[Server]:
     """The server, for as long as a command runs: what fails is one line, an interrupt and a closed pipe are ends."""
+    from topics.client.server import Server
+
     try:
         with Server(url, token(token_file)) as server:
             yield server
-    except (ServerError, BadLine, BadTokenFile) as error:
+    except ClientError as error:
         typer.echo(f"topics {command}: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:

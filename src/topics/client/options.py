@@ -18,8 +18,12 @@ Url = Annotated[str, typer.Option(help="The server.", envvar="TOPICS_URL")]
 TokenFile = Annotated[Path | None, typer.Option(help="A file that holds the key; otherwise TOPICS_TOKEN is used.")]
 
 
-class BadTokenFile(Exception):
-    """The file with the key cannot be read; the message says why."""
+class ClientError(Exception):
+    """A command cannot do what it was asked for; the message is for people."""
+
+
+class BadTokenFile(ClientError):
+    """The file with the key cannot be read."""
 
 
 def token(file: Path | None) -> str | None:

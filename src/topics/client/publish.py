@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from topics.client.options import ClientError
 from topics.client.server import PATIENCE_S, Server, ServerError
 
 READ_BYTES: Final = 1 << 20
@@ -28,8 +29,8 @@ LINE_MAX_BYTES: Final = 64 << 20
 """The largest body that servers take as they come."""
 
 
-class BadLine(Exception):
-    """A line that cannot be a record; the message names it."""
+class BadLine(ClientError):
+    """A line that cannot be a record."""
 
 
 class _Ack(msgspec.Struct):

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from topics.client.options import ClientError
+
 TIMEOUT_S: Final = 60.0
 """Longer than any long-poll."""
 PATIENCE_S: Final = 30.0
@@ -24,8 +26,8 @@ PAUSE_MAX_S: Final = 2.0
 _RETRIED: Final = frozenset((429, 503))
 
 
-class ServerError(Exception):
-    """The server is not there or says no; the message is for people."""
+class ServerError(ClientError):
+    """The server is not there, or says no."""
 
 
 class Refused(ServerError):
