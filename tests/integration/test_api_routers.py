@@ -149,6 +149,23 @@ def test_list_is_paged_and_filtered(api: Api, topic_name: str) -> None:
     api.get("/v0/routers?page_size=0").refused_naming("page_size")
 
 
+def test_cursor_may_be_passed_back_as_it_came(api: Api, topic_name: str) -> None:
+    """API §0.7: "Pass it back as ?cursor="; base64 has a `+`, which a query takes for a space."""
+    names = [f"{topic_name}{'x' * i}->y" for i in range(4)]
+    for name in names:
+        put(api, f"{topic_name}.s", f"{topic_name}.d", name).ok(201)
+    found, cursor, cursors = [], "", []
+    while True:
+        page = api.get(f"/v0/routers?prefix={topic_name}&page_size=1{cursor}").ok(200)
+        found += [router["router"] for router in page["routers"]]
+        if "next_cursor" not in page:
+            break
+        cursors.append(page["next_cursor"])
+        cursor = f"&cursor={page['next_cursor']}"
+    assert any("+" in cursor for cursor in cursors)
+    assert found == sorted(names)
+
+
 def test_deleted_topic_takes_its_routers_along(api: Api, topic_name: str) -> None:
     """API §1.4: `routers_removed` names every router with the topic as source or dest."""
     hub = f"{topic_name}.hub"

@@ -340,6 +340,14 @@ def test_poison_job_moves_to_the_dead_letters_instead_of_a_further_delivery() ->
     assert [record["$seq"] for record in bench.engine.diff("q", Diff()).records] == [2]
 
 
+def test_log_accepts_the_fields_of_queues_and_ignores_them() -> None:
+    """API §0.10: the five fields are "ignored, but accepted" on a log, whatever they would mean on a queue."""
+    engine = Engine(ManualClock())
+    assert engine.put_topic("t", ConfigPatch(dead_letter="t", max_deliveries=1, lease_ms=5)).result.created
+    with pytest.raises(InvalidRequest):
+        engine.put_topic("q", ConfigPatch(type="queue", dead_letter="q"))
+
+
 def test_without_a_dead_letter_topic_jobs_are_delivered_for_ever() -> None:
     """API §10.6: "With max_deliveries = 0 or dead_letter = null a job is reclaimed forever"."""
     for config in ({"max_deliveries": 1}, {"dead_letter": "dlq"}):

@@ -86,7 +86,7 @@ def apply(patch: ConfigPatch, to: TopicConfig | None, topic: str) -> TopicConfig
             type=to.type,
         )
     dead_letter = named.get("dead_letter")
-    if dead_letter is not None:
+    if dead_letter is not None and named.get("type", base.type) == "queue":
         try:
             check_topic_name(dead_letter)
         except InvalidRequest as error:

@@ -108,7 +108,7 @@ class App:
         self.blocks = Blocks(engine, loop, self._attempt)
         self.routers = RouterHandlers(engine)
         self.queues = QueueHandlers(engine, self.governor.admission, self._again)
-        self.work = Work(engine, self.delivery, self.governor.admission, self.limits, loop)
+        self.work = Work(engine, self.delivery, self.governor.admission, self.limits)
 
     def resolve(self, head: Head) -> Route:
         """The route of a head, or the error that answers it."""

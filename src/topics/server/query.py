@@ -73,7 +73,9 @@ class Query:
         if value is None:
             return ""
         try:
-            decoded = msgspec.json.decode(base64.b64decode(value, validate=True), type=_Cursor)
+            # A `+` that was passed back as it came means a space in a query, and base64 has none.
+            encoded = value.replace(" ", "+")
+            decoded = msgspec.json.decode(base64.b64decode(encoded, validate=True), type=_Cursor)
         except (binascii.Error, ValueError, msgspec.MsgspecError):
             raise InvalidRequest("cursor is not one that this server gave out", field="cursor") from None
         return decoded.after

@@ -18,8 +18,6 @@ from topics.server.subscriber import Feed, Subscriber
 from topics.server.watch import HEARTBEAT_MS_DEFAULT, require_event_stream
 
 if TYPE_CHECKING:
-    import asyncio
-
     from topics.engine import Engine
     from topics.engine.claim import Hand
     from topics.engine.topic import Topic
@@ -43,11 +41,9 @@ class Work:
         delivery: Delivery,
         admission: Admission,
         limits: Limits,
-        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.engine = engine
         self.delivery = delivery
-        self.loop = loop
         self._admission = admission
         self._limits = limits
 
@@ -116,14 +112,8 @@ class WorkStream(Subscriber):
             self.stall()
 
     def _end(self, error: TopicsError) -> None:
-        # A topic that is deleted may be made anew in the same breath: look what is there then.
-        self._work.loop.call_soon(self._say_goodbye, error)
-
-    def _say_goodbye(self, error: TopicsError) -> None:
-        topic = self._work.engine.topics.get(self._name.decode())
-        if topic is not None and topic.queue is None:
-            error = NotAQueue(f'topic "{topic.name}" is a log now, not a queue')
-        self._finish(error.status, error.message)
+        # Whatever has the name next, it is not the queue that the jobs came from (API §10.8).
+        self._finish(NotAQueue.status, f"{error.message}: it is no queue any more")
 
     def drained(self) -> None:
         """The client reads again."""
