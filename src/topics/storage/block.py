@@ -373,12 +373,12 @@ def encode(
         joined = b"".join([meta for meta in metas if meta])
         texts.append(joined)
         sizes[2] = len(joined)
-    data = b"".join(datas)
-    lengths.append(array("I", map(len, datas)).tobytes())
-    header = HEADER.pack(MAGIC, VERSION, bits, 0, n, 0, topic_id, first_seq, *sizes, len(data))
-    body = b"".join((header, ts_column, *lengths, *texts, data))
+    data_lengths = list(map(len, datas))
+    data_bytes = sum(data_lengths)
+    header = HEADER.pack(MAGIC, VERSION, bits, 0, n, 0, topic_id, first_seq, *sizes, data_bytes)
+    body = b"".join((header, ts_column, *lengths, array("I", data_lengths).tobytes(), *texts, *datas))
     raw = body + _CHECKSUM.pack(xxh3_64_intdigest(body))
-    return Block(raw, first_seq, n, first_ts, last_ts, sum(sizes) + len(data) + RECORD_FRAMING_BYTES * n)
+    return Block(raw, first_seq, n, first_ts, last_ts, sum(sizes) + data_bytes + RECORD_FRAMING_BYTES * n)
 
 
 def body_bytes(header: tuple[Any, ...]) -> int:

@@ -25,7 +25,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from io import BytesIO
-from operator import add
+from operator import add, itemgetter
 from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_digest
@@ -54,6 +54,9 @@ _STEPS: Final[list[Any]] = [
     (frame.FRAME_BYTES_MIN + (length + 7 & -8)) // 4 if length > _OVERHEAD_BYTES else None
     for length in range(_OVERHEAD_BYTES + DATA_BYTES_MAX + 1)
 ]
+# The bytes that its checksum covers, by the half words that a frame takes.
+_BODY_BYTES: Final = [4 * step - frame.CHECKSUM_BYTES for step in range(_STEPS[-1] + 1)]
+_head = itemgetter(slice(_HEAD_BYTES))
 
 assert frame.HEADER_BYTES + (_OVERHEAD_BYTES + 1 + 7 & -8) >= _HEAD_BYTES
 
@@ -163,7 +166,7 @@ def _optional(
 
 
 def _heads(bodies: list[bytes]) -> bytes:
-    return b"".join([body[:_HEAD_BYTES] for body in bodies])
+    return b"".join(map(_head, bodies))
 
 
 def read(data: bytes, halves: array[int], at: int) -> Stretch | None:
@@ -176,7 +179,7 @@ def read(data: bytes, halves: array[int], at: int) -> Stretch | None:
         return None
     # By turns the bytes of a frame that its checksum covers, and the checksum.
     lengths = [frame.CHECKSUM_BYTES] * (2 * len(steps))
-    lengths[::2] = [4 * step - frame.CHECKSUM_BYTES for step in steps]
+    lengths[::2] = map(_BODY_BYTES.__getitem__, steps)
     file = BytesIO(data)
     file.seek(at)
     pieces = list(map(file.read, lengths))
