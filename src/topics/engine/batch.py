@@ -80,6 +80,24 @@ def check(write: Write, limits: Limits) -> Batch:
     return Batch(datas, nodes, tags, metas, total)
 
 
+def join(parts: Sequence[Batch]) -> Batch:
+    """The records of several batches, in their order, as one."""
+    sizes = [len(part.datas) for part in parts]
+    return Batch(
+        [data for part in parts for data in part.datas],
+        _joined([part.nodes for part in parts], sizes),
+        _joined([part.tags for part in parts], sizes),
+        _joined([part.metas for part in parts], sizes),
+        sum([part.size_bytes for part in parts]),
+    )
+
+
+def _joined(columns: list[list[bytes | None] | None], sizes: list[int]) -> list[bytes | None] | None:
+    if columns.count(None) == len(columns):
+        return None
+    return [text for column, n in zip(columns, sizes, strict=True) for text in column or [None] * n]
+
+
 def _check_one(only: RecordIn, node: str | None, limits: Limits) -> Batch:
     """The columns of a write of one record, the common case."""
     size = len(only.data)

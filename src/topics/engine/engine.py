@@ -10,7 +10,7 @@ then drives itself.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -59,6 +59,8 @@ RETRY_AFTER_MS: Final = 1000
 
 OnReceipt = Callable[[Receipt], None]
 
+NOTHING_ASKED: Final = requests.Write([])
+
 
 class Engine:
     """All topics, and the commands on them."""
@@ -73,6 +75,7 @@ class Engine:
         self.shelf: Shelf | None = None
         self.wires = WireCache()
         self.on_pending: Callable[[], None] | None = None
+        self.on_turn: Callable[[], None] | None = None
         self.next_topic_id = 1
         # How kinds of frames and sections that others define are taken over at a restart, and captured for one.
         self.restorers: dict[int, Callable[[Topic | None, Any], None]] = {}
@@ -86,13 +89,19 @@ class Engine:
 
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
-        if self.queues.acks.busy:
-            self.queues.acks.settle_all()
+        self.prepare()
         self.store.write()
         self.routers.step()
         self.queues.step()
         if self.routers.busy or self.queues.busy:
             self.wake()
+
+    def prepare(self) -> None:
+        """Submit what was gathered for this turn: small writes, and acks."""
+        if self.on_turn is not None:
+            self.on_turn()
+        if self.queues.acks.busy:
+            self.queues.acks.settle_all()
 
     def settle(self) -> None:
         """Drive the store here and now until nothing waits any more."""
@@ -348,6 +357,50 @@ class Engine:
             if ticket.error is not None:
                 raise ticket.error
         return ticket
+
+    def joins(self, name: str, write: requests.Write) -> bool:
+        """Whether a write may be one of several in `write_together`: one record, and nothing asked about it."""
+        topic = self.topics.get(name)
+        if topic is None or len(write.records) != 1 or topic.config.discard == "reject" or self.limits.max_total_bytes:
+            return False
+        only = write.records[0]
+        return (
+            write.idempotency_key is None
+            and write.producer_id is None
+            and write.producer_seq is None
+            and write.expected_head_seq is None
+            and only.delay_ms is None
+            and only.deliver_at is None
+        )
+
+    def write_together(self, name: str, writes: Sequence[tuple[requests.Write, OnDone, Any]]) -> None:
+        """Append writes that `joins` found to be simple, in their order, as one Block.
+
+        Each has its own ticket, which is made of its `OnDone` and its context. Raises, and has changed nothing, where
+        the WAL takes no more.
+        """
+        topic = self.topics[name]
+        taken: list[tuple[Ticket, batches.Batch]] = []
+        refused: list[tuple[Ticket, TopicsError]] = []
+        for write, on_done, context in writes:
+            ticket = Ticket(topic, on_done, context)
+            try:
+                taken.append((ticket, batches.check(write, self.limits)))
+            except TopicsError as error:
+                refused.append((ticket, error))
+        if taken:
+            now = self.clock.now_ms()
+            all_of_them = batches.join([batch for _, batch in taken])
+            together = self._append(topic, all_of_them, now, NOTHING_ASKED, None, None, None)
+            for first_seq, (ticket, _) in enumerate(taken, together.first_seq):
+                ticket.first_seq = first_seq
+                ticket.count = 1
+                if together.done:
+                    ticket.commit(0, 0)
+                else:
+                    ticket.follow(together)
+        for ticket, why in refused:
+            ticket.fail(why)
 
     def _append(
         self,

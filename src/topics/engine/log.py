@@ -26,6 +26,8 @@ from typing import Final, NamedTuple
 from topics.storage.block import DELETED, Block, Extent, merge
 
 SMALL_BLOCK_RECORDS: Final = 16
+# Up to this size it is worth copying a Block once more so that there are fewer.
+MERGE_BLOCK_RECORDS: Final = 64
 MERGE_RUN_BLOCKS: Final = 512
 MERGE_RUN_BYTES: Final = 256 * 1024
 _TRIM_DIRECTORY_AT: Final = 512
@@ -117,7 +119,7 @@ class Log:
         totals = self.totals
         totals.count += n
         totals.bytes += size
-        if n > SMALL_BLOCK_RECORDS or size > MERGE_RUN_BYTES:
+        if n > MERGE_BLOCK_RECORDS or size > MERGE_RUN_BYTES:
             self._run_blocks = self._run_bytes = 0
             return
         self._run_blocks += 1

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from topics.errors import Throttled, TopicsError
+from topics.server.gathering import Gathering
 from topics.storage.wal import QueueFull
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Admission:
         self._pressure = pressure
         self._on_parked = on_parked
         self._parked: deque[_Parked] = deque()
+        self.gathering = Gathering(engine, self._write_alone)
         self.shut = False
         """Whether writes are held back; the governor says so."""
 
@@ -77,10 +79,15 @@ class Admission:
     def write(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:
         """Append, now or when there is room; `on_done` gets the ticket, whose context is `writer`.
 
-        Raises where the write is refused at once; `writer.fail` is called where it is refused later.
+        Raises where the write is refused at once; `writer.fail`, or `on_done` with a ticket that has failed, is called
+        where it is refused later.
         """
         held = (self.shut and not write.disable_backpressure) or self._parked
-        if not held:
+        if held or not self.gathering.add(name, write, on_done, writer):
+            self._write_alone(name, write, on_done, writer)
+
+    def _write_alone(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:
+        if not ((self.shut and not write.disable_backpressure) or self._parked):
             try:
                 self._engine.write(name, write, on_done, writer)
             except QueueFull:

@@ -62,6 +62,7 @@ class Route:
     """What a head resolved to: who asks, for what, and who answers. Shared by all requests with the same head."""
 
     __slots__ = (
+        "gathers",
         "handle",
         "idempotency_key",
         "inflight",
@@ -82,6 +83,8 @@ class Route:
         self.inflight: caps.Cap | None = None
         # Open while the server recovers or drains: the probes and what a person looks at.
         self.open = row.handler in _ALWAYS_OPEN
+        # Whether requests may wait for others of the same kind; any other kind is handled behind them.
+        self.gathers = row.handler == "write"
         self.return_seqs = True
         self.idempotency_key: str | None = None
 
@@ -100,6 +103,7 @@ class App:
         self.delivery = Delivery(engine, loop, settings.buffer_grace_ms, settings.slow_consumer_timeout_ms)
         self.delivery.run_then = lambda job, then: self.run_then(job, then)
         self.governor = Governor(engine, self.delivery, loop)
+        self._gathering = self.governor.admission.gathering
         self.handlers = Handlers(engine, loop, self.governor.admission)
         self.handlers.run_then = lambda job, then: self.run_then(job, then)
         self.watch = Watch(engine, self.delivery, self.limits, settings)
@@ -170,6 +174,8 @@ class App:
             raise self.unready()
         if route.inflight is not None:
             exchange.on_over = route.inflight.take().free
+        if self._gathering.waiting and not route.gathers:
+            self._gathering.flush()
         try:
             route.handle(exchange)
         except Miss as miss:

@@ -107,8 +107,8 @@ class Driver:
         self._window_s = window_s
 
     def _turn(self) -> None:
-        # What acks submit here is written by the turn itself: nothing is to be asked for again.
-        self._engine.queues.acks.settle_all()
+        # What was gathered is written by the turn itself: nothing is to be asked for again.
+        self._engine.prepare()
         self._scheduled = False
         self._engine.turn()
         if self._upkeep is not None and self._upkeep.step():
@@ -160,6 +160,7 @@ class Driver:
 
     async def settle(self) -> None:
         """Return once nothing is queued, running or waiting for a sync."""
+        self._engine.prepare()
         while self._engine.store.pending or self._running:
             self._turn()
             if self._running:
