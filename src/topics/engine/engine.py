@@ -17,19 +17,16 @@ import msgspec
 
 from topics.clock import Clock
 from topics.engine import batch as batches
-from topics.engine import ceiling as ceilings
 from topics.engine import config as configs
-from topics.engine import extra as extras
 from topics.engine import requests, room
+from topics.engine.arrival import append, append_together
 from topics.engine.config import ConfigPatch, TopicConfig
-from topics.engine.dedupe import Dedupe, Remembered
-from topics.engine.delay import delays_of, when_visible
 from topics.engine.difference import Difference, Window, read
 from topics.engine.limits import Limits
 from topics.engine.log import Totals
 from topics.engine.names_index import SortedNames
 from topics.engine.queues import Queues
-from topics.engine.removal import position_of, remove
+from topics.engine.removal import remove
 from topics.engine.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.routers import Routers
 from topics.engine.shelf import Shelf
@@ -37,7 +34,6 @@ from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, Top
 from topics.engine.tags import parse_match
 from topics.engine.ticket import OnDone, Receipt, Ticket
 from topics.engine.topic import Topic
-from topics.engine.unkept import GONE
 from topics.errors import (
     InvalidRequest,
     TopicNotEmpty,
@@ -45,7 +41,6 @@ from topics.errors import (
     TopicsError,
 )
 from topics.names import check_topic_name
-from topics.storage import block as blocks
 from topics.storage import frame as frames
 from topics.storage.job import run_inline
 from topics.storage.memory import MemoryStore
@@ -58,8 +53,6 @@ BATCH_BYTES_MAX: Final = 8 << 20
 RETRY_AFTER_MS: Final = 1000
 
 OnReceipt = Callable[[Receipt], None]
-
-NOTHING_ASKED: Final = requests.Write([])
 
 
 class Engine:
@@ -351,7 +344,7 @@ class Engine:
             if self.limits.max_total_bytes:
                 self.queues.acks.settle_all()
                 room.check_quota(self, topic, n, batch.size_bytes, now)
-        ticket = self._append(topic, batch, now, write, created, on_done, context)
+        ticket = append(self, topic, batch, now, write, created, on_done, context)
         if on_done is None:
             self.settle()
             if ticket.error is not None:
@@ -374,115 +367,11 @@ class Engine:
         )
 
     def write_together(self, name: str, writes: Sequence[tuple[requests.Write, OnDone, Any]]) -> None:
-        """Append writes that `joins` found to be simple, in their order, as one Block.
+        """Append writes that `joins` found to be simple, each with what to call when it is done, and its context.
 
-        Each has its own ticket, which is made of its `OnDone` and its context. Raises, and has changed nothing, where
-        the WAL takes no more.
+        Raises, and has changed nothing, where the WAL takes no more.
         """
-        topic = self.topics[name]
-        taken: list[tuple[Ticket, batches.Batch]] = []
-        refused: list[tuple[Ticket, TopicsError]] = []
-        for write, on_done, context in writes:
-            ticket = Ticket(topic, on_done, context)
-            try:
-                taken.append((ticket, batches.check(write, self.limits)))
-            except TopicsError as error:
-                refused.append((ticket, error))
-        if taken:
-            now = self.clock.now_ms()
-            all_of_them = batches.join([batch for _, batch in taken])
-            together = self._append(topic, all_of_them, now, NOTHING_ASKED, None, None, None)
-            for first_seq, (ticket, _) in enumerate(taken, together.first_seq):
-                ticket.first_seq = first_seq
-                ticket.count = 1
-                if together.done:
-                    ticket.commit(0, 0)
-                else:
-                    ticket.follow(together)
-        for ticket, why in refused:
-            ticket.fail(why)
-
-    def _append(
-        self,
-        topic: Topic,
-        batch: batches.Batch,
-        now: int,
-        write: requests.Write,
-        created: Receipt | None,
-        on_done: OnDone | None,
-        context: Any,
-    ) -> Ticket:
-        delays = None if topic.queue is None else delays_of(write.records, now)
-        if topic.queue is not None and delays:
-            on_done = when_visible(topic.queue, delays, on_done)
-        ts = topic.last_ts
-        if now > ts:
-            ts = now
-        first_seq = topic.next_seq
-        block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
-        n = block.n
-        ticket = Ticket(topic, on_done, context)
-        ticket.block = block
-        ticket.tags = batch.tags
-        ticket.first_seq = first_seq
-        ticket.count = n
-        ticket.created = created is not None
-        keyed = write.idempotency_key is not None or write.producer_id is not None
-        last = topic.last_ticket
-        ephemeral = topic.config.durability == "ephemeral"
-        if not ephemeral:
-            # A write behind one that waits for its sync waits too: records become visible in the order of their seqs.
-            durability = topic.config.durability
-            ticket.gated = gated = (
-                durability == "fsync"
-                or ticket.created
-                # The class that this write counts on must be safe before it is.
-                or (topic.last_config is not None and not topic.last_config.done)
-                or (last is not None and last.gated)
-                or (durability == "disk" and first_seq + n > topic.ceiling + 1)
-            )
-            extra = b""
-            derived = topic.inbound is not None or topic.letters
-            if keyed or derived or delays:
-                position, source_id = position_of(topic) if derived else (None, 0)
-                extra = extras.encode(
-                    extras.AppendExtra(
-                        write.idempotency_key,
-                        write.producer_id,
-                        write.producer_seq or 0,
-                        position,
-                        delays,
-                        source_id,
-                    )
-                )
-            frame = frames.append(self.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)
-            self.store.shard_of(topic.id).submit(frame, gated, ticket)
-            if last is not None and last.apart:
-                ticket.apart, ticket.before = True, last
-            topic.last_ticket = ticket
-        topic.last_ts = ts
-        topic.next_seq = first_seq + n
-        topic.await_commit(block)
-        if keyed:
-            self._remember(topic, write, ticket, ts)
-        if topic.inbound is not None:
-            topic.inbound.note_keys(block)
-        if not ephemeral:
-            ceilings.reserve(self, topic)
-            if self.on_pending is not None:
-                self.on_pending()
-            return ticket
-        topic.unkept.add(first_seq, first_seq + n - 1, GONE)
-        if created is not None:
-            # The records go nowhere, but the config must survive whoever is told of it.
-            ticket.gated = True
-            topic.last_ticket = ticket
-            created.on_done = ticket.after
-        elif last is not None:
-            ticket.follow(last)
-        else:
-            ticket.commit(0, 0)
-        return ticket
+        append_together(self, self.topics[name], writes)
 
     def _config_for_create(self, name: str, write: requests.Write) -> TopicConfig:
         check_topic_name(name)
@@ -521,17 +410,6 @@ class Engine:
         if on_done is None:
             self.settle()
         return ticket
-
-    @staticmethod
-    def _remember(topic: Topic, write: requests.Write, ticket: Ticket, ts: int) -> None:
-        dedupe = topic.dedupe
-        if dedupe is None:
-            dedupe = topic.dedupe = Dedupe()
-        ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, ticket)
-        if write.idempotency_key is not None:
-            dedupe.remember_key(write.idempotency_key, remembered)
-        if write.producer_id is not None and write.producer_seq is not None:
-            dedupe.remember_producer(write.producer_id, write.producer_seq, remembered)
 
     # Reading
 
