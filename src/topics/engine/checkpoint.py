@@ -118,15 +118,15 @@ class Capture:
         routers = self._engine.routers
         self.sections = []
         self.essential = []
-        self._links_version = routers.links_version
-        self._rest: Iterator[Topic] = iter(routers.in_order(self._engine.topics.values()))
+        self._links_version = routers.lineage.version
+        self._rest: Iterator[Topic] = iter(routers.lineage.in_order(self._engine.topics.values()))
 
     def step(self, topics: int) -> bool:
         """Capture up to so many topics; whether that was all."""
         for _ in range(topics):
             topic = next(self._rest, None)
             if topic is None:
-                if self._links_version != self._engine.routers.links_version:
+                if self._links_version != self._engine.routers.lineage.version:
                     self._begin()
                     return False
                 self._capture_engine()

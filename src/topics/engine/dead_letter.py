@@ -94,7 +94,7 @@ class DeadLetters:
         queue.forget(seqs)
         queue.dead_lettered = total
         dest.letters = True
-        engine.routers.link(topic, dest)
+        engine.routers.lineage.link(topic, dest)
         return True
 
     def _log(self, topic: Topic, dest: Topic, block: Block, buried: Buried) -> None:

@@ -136,7 +136,7 @@ class Derivation:
                 deriving[topic] = None
             else:
                 lose_tail(topic)
-        topics = [topic for topic in self._engine.routers.in_order(deriving) if topic in deriving]
+        topics = [topic for topic in self._engine.routers.lineage.in_order(deriving) if topic in deriving]
         tails = set(topics)
 
         def advance(topic: Topic) -> bool:
@@ -365,7 +365,7 @@ class Derivation:
             if block.first_seq > dest.log.head and dest.config.durability != "ephemeral":
                 self._letters.setdefault(dest, {})[block.first_seq] = block
             dest.letters = True
-            self._engine.routers.link(topic, dest)
+            self._engine.routers.lineage.link(topic, dest)
         self._patiently(lambda: log.fetch(ranges(sorted(buried.seqs))), topic)
         topic.settle_caps()
         log.delete_seqs(buried.seqs)

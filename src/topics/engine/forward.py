@@ -221,7 +221,7 @@ class Forward:
             return []
         behind: list[Receipt] = [] if self.change is None else [self.change]
         if dest_class == "fsync" and source_class != "fsync":
-            shards = {engine.store.shard_of(topic.id) for topic in engine.routers.upstream(self.source)}
+            shards = {engine.store.shard_of(topic.id) for topic in engine.routers.lineage.upstream(self.source)}
             for shard in shards:
                 synced = Receipt(None, None, None)
                 shard.after_sync(synced)

@@ -8,8 +8,7 @@ Rules of the graph:
    at most HOPS_MAX times.
 3. A router refers to two topics that exist: it goes with either of them.
 
-`step` forwards off the path of any ack, in slices. `links_version` counts changes of who derives from whom: a
-checkpoint captures sources before their destinations, and begins anew where that order has changed meanwhile.
+`step` forwards off the path of any ack, in slices. Who derives from whom is the lineage's business.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,6 +24,7 @@ import msgspec
 from topics.engine import room, router_event
 from topics.engine.fanout import Fanout
 from topics.engine.forward import Forward
+from topics.engine.lineage import Lineage, cycle
 from topics.engine.names_index import SortedNames
 from topics.engine.router import (
     PutRouter,
@@ -72,9 +72,7 @@ class Routers:
         self.names = SortedNames()
         self.cyclic = False
         self.recovering = False
-        self.links_version = 0
-        # Topics that got dead letters, by the queue that they came from.
-        self._letters: dict[Topic, set[Topic]] = {}
+        self.lineage = Lineage()
         self._dirty: deque[Fanout] = deque()
         self._blocked: dict[Forward, None] = {}
         self._images: dict[int, ForwardImage] = {}
@@ -191,9 +189,7 @@ class Routers:
         for router in routers:
             self._log_drop(router, None)
             self._remove(router)
-        for queues in self._letters.values():
-            queues.discard(topic)
-        self._letters.pop(topic, None)
+        self.lineage.forget(topic)
         return [router.name for router in routers]
 
     def _check_graph(self, put: PutRouter, rule: Rule, router: Router | None) -> None:
@@ -207,29 +203,9 @@ class Routers:
                 source=inbound.source.name,
                 router=inbound.routers[0].name,
             )
-        cycle = None if rule.allow_cycle else self._cycle(put, router)
-        if cycle is not None:
-            raise RouterCycle(f"the router would close the cycle {' -> '.join(cycle)}", cycle=cycle)
-
-    def _cycle(self, put: PutRouter, router: Router | None) -> list[str] | None:
-        """The way from the source over the new edge back to the source, if there is one."""
-        begin = self._engine.topics.get(put.dest)
-        came_from: dict[str, str] = {put.dest: put.source}
-        stack = [] if begin is None else [begin]
-        while stack:
-            topic = stack.pop()
-            for forward in topic.outbound.forwards if topic.outbound is not None else ():
-                name = forward.dest.name
-                if forward.routers == [router] or name in came_from:
-                    continue
-                came_from[name] = topic.name
-                if name == put.source:
-                    way = [name]
-                    while way[-1] != put.dest:
-                        way.append(came_from[way[-1]])
-                    return [put.source, *reversed(way)]
-                stack.append(forward.dest)
-        return None
+        found = None if rule.allow_cycle else cycle(put.source, put.dest, dest, router)
+        if found is not None:
+            raise RouterCycle(f"the router would close the cycle {' -> '.join(found)}", cycle=found)
 
     def _check_count(self) -> None:
         max_routers = self._engine.limits.max_routers
@@ -265,7 +241,7 @@ class Routers:
             self.names.add(name)
         if known is None or known.lsn <= lsn:
             self.by_name[name] = router
-        self.links_version += 1
+        self.lineage.version += 1
         self._see_cycles()
         return router
 
@@ -296,7 +272,7 @@ class Routers:
         if self.by_name.get(router.name) is router:
             del self.by_name[router.name]
             self.names.remove(router.name)
-        self.links_version += 1
+        self.lineage.version += 1
         self._see_cycles()
 
     def _see_cycles(self) -> None:
@@ -427,43 +403,10 @@ class Routers:
 
     # Checkpoints
 
-    def link(self, queue: Topic, dest: Topic) -> None:
-        """Dead letters of a queue went to `dest`."""
-        queues = self._letters.setdefault(dest, set())
-        if queue not in queues:
-            queues.add(queue)
-            self.links_version += 1
-
     @property
     def derived(self) -> bool:
         """Whether any topic holds records that follow from those of another."""
-        return bool(self.by_name or self._letters)
-
-    def upstream(self, topic: Topic) -> list[Topic]:
-        """The topic and everything that its records may follow from, the nearest first."""
-        found = [topic]
-        for each in found:
-            sources = [] if each.inbound is None else [each.inbound.source]
-            found += [source for source in (*sources, *self._letters.get(each, ())) if source not in found]
-        return found
-
-    def in_order(self, topics: Iterable[Topic]) -> list[Topic]:
-        """The topics, each behind those that it derives from; within a cycle, anyhow."""
-        ordered: dict[Topic, None] = {}
-        for topic in topics:
-            stack = [topic]
-            seen = set()
-            while stack:
-                top = stack[-1]
-                seen.add(top)
-                sources = [] if top.inbound is None else [top.inbound.source]
-                sources += self._letters.get(top, ())
-                open_ = [each for each in sources if each not in ordered and each not in seen and not each.deleted]
-                if open_:
-                    stack.extend(open_)
-                else:
-                    ordered[stack.pop()] = None
-        return list(ordered)
+        return bool(self.by_name or self.lineage.letters)
 
     def _capture(self, lsn: int) -> list[bytes]:
         images = [
@@ -492,7 +435,7 @@ class Routers:
 
     def resume(self) -> None:
         """Before anybody is served: let every destination lose what its source has lost, sources first."""
-        for topic in self.in_order(list(self._engine.topics.values())):
+        for topic in self.lineage.in_order(list(self._engine.topics.values())):
             while topic.inbound is not None:
                 try:
                     topic.inbound.resume()
