@@ -37,7 +37,7 @@ from topics.storage.snapshot_reader import SectionLoaded, SnapshotReader
 from topics.storage.used import read_slack, read_used, used_bytes
 from topics.storage.walfile import WalName
 
-WINDOW_BYTES: Final = 1 << 18
+WINDOW_BYTES: Final = 1 << 19
 SNAPSHOT_LOST: Final = (
     "the checkpoint or the beginning of the log is missing or unreadable ({what}), and with it the names of the topics;"
     " nothing was changed. Put back {directory} from a copy, or move the data directory away to start with an empty one"
