@@ -24,7 +24,13 @@ from topics.serve import serve
 EXIT_NO_DATA = 2
 
 # Tracebacks with local variables could show a key.
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.add_typer(pipelines.app, name="pipeline")
 
 

@@ -63,6 +63,13 @@ def test_every_setting_has_a_flag_and_keys_have_none(monkeypatch: pytest.MonkeyP
     assert "--api-key" not in shown
 
 
+@pytest.mark.parametrize("command", [(), ("serve",), ("tail",), ("pipeline",), ("pipeline", "archive")])
+def test_h_is_help_everywhere(command: tuple[str, ...]) -> None:
+    short, long = (CliRunner().invoke(app, [*command, flag]) for flag in ("-h", "--help"))
+    assert (short.exit_code, short.output) == (0, long.output)
+    assert "Usage:" in short.output
+
+
 @pytest.mark.parametrize("group", [(), ("pipeline",)])
 def test_the_list_of_commands_is_not_cut(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
