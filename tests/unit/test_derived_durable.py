@@ -174,6 +174,26 @@ def test_copy_into_fsync_is_not_shown_before_the_source_is_synced(source: str) -
     assert machine.read("b")[0] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("source", ["memory", "disk"])
+def test_copy_of_what_was_written_before_the_source_became_fsync_waits_for_that(source: str) -> None:
+    """DESIGN §2.2: an `fsync` topic shows nothing that a crash could take, whatever class its source has by now."""
+    machine = Machine()
+    topic(machine, "a", durability=source)
+    topic(machine, "b", durability="fsync")
+    machine.engine.routers.put("a->b", PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 1))
+    assert machine.read("b")[0] == [1]
+    write_soon(machine, "a", 2, 2)
+    machine.engine.put_topic("a", ConfigPatch(durability="fsync"), lambda receipt: None)
+    machine.engine.turn()
+    assert machine.engine.topics["a"].log.head == 2
+    assert machine.read("b")[0] == [1]
+    machine.settle()
+    assert machine.read("b")[0] == [1, 2]
+    machine.crash("dropped")
+    assert machine.read("b")[0] == [1, 2]
+
+
 def test_copies_and_direct_writes_keep_their_order_over_shards() -> None:
     """DESIGN §4: seq order is delivery order, whichever shard's sync comes first."""
     machine = Machine(shards=5)

@@ -196,7 +196,8 @@ class Forward:
             self._note_unkept(made.block, GONE if dest.config.durability == "ephemeral" else fate)
             self._unseen.append((before, made.counts))
             derive(dest, made.block, self._seen, behind)
-            if now >= self.mark_ms and self._mixed:
+            # Seqs of a `memory` source may be used again after a loss of power, so nothing is to refer to them.
+            if now >= self.mark_ms and self._mixed and self.source.config.durability in _KEEPING:
                 self.mark_ms = now + MARK_MS
                 self.mark()
         return True
@@ -220,7 +221,9 @@ class Forward:
         if dest_class not in _KEEPING:
             return []
         behind: list[Receipt] = [] if self.change is None else [self.change]
-        if dest_class == "fsync" and source_class != "fsync":
+        # What was written before the source became `fsync` is safe once that change is.
+        settled = self.source.last_config is None or self.source.last_config.done
+        if dest_class == "fsync" and not (source_class == "fsync" and settled):
             shards = {engine.store.shard_of(topic.id) for topic in engine.routers.lineage.upstream(self.source)}
             for shard in shards:
                 synced = Receipt(None, None, None)
