@@ -11,7 +11,7 @@ Rules:
    parsed and reading stops.
 2. A message that repeats an earlier head of the connection byte for byte, but for the digits of its Content-Length,
    and is complete in one read, is dispatched by `data_received` itself: no parser, no `App.resolve`, one `Exchange`.
-   `Intake` says which heads may repeat; up to `KNOWN_HEADS_MAX` of them are kept, and none beyond the connection.
+   `Intake` says which heads may repeat; a bounded number of them is kept (`KnownHeads`), none beyond the connection.
 3. After a refusal that leaves input unread, the answer carries `Connection: close`, the sending side is shut, and what
    the client still sends is thrown away for a while (bounded in bytes and time): closing at once would make the kernel
    reset the connection, and the reset would destroy the answer before the client has read it.
@@ -38,18 +38,17 @@ from topics.server import reply
 from topics.server.exchange import Exchange
 from topics.server.intake import DEAF, IDLE, IN_BODY, IN_HEAD, PROGRESS_BYTES, SKIPPING, Intake, Message
 from topics.server.relay import Relay
+from topics.server.repeat import KnownHeads
 from topics.server.stream import Stream
 
 if TYPE_CHECKING:
     from topics.server.connections import Connections
     from topics.server.exchange import Upgraded
     from topics.server.head import Head
-    from topics.server.repeat import Repeat
 
 PIPELINE_MAX: Final = 64
 PIPELINE_MAX_BYTES: Final = 1024 * 1024
 GATHER_MAX_BYTES: Final = 64 * 1024
-KNOWN_HEADS_MAX: Final = 64
 LINGER_MS: Final = 2_000
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
 NEVER: Final = float("inf")
@@ -67,7 +66,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_app", "_barrier", "_eof", "_gathered", "_gathered_bytes", "_gathering", "_held",
         "_held_bytes", "_intake", "_known", "_limits", "_linger_left", "_lost", "_message_deadline", "_owe",
-        "_reading_paused", "_ready", "_refused", "_renewals", "_repeats", "_stream", "_taking",
+        "_reading_paused", "_ready", "_refused", "_renewals", "_stream", "_taking",
         "_unsent_mark", "_upgraded", "answer", "connections", "current", "owing", "queue", "read_deadline", "transport",
         "waiting", "write", "write_deadline", "write_paused",
     )  # fmt: skip
@@ -110,9 +109,7 @@ class Connection(asyncio.Protocol):
             headers_max=limits.max_headers,
             http2_known=connections.http2_factory is not None,
         )
-        self._known: dict[bytes, Head] = {}
-        # By request line.
-        self._repeats: dict[bytes, Repeat] = {}
+        self._known = KnownHeads(limits.max_body_bytes, limits.max_header_bytes)
         self._ready = False
         self._taking = False
         self._reading_paused = False
@@ -155,7 +152,7 @@ class Connection(asyncio.Protocol):
             self.connections.send_answers()
         if self._ready and self.current is None:
             head_bytes = data[: data.find(b"\r\n\r\n") + 4]
-            head = self._known.get(head_bytes) or self._recall(data, head_bytes)
+            head = self._known.get(head_bytes) or self._known.recall(head_bytes)
             if head is not None and len(data) == head.message_bytes:
                 self.current = exchange = Exchange(self, head, data[head.raw_bytes :], perf_counter_ns())
                 self.answer = self._owe
@@ -175,20 +172,6 @@ class Connection(asyncio.Protocol):
             self._linger_left -= len(data)
             if self._linger_left < 0:
                 self.transport.abort()
-
-    def _recall(self, data: bytes, head_bytes: bytes) -> Head | None:
-        """The head of a message whose head came before with another length; None if it did not."""
-        repeat = self._repeats.get(data[: data.find(b"\r\n")])
-        head = None if repeat is None else repeat.read(data, 0, self._limits.max_body_bytes)
-        if head is None or head.raw_bytes > self._limits.max_header_bytes:
-            return None
-        self._remember(head_bytes, head)
-        return head
-
-    def _remember(self, head_bytes: bytes, head: Head) -> None:
-        if len(self._known) >= KNOWN_HEADS_MAX:
-            self._known.clear()
-        self._known[head_bytes] = head
 
     def eof_received(self) -> bool:
         """The client sends nothing more. It may still read, so what it has asked for is answered."""
@@ -440,12 +423,8 @@ class Connection(asyncio.Protocol):
             timeout_ms = limits.header_timeout_ms if intake.phase == IN_HEAD else limits.body_timeout_ms
             self._message_deadline = self.connections.after(timeout_ms)
         if intake.phase == IDLE:
-            repeat = intake.repeat
-            if repeat is not None and repeat.raw not in self._known:
-                self._remember(repeat.raw, repeat.head)
-                if len(self._repeats) >= KNOWN_HEADS_MAX:
-                    self._repeats.clear()
-                self._repeats[repeat.line] = repeat
+            if intake.repeat is not None:
+                self._known.learn(intake.repeat)
             self._ready = intake.clean and not (outstanding or blocked or self.connections.draining)
             self.read_deadline = NEVER if outstanding else self.connections.idle_deadline
         elif intake.phase != DEAF:

@@ -18,6 +18,7 @@ from topics.server.head import Head
 
 LENGTH_DIGITS_MAX: Final = 12
 LINE_MAX_BYTES: Final = 1024
+KNOWN_HEADS_MAX: Final = 64
 
 _LENGTH_FIELD: Final = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)[ \t]*\r\n", re.IGNORECASE)
 _PLAIN_TARGET: Final = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
@@ -81,3 +82,38 @@ class Repeat:
         if not line.endswith(_VERSION) or _PLAIN_TARGET.fullmatch(target) is None:
             return None
         return self.head.alike(length, end - position, target)
+
+
+class KnownHeads(dict[bytes, Head]):
+    """The heads that came on one connection, by their bytes; a bounded number of them."""
+
+    __slots__ = ("_body_max_bytes", "_head_max_bytes", "_repeats")
+
+    def __init__(self, body_max_bytes: int, head_max_bytes: int) -> None:
+        super().__init__()
+        self._body_max_bytes = body_max_bytes
+        self._head_max_bytes = head_max_bytes
+        # By request line.
+        self._repeats: dict[bytes, Repeat] = {}
+
+    def learn(self, repeat: Repeat) -> None:
+        """Know this head, and those that say the same with another length."""
+        if repeat.raw not in self:
+            self._keep(repeat.raw, repeat.head)
+            if len(self._repeats) >= KNOWN_HEADS_MAX:
+                self._repeats.clear()
+            self._repeats[repeat.line] = repeat
+
+    def recall(self, head_bytes: bytes) -> Head | None:
+        """The head that these bytes are if it came before with another length; it is known from now on."""
+        repeat = self._repeats.get(head_bytes[: head_bytes.find(b"\r\n")])
+        head = None if repeat is None else repeat.read(head_bytes, 0, self._body_max_bytes)
+        if head is None or head.raw_bytes > self._head_max_bytes:
+            return None
+        self._keep(head_bytes, head)
+        return head
+
+    def _keep(self, head_bytes: bytes, head: Head) -> None:
+        if len(self) >= KNOWN_HEADS_MAX:
+            self.clear()
+        self[head_bytes] = head
