@@ -217,6 +217,28 @@ def test_damage_to_a_block_whose_records_are_all_deleted_costs_nothing(is_cold: 
     assert not again.store.segments.flips
 
 
+def test_flags_of_a_dead_segment_say_nothing_about_the_one_its_file_was_copied_over() -> None:
+    """Document 002: no silent loss, also where a file is not the one that its name says."""
+    mini = Mini(FakeDisk())
+    for k in range(2):
+        mini.append(7, [b'"%d-%d"' % (k, i) for i in range(10)])
+        mini.turn()
+        mini.seal(7)
+    mini.delete(7, 1, 10)
+    mini.turn()
+    mini.checkpoint()
+    assert isinstance(mini.disk, FakeDisk)
+    dead = mini.disk.files()[f"{HOT}/{SegmentName(7, 1).data_file}"]
+    live = f"{HOT}/{SegmentName(7, 11).data_file}"
+    mini.disk.unlink(live)
+    handle = mini.disk.create(live)
+    mini.disk.write(handle, 0, dead)
+    mini.disk.sync(handle)
+    mini.disk.close(handle)
+    mini.disk.sync_dir(HOT)
+    assert restart(mini).lost == {(7, seq) for seq in range(11, 21)}
+
+
 def test_relocation_moves_the_records_and_keeps_everything_readable() -> None:
     """DESIGN §5.6: tiering changes nothing about semantics."""
     mini = sealed_topic()

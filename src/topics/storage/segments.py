@@ -339,21 +339,23 @@ class Segments:
             index_bytes = self.hot.size(name.index_file) or 0
         found = Segment(self, name, tier, places, size)
         found.index_bytes = index_bytes
-        self._check_data(found, size, damage)
+        is_own = self._check_data(found, size, damage)
         damaged = len(damage)
-        self._load_flags(found, damage)
+        self._load_flags(found, is_own, damage)
         if found.is_cold and any(corrupt.path == name.flags_file for corrupt in damage[damaged:]):
             # What is deleted from now on must stand in a file that the next start believes.
             self.hot.put(name.flags_file, self._flags_parts(found))
         return found
 
-    def _check_data(self, found: Segment, size: int, damage: list[Corrupt]) -> None:
-        """Report a damaged header, and Blocks that the file is too short for."""
+    def _check_data(self, found: Segment, size: int, damage: list[Corrupt]) -> bool:
+        """Report a damaged header, and Blocks that the file is too short for; whether a hot file is this segment's."""
         name = found.name
+        is_own = False
         if not found.is_cold:
             head = self.hot.read(name.data_file, 0, HEADER_BYTES)
             header = segment.decode_header(head, DATA_MAGIC, name.data_file)
-            if header is None or header[0] != name:
+            is_own = header is not None and header[0] == name
+            if not is_own:
                 kept = self.quarantine(name.data_file, 0, head)
                 damage.append(Corrupt(name.data_file, 0, HEADER_BYTES, LostRecords(name.topic_id, 0, 0), kept))
         for sealed in found.blocks:
@@ -361,6 +363,7 @@ class Segments:
                 lost = LostRecords(name.topic_id, sealed.first_seq, sealed.n)
                 damage.append(Corrupt(name.data_file, sealed.offset, 0, lost))
         found.blocks = [sealed for sealed in found.blocks if sealed.offset + sealed.length <= size]
+        return is_own
 
     def _rebuild(self, tier: Tier, name: SegmentName, ref: SegmentRef, size: int, damage: list[Corrupt]) -> list[Place]:
         """Make the `.idx` again from the Blocks; a Block that cannot be read either is lost."""
@@ -396,9 +399,10 @@ class Segments:
         self.hot.put(name.index_file, [header, segment.encode_directory(places), tags])
         return tags
 
-    def _load_flags(self, found: Segment, damage: list[Corrupt]) -> None:
+    def _load_flags(self, found: Segment, is_own: bool, damage: list[Corrupt]) -> None:
         """Take the delete flags over from the records, from the `.flags`, or from both where a move was cut short."""
         beside = b""
+        beside_is_own = False
         nothing = LostRecords(found.name.topic_id, 0, 0)
         if found.is_cold and self.hot.size(found.name.flags_file) is None:
             damage.append(Corrupt(found.name.flags_file, 0, 0, nothing))
@@ -408,7 +412,8 @@ class Segments:
             if header is None or header[0] != found.name:
                 kept = self.quarantine(found.name.flags_file, 0, head)
                 damage.append(Corrupt(found.name.flags_file, 0, HEADER_BYTES, nothing, kept))
-            if header is None or header[0] == found.name:
+            beside_is_own = header is not None and header[0] == found.name
+            if header is None or beside_is_own:
                 beside = self.hot.read(found.name.flags_file, HEADER_BYTES, found.records)
                 if len(beside) < found.records:
                     damage.append(Corrupt(found.name.flags_file, HEADER_BYTES + len(beside), 0, nothing))
@@ -421,8 +426,8 @@ class Segments:
             also = beside[sealed.flags_at : sealed.flags_at + sealed.n]
             flags = stored.get(sealed, b"")
             dead = bytes((DELETED,)) * sealed.n
-            if dead in (flags, also):
-                # Nothing of it is left that damage could take.
+            if (is_own and flags == dead) or (beside_is_own and also == dead):
+                # Nothing of it is left that damage could take. In a file that may be another's, the content decides.
                 if found.is_cold or flags == dead:
                     sealed.take_flags(dead)
                 else:
