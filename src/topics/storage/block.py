@@ -1,8 +1,9 @@
 """Block: n consecutive records of one topic, stored by column.
 
-A write request becomes one Block, so its atomicity is the checksum's: all of it is there or none. The same bytes are
-the payload of a WAL append frame, the tail of a topic in memory and the content of a sealed segment, so recovery,
-reading, sealing and the Spark scan share this one codec and work on whole columns instead of record by record.
+A write request becomes one Block, or part of one, so its atomicity is the checksum's: all of it is there or none. The
+same bytes are the payload of a WAL append frame, the tail of a topic in memory and the content of a sealed segment, so
+recovery, reading, sealing and the Spark scan share this one codec and work on whole columns instead of record by
+record.
 
 Layout, little-endian, no padding:
 
