@@ -115,3 +115,25 @@ def test_a_worker_that_reads_does_not_pay_for_pandas() -> None:
     """Importing it takes longer than a small batch; `pa.array` does so behind one's back."""
     ran = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "False", ran.stderr + ran.stdout
+
+
+SETTLED = """
+import gc
+from pyspark.sql.types import LongType, StructType
+from topics.spark import reader
+from topics.spark.options import ReadOptions
+from topics.spark.scan import Range
+before = len(gc.get_objects())
+for kind, streaming in ((reader.TopicsReader, False), (reader.TopicsStreamReader, True)):
+    gc.unfreeze()
+    options = ReadOptions({"url": "http://127.0.0.1:1", "topic": "t"}, streaming=streaming)
+    kind(options, StructType().add("seq", LongType())).read(reader.RangePartition(Range("t", 1, 0, 1)))
+    gc.collect()
+    print(len(gc.get_objects()) < before / 10)
+"""
+
+
+def test_the_collection_after_a_task_passes_over_what_the_worker_has_loaded() -> None:
+    """A worker collects its garbage after every task, and the next task waits for that."""
+    ran = subprocess.run([sys.executable, "-c", SETTLED], capture_output=True, text=True, check=False)
+    assert ran.stdout.split() == ["True", "True"], ran.stderr + ran.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,7 @@ class TopicsReader(DataSourceReader):
         assert isinstance(partition, RangePartition)
         if partition.piece is None:
             return iter(())
+        settle()
         return RangeReader(self._options, arrow_schema(self._schema), self._prune).read(partition.piece)
 
 
@@ -276,6 +278,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)
         if partition.piece is None:
             return iter(())
+        settle()
         return RangeReader(self._options, arrow_schema(self._schema), Prune()).read(partition.piece)
 
     def stop(self) -> None:
@@ -304,6 +307,16 @@ class RefusedStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Say why."""
         raise self._refusal
+
+
+def settle() -> None:
+    """Take what this process has loaded out of its garbage collections, once.
+
+    A worker of Spark's collects after every task, and the next task waits for it. With the modules that are loaded by
+    then that takes 30 ms, about as long as it takes to decode 300,000 records.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 def found(client: Client, topic: str) -> Plan | None:
