@@ -36,7 +36,9 @@ def test_both_disks_keep_the_same_protocol(tmp_path: Path) -> None:
         assert disk.read(handle, 8, 9) == b"\0\0hello\0\0"
         assert disk.read(handle, 3000, 100) == b"rld"
         assert disk.read_now(handle, 10, 5) == b"hello"
+        first = disk.read_now(handle, 10, 5)
         assert disk.read_now(handle, 3000, 100) == b"rld"
+        assert first == b"hello", "what was read stays as it is, whatever is read next"
         disk.sync(handle)
         disk.truncate(handle, 12)
         assert disk.read(handle, 0, 100) == bytes(10) + b"he"

@@ -137,6 +137,25 @@ def test_a_block_that_is_not_in_memory_misses_and_is_there_after_its_job() -> No
     assert mini.extents[7][1].ts_index(1 << 60) == 10, "answered from the directory, without a read"
 
 
+def test_a_reader_who_passes_by_keeps_nothing() -> None:
+    """A scan reads everything once, and must not push out of memory what others read again and again."""
+    mini = restart_after_checkpoint()
+    assert isinstance(mini.disk, FakeDisk)
+    cache = mini.store.segments.cache
+    first, second, _ = mini.extents[7]
+    kept = cache.bytes
+    assert first.block(keep=False).data(0) == b'"0-0"'
+    assert cache.bytes == kept
+    assert first.block().data(0) == b'"0-0"'
+    assert cache.bytes > kept
+    assert first.block(keep=False) is first.block(), "what is kept serves it too"
+    mini.disk.uncached.add(f"{HOT}/{SegmentName(7, 1).data_file}")
+    with pytest.raises(Miss) as missed:
+        second.block(keep=False)
+    run_inline([missed.value.job])
+    assert second.block(keep=False).data(0) == b'"1-0"', "what had to be waited for is there then"
+
+
 def restart_after_checkpoint() -> Mini:
     mini = sealed_topic()
     mini.checkpoint()

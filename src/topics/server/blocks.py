@@ -259,7 +259,8 @@ def _groups(log: Log, seq: int, stop: int) -> Iterator[list[Extent]]:
 
 def _readable(group: list[Extent], start: int) -> tuple[bytes, bytes]:
     """One Block of these entries and its flags, with everything that is gone flagged and blanked."""
-    block = merge([entry.block() for entry in group])
+    # A scan comes by once: what it reads must not push out what others read again and again.
+    block = merge([entry.block(keep=False) for entry in group])
     flags = bytearray().join([bytes(entry.n) if entry.flags is None else entry.flags for entry in group])
     trimmed = max(0, start - group[0].first_seq)
     flags[:trimmed] = bytes((DELETED,)) * trimmed

@@ -140,8 +140,8 @@ class Extent:
         """The seq of the last record."""
         return self.first_seq + self.n - 1
 
-    def block(self) -> Block:
-        """The content."""
+    def block(self, *, keep: bool = True) -> Block:
+        """The content. What has to be read for it is kept for the next reader, unless this one only passes by."""
         raise AssertionError("an Extent knows its content only in a subclass")
 
     def size_bytes(self, i: int, j: int) -> int:
@@ -254,7 +254,7 @@ class Block(Extent):
         """Which optional columns there are, and whether node and tag are plain."""
         return self.raw[5]
 
-    def block(self) -> Block:
+    def block(self, *, keep: bool = True) -> Block:
         """Itself."""
         return self
 
@@ -404,7 +404,8 @@ def decode(buffer: bytes | memoryview, at: int = 0, *, with_flags: bool = True) 
     end = at + body + CHECKSUM_BYTES
     if end + (n if with_flags else 0) > len(buffer):
         raise BlockError(f"the block at offset {at} ends behind the buffer")
-    raw = bytes(memoryview(buffer)[at:end])
+    # Bytes that are this Block and nothing else are taken as they are: a read of a sealed Block copies nothing.
+    raw = buffer if isinstance(buffer, bytes) and end - at == len(buffer) else bytes(memoryview(buffer)[at:end])
     (checksum,) = _CHECKSUM.unpack_from(raw, body)
     if checksum != xxh3_64_intdigest(memoryview(raw)[:body]):
         raise BlockError(f"the checksum of the block at offset {at} does not match")

@@ -107,18 +107,18 @@ class SealedBlock(Extent):
         self.offset = place.offset
         self.length = place.length
 
-    def block(self) -> Block:
+    def block(self, *, keep: bool = True) -> Block:
         """The content, with the flags as they are now. Raises Miss, Corrupt, ColdUnavailable or StorageUnreadable."""
         found = self.segment.cache.get(self)
         if found is None:
-            found = self._load()
+            found = self._load(keep)
         assert isinstance(found, Block)
         found.flags = self.flags
         found.live = self.live
         found.live_bytes = self.live_bytes
         return found
 
-    def _load(self) -> Block:
+    def _load(self, keep: bool) -> Block:
         segment = self.segment
         read = segment.tier.read if segment.patient else segment.tier.read_now
         try:
@@ -128,7 +128,8 @@ class SealedBlock(Extent):
         if data is None:
             raise Miss(_Read(self))
         found = self.decode(data)
-        segment.cache.put(self, found)
+        if keep:
+            segment.cache.put(self, found)
         return found
 
     def decode(self, data: bytes) -> Block:
