@@ -14,8 +14,9 @@ The header says the same as the end of a diff: `next_from_seq`, the floors and a
 must see before the Blocks. As in a diff, an answer ends before the next lost range, so that its tombstone comes first
 in the next one. Blocks are whole: the first may begin at or below the cursor, and the last may end behind `to_seq`.
 
-An answer keeps the loop busy for as long as a hundred small requests do. So scans take turns: one answer per turn of
-the loop, behind everything else that the turn has to do, however many scans there are.
+An answer keeps the loop busy for as long as a hundred small requests do. So scans take turns, however many there are,
+and before each answer the loop goes round as often as a write needs that was read meanwhile: once to be committed, and
+once more to be answered. A write waits for at most one scan's answer, the one that was being made when it came.
 
 What a reader may not see leaves the server neither as a record nor as bytes: records that were deleted, evicted or have
 expired are flagged 0xD5 and their text is blanked. Small Blocks are merged, so that the cost of a scan does not depend
@@ -53,6 +54,7 @@ CONTENT_TYPE: Final = b"application/octet-stream"
 BYTES_DEFAULT: Final = 1 << 20
 BYTES_MAX: Final = 8 << 20
 LIMIT_MAX: Final = 100_000
+TURNS_BETWEEN: Final = 2
 GAPS_MAX: Final = 1000
 DELETED_RUNS_MAX: Final = 1000
 MERGE_BELOW_RECORDS: Final = 256
@@ -91,7 +93,10 @@ class Blocks:
             self._loop.call_soon(self._next)
         self._waiting.append(exchange)
 
-    def _next(self) -> None:
+    def _next(self, turns: int = TURNS_BETWEEN) -> None:
+        if turns:
+            self._loop.call_soon(self._next, turns - 1)
+            return
         exchange = self._waiting.popleft()
         if self._waiting:
             self._loop.call_soon(self._next)
