@@ -86,12 +86,13 @@ def apply(patch: ConfigPatch, to: TopicConfig | None, topic: str) -> TopicConfig
             type=to.type,
         )
     dead_letter = named.get("dead_letter")
-    if dead_letter is not None and named.get("type", base.type) == "queue":
+    if dead_letter is not None:
         try:
             check_topic_name(dead_letter)
         except InvalidRequest as error:
             raise InvalidRequest(f"dead_letter: {error.message}", field="dead_letter", **error.detail) from None
-        if dead_letter == topic:
+        # A log takes the fields of queues and ignores what they mean.
+        if dead_letter == topic and named.get("type", base.type) == "queue":
             raise InvalidRequest("dead_letter must name another topic than the queue itself", field="dead_letter")
     if named.get("priority") is not None:
         named["priority"] = max(-PRIORITY_MAX, min(PRIORITY_MAX, named["priority"]))
