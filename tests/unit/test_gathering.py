@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.unit.test_engine_durable import Machine
-from topics.engine import ConfigPatch, Delete, Diff, Limits, RecordIn, Write
+from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, RecordIn, Write
 from topics.engine.pressure import Pressure
 from topics.engine.ticket import Ticket
 from topics.errors import TopicsError
 from topics.server.admission import Admission
+from topics.server.driver import Driver
 from topics.server.gathering import GATHERED_RECORDS_MAX
+from topics.testing import ManualClock
 from topics.testing.disk import FaultDisk
 
 
@@ -184,3 +187,42 @@ def test_topic_that_rejects_looks_at_each_write() -> None:
     house.machine.settle()
     assert [bool(client.tickets) for client in clients] == [True, True, False, False]
     assert {error.code for client in clients[2:] for error in client.errors} == {"topic_full"}
+
+
+def test_defect_in_writing_together_is_told_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """API §0.5: whatever goes wrong is answered; nobody waits for ever."""
+    house = House()
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(house.engine, "write_together", broken)
+    clients = [house.write(1), house.write(2)]
+    house.engine.turn()
+    assert [error.code for client in clients for error in client.errors] == ["internal", "internal"]
+
+
+def test_turns_go_on_behind_one_that_failed() -> None:
+    """A defect in what was gathered for one turn costs that turn, not every write from then on."""
+
+    async def scene() -> bool:
+        loop = asyncio.get_running_loop()
+        failed: asyncio.Future[dict[str, Any]] = loop.create_future()
+        loop.set_exception_handler(lambda _, context: failed.set_result(context))
+        engine = Engine(ManualClock())
+        driver = Driver(engine, loop)
+
+        def fail_once() -> None:
+            engine.on_turn = None
+            raise ZeroDivisionError
+
+        engine.on_turn = fail_once
+        done: asyncio.Future[Ticket] = loop.create_future()
+        engine.write("t", Write.of([1]), on_done=lambda _: None)
+        await asyncio.wait_for(failed, 10)
+        engine.write("t", Write.of([2]), on_done=done.set_result)
+        ticket = await asyncio.wait_for(done, 10)
+        driver.stop()
+        return ticket.error is None and ticket.first_seq == 2
+
+    assert asyncio.run(scene())

@@ -74,20 +74,8 @@ def append(
             or (last is not None and last.gated)
             or (durability == "disk" and first_seq + n > topic.ceiling + 1)
         )
-        extra = b""
         derived = topic.inbound is not None or topic.letters
-        if keyed or derived or delays:
-            position, source_id = position_of(topic) if derived else (None, 0)
-            extra = extras.encode(
-                extras.AppendExtra(
-                    write.idempotency_key,
-                    write.producer_id,
-                    write.producer_seq or 0,
-                    position,
-                    delays,
-                    source_id,
-                )
-            )
+        extra = _extra(topic, write, delays, derived) if keyed or derived or delays else b""
         frame = frames.append(engine.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)
         engine.store.shard_of(topic.id).submit(frame, gated, ticket)
         if last is not None and last.apart:
@@ -144,6 +132,16 @@ def append_together(engine: Engine, topic: Topic, writes: Sequence[tuple[Write, 
                 ticket.follow(together)
     for ticket, why in refused:
         ticket.fail(why)
+
+
+def _extra(topic: Topic, write: Write, delays: list[tuple[int, int]] | None, derived: bool) -> bytes:
+    """What the frame says beside the records: keys, delays, and where `derived` records stood."""
+    position, source_id = position_of(topic) if derived else (None, 0)
+    return extras.encode(
+        extras.AppendExtra(
+            write.idempotency_key, write.producer_id, write.producer_seq or 0, position, delays, source_id
+        )
+    )
 
 
 def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int) -> None:

@@ -112,12 +112,7 @@ class Ticket:
         if self.on_done is not None:
             self.on_done(self)
         if self.followers is not None:
-            followers, self.followers = self.followers, None
-            for follower in followers:
-                if self.error is not None:
-                    follower.fail(self.error)
-                else:
-                    follower.commit(self.write_ns, self.sync_ns)
+            _release(self)
 
 
 class Receipt:
@@ -172,9 +167,14 @@ class Receipt:
         if self.on_done is not None:
             self.on_done(self)
         if self.followers is not None:
-            followers, self.followers = self.followers, None
-            for follower in followers:
-                if self.error is not None:
-                    follower.fail(self.error)
-                else:
-                    follower.commit(self.write_ns, self.sync_ns)
+            _release(self)
+
+
+def _release(done: Ticket | Receipt) -> None:
+    """Let everyone who follows finish in the same way."""
+    followers, done.followers = done.followers or [], None
+    for follower in followers:
+        if done.error is not None:
+            follower.fail(done.error)
+        else:
+            follower.commit(done.write_ns, done.sync_ns)

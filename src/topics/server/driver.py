@@ -108,8 +108,10 @@ class Driver:
 
     def _turn(self) -> None:
         # What was gathered is written by the turn itself: nothing is to be asked for again.
-        self._engine.prepare()
-        self._scheduled = False
+        try:
+            self._engine.prepare()
+        finally:
+            self._scheduled = False
         self._engine.turn()
         if self._upkeep is not None and self._upkeep.step():
             self.wake()
@@ -166,6 +168,7 @@ class Driver:
             if self._running:
                 self._idle = self._loop.create_future()
                 await self._idle
+            self._engine.prepare()
 
     def stop(self) -> None:
         """End the threads once their queues are empty."""

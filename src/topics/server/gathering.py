@@ -68,6 +68,11 @@ class Gathering:
                 except TopicsError:
                     # Nothing has changed: each is taken, or told why not, for itself.
                     pass
+                except Exception:
+                    log.exception("%d writes to %s failed", len(writes), name)
+                    for _, _, writer in writes:
+                        writer.fail(Internal())
+                    continue
             for write, on_done, writer in writes:
                 try:
                     self._write(name, write, on_done, writer)
