@@ -60,13 +60,13 @@ check: setup
 
 # All of these are in `make test` as short slices.
 crash-sweep: setup
-	TOPICS_MACHINE_EXAMPLES=5000 $(BIN)/python -m pytest --timeout=0 tests/property/test_durable_machine.py
-	TOPICS_SWEEP_SEEDS=800 $(BIN)/python -m pytest --timeout=0 tests/property/test_storage_crash.py
-	$(BIN)/python tools/crash_sweep.py $(ARGS)
-	$(BIN)/python tools/vandal.py
+	TOPICS_MACHINE_EXAMPLES=5000 $(BIN)/python -m pytest --timeout=0 tests/durability/engine/test_machine.py
+	TOPICS_SWEEP_SEEDS=800 $(BIN)/python -m pytest --timeout=0 tests/durability/storage/test_crash.py
+	$(BIN)/python -m tools.crash_sweep $(ARGS)
+	$(BIN)/python -m tools.vandal
 
 soak: setup
-	$(BIN)/python tools/soak.py $(ARGS)
+	$(BIN)/python -m tools.soak $(ARGS)
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS) $(BENCH_ARGS)

@@ -28,7 +28,7 @@ hypothesis.settings.register_profile("search", deadline=None, max_examples=2000,
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # The longest first, so that nobody waits for them at the end.
-_ROOMS = ("spark", "property", "integration", "acceptance", "unit")
+_ROOMS = ("spark", "durability", "property", "integration", "acceptance", "unit")
 # Of the Spark tests, those that start JVMs of their own.
 _OWN_JVM = frozenset(("test_cluster.py", "test_declarative.py", "test_demo.py", "test_java.py"))
 
@@ -49,10 +49,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Rooms(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.split("::")[0]
-            _, room, file = path.split("/")
+            _, room, *_, file = path.split("/")
             if room == "spark" and file not in _OWN_JVM:
                 return "spark"
-            return nodeid if room == "property" else path
+            return nodeid if room in ("durability", "property") else path
 
     config.option.loadscopereorder = False
     return Rooms(config, log)

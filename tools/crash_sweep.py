@@ -2,7 +2,7 @@
 
     tools/crash_sweep.py --points 1000000 --seed 1 --processes 2
 
-Each life is swept with crashes (topics.testing.crash). What breaks is printed with the seed that brings it back:
+Each life is swept with crashes (tests.harness.crash). What breaks is printed with the seed that brings it back:
 `--seed N --lives 1` runs that life alone.
 """
 
@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from topics.testing.crash import live, small
+from tests.harness.crash import live, small
 
 STEPS = 400
 SHARE = 0.2

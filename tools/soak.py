@@ -3,7 +3,7 @@
     tools/soak.py --hours 8 --seed 1
 
 Every round loads the server for up to two seconds, kills it (now and then stops it in order), starts it again, and
-reads everything back (topics.testing.kill). It ends at the first promise that broke, and leaves the data directory.
+reads everything back (tests.harness.kill). It ends at the first promise that broke, and leaves the data directory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Annotated
 
 import typer
 
+from tests.harness.kill import KillLoop
+from tests.harness.oracle import Broken
 from topics.testing import ServerProcess
-from topics.testing.kill import KillLoop
-from topics.testing.oracle import Broken
 
 RENEW_ROUNDS = 20
 

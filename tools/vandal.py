@@ -3,7 +3,7 @@
     tools/vandal.py --houses 100 --visits 500 --seed 1
 
 Each house is a data directory with something of everything; each visit does one thing to a copy of it and starts an
-engine on what is left (topics.testing.vandal). What breaks is printed with the seed of its house.
+engine on what is left (tests.harness.vandal). What breaks is printed with the seed of its house.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Annotated
 
 import typer
 
-from topics.testing.crash import small
-from topics.testing.vandal import visit_all
+from tests.harness.crash import small
+from tests.harness.vandal import visit_all
 
 
 def run(job: tuple[int, int]) -> tuple[Counter[str], str]:

@@ -93,7 +93,7 @@ def verify(
 
     The exit code is 0 if all is well, 1 if something is damaged, 2 if it is no data directory.
     """
-    from topics.storage.verify import verify as check
+    from topics.storage.inspect.verify import verify as check
 
     with _readable(directory):
         code = check(str(directory), typer.echo, cold_directory=None if cold_dir is None else str(cold_dir))
@@ -108,7 +108,7 @@ def dump(
 
     Every frame and every Block is a line. Exit codes are those of `verify`.
     """
-    from topics.storage.dump import dump as print_lines
+    from topics.storage.inspect.dump import dump as print_lines
 
     with _readable(directory):
         code = print_lines(str(directory), typer.echo)

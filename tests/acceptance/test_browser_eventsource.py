@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, until
-from tests.events import Events
+from tests.harness.api import Api, until
+from tests.harness.events import Events
 from topics.testing import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

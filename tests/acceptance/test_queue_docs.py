@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.api import until
+from tests.harness.api import until
 from topics.testing import ServerProcess
 
 DOC = (Path(__file__).parents[2] / "docs" / "queues.md").read_text()

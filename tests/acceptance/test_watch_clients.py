@@ -12,8 +12,8 @@ import httpx
 import pytest
 from httpx_sse import connect_sse
 
-from tests.api import Api
-from tests.events import watch
+from tests.harness.api import Api
+from tests.harness.events import watch
 from topics.testing import ServerProcess
 
 

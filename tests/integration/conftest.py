@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.api import Api
+from tests.harness.api import Api
 from topics.testing import ServerProcess
 
 StartApi = Callable[..., Api]

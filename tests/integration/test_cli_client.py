@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api import Api, until
+from tests.harness.api import Api, until
 from topics.testing import ServerProcess
 
 

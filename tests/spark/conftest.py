@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api
+from tests.harness.api import Api
 from topics.testing import ServerProcess
 
 # Short programs: optimising them would take longer than running them, and every JVM of a cluster test reads this.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api
+from tests.harness.api import Api
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark

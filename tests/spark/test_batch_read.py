@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api
+from tests.harness.api import Api
 from tests.spark.conftest import Reader
 from topics.testing import ServerProcess
 

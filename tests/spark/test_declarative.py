@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.api import Api
 from tests.conftest import StartServer
+from tests.harness.api import Api
 from tests.spark.conftest import SETTINGS, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, until
+from tests.harness.api import Api, until
 from tests.spark.conftest import records
 from topics.testing import ServerProcess
 

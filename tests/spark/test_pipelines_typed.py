@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api
+from tests.harness.api import Api
 from tests.spark.test_pipelines import Archives
 from topics.testing import ServerProcess
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, until
+from tests.harness.api import Api, until
 from topics.spark.client import Client
 from topics.spark.errors import DataLoss
 from topics.testing import ServerProcess

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, until
+from tests.harness.api import Api, until
 from tests.spark.conftest import Fuse, Streams
 from topics.testing import ServerProcess
 

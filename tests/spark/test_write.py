@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api
+from tests.harness.api import Api
 from tests.spark.conftest import Fuse, Streams, records
 from topics.testing import ServerProcess
 

@@ -16,24 +16,25 @@ from typing import Any, Final
 import msgspec
 
 from topics.clock import Clock
-from topics.engine import batch as batches
 from topics.engine import config as configs
-from topics.engine import requests, room
-from topics.engine.arrival import append, append_together
+from topics.engine import requests
 from topics.engine.config import ConfigPatch, TopicConfig
-from topics.engine.difference import Difference, Window, read
 from topics.engine.limits import Limits
-from topics.engine.log import Totals
-from topics.engine.names_index import SortedNames
-from topics.engine.queues import Queues
-from topics.engine.removal import remove
-from topics.engine.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
-from topics.engine.routers import Routers
-from topics.engine.shelf import Shelf
+from topics.engine.log.difference import Difference, Window, read
+from topics.engine.log.log import Totals
+from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
+from topics.engine.log.tags import parse_match
+from topics.engine.queue.queues import Queues
+from topics.engine.router.routers import Routers
+from topics.engine.sorted_names import SortedNames
 from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
-from topics.engine.tags import parse_match
-from topics.engine.ticket import OnDone, Receipt, Ticket
 from topics.engine.topic import Topic
+from topics.engine.upkeep.shelf import Shelf
+from topics.engine.write import batch as batches
+from topics.engine.write import room
+from topics.engine.write.arrival import append, append_together
+from topics.engine.write.removal import remove
+from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.errors import (
     InvalidRequest,
     TopicNotEmpty,
@@ -41,11 +42,11 @@ from topics.errors import (
     TopicsError,
 )
 from topics.names import check_topic_name
-from topics.storage import frame as frames
 from topics.storage.job import run_inline
 from topics.storage.memory import MemoryStore
-from topics.storage.sealed import Corrupt
+from topics.storage.segment.segment import Corrupt
 from topics.storage.store import Store
+from topics.storage.wal import frame as frames
 
 DIFF_LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from topics.engine.config import TopicConfig
-from topics.engine.queue_requests import QueueState
+from topics.engine.queue.requests import QueueState
 
 
 class PutTopic(Struct, frozen=True):

@@ -13,23 +13,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from topics.engine.config import TopicConfig
-from topics.engine.dedupe import Dedupe
-from topics.engine.log import ANYWHERE, Log, Totals
+from topics.engine.log.log import ANYWHERE, Log, Totals
+from topics.engine.log.tags import TagIndex, TagMatch
 from topics.engine.priority import effective_priority
-from topics.engine.queue import Queue
-from topics.engine.shelf import Shelf
-from topics.engine.tags import TagIndex, TagMatch
-from topics.engine.ticket import Receipt, Ticket
-from topics.engine.unkept import Unkept
-from topics.engine.unsettled import Unsettled
+from topics.engine.queue.queue import Queue
+from topics.engine.restart.unsettled import Unsettled
+from topics.engine.upkeep.shelf import Shelf
+from topics.engine.write.dedupe import Dedupe
+from topics.engine.write.ticket import Receipt, Ticket
+from topics.engine.write.unkept import Unkept
 from topics.errors import TopicsError
 from topics.storage.block import HAS_TAG, Block
-from topics.storage.sealed import Corrupt, Miss
-from topics.storage.segments import Segment
+from topics.storage.segment.segment import Corrupt, Miss
+from topics.storage.segment.segments import Segment
 
 if TYPE_CHECKING:
-    from topics.engine.fanout import Fanout
-    from topics.engine.forward import Forward
+    from topics.engine.router.fanout import Fanout
+    from topics.engine.router.forward import Forward
 
 logger = logging.getLogger("topics.topic")
 

@@ -26,26 +26,26 @@ from topics.errors import (
 )
 from topics.names import check_router_name, check_topic_name
 from topics.server import limits as caps
-from topics.server import routes
+from topics.server.api import routes
+from topics.server.api.blocks import Blocks
+from topics.server.api.handlers import Handlers
+from topics.server.api.probes import Probes
+from topics.server.api.queues import QueueHandlers
+from topics.server.api.routers import RouterHandlers
 from topics.server.auth import Keys, Principal, bearer_token
-from topics.server.blocks import Blocks
-from topics.server.delivery import Delivery
-from topics.server.governor import Governor
-from topics.server.handlers import Handlers
-from topics.server.probes import Probes
-from topics.server.query import Query
-from topics.server.queue_handlers import QueueHandlers
-from topics.server.router_handlers import RouterHandlers
-from topics.server.watch import Watch
-from topics.server.websocket import WebSockets
-from topics.server.work import Work
+from topics.server.delivery.delivery import Delivery
+from topics.server.delivery.watch import Watch
+from topics.server.delivery.websocket import WebSockets
+from topics.server.delivery.work import Work
+from topics.server.flow.governor import Governor
+from topics.server.http.query import Query
 from topics.settings import Settings
 from topics.storage.job import Job
-from topics.storage.sealed import Miss
+from topics.storage.segment.segment import Miss
 
 if TYPE_CHECKING:
-    from topics.server.exchange import Exchange
-    from topics.server.head import Head
+    from topics.server.http.exchange import Exchange
+    from topics.server.http.head import Head
 
 log = logging.getLogger("topics")
 

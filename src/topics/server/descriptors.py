@@ -11,9 +11,9 @@ from __future__ import annotations
 import resource
 from typing import Final, NamedTuple
 
-from topics.server.connections import REFUSED_MAX
+from topics.server.http.connections import REFUSED_MAX
 from topics.settings import Settings
-from topics.storage.tier import OPEN_FILES_MAX
+from topics.storage.segment.tier import OPEN_FILES_MAX
 
 FILES_PER_SHARD: Final = 4
 OTHER_FILES: Final = 64

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from topics.engine import Engine
-    from topics.engine.upkeep import Upkeep
+    from topics.engine.upkeep.upkeep import Upkeep
     from topics.storage.job import Job
 
 log = logging.getLogger("topics.driver")

@@ -24,18 +24,18 @@ import uvloop
 from topics import __version__
 from topics.clock import SystemClock
 from topics.engine import Engine
-from topics.engine.upkeep import Upkeep, UpkeepSettings
+from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.server import descriptors, refusal
 from topics.server.app import DRAINING, READY, App, engine_limits
 from topics.server.auth import Keys
-from topics.server.connections import ConnectionLimits, Connections
 from topics.server.driver import Driver
-from topics.server.http2 import Http2
+from topics.server.http.connections import ConnectionLimits, Connections
+from topics.server.http.http2 import Http2
 from topics.settings import Settings
 from topics.storage.disk import Locked, RealDisk
 from topics.storage.recovery import Unusable
 from topics.storage.store import Store
-from topics.storage.walfile import UnknownFormat
+from topics.storage.wal.file import UnknownFormat
 
 log = logging.getLogger("topics")
 

@@ -7,7 +7,7 @@ the same with and without a data directory.
 from __future__ import annotations
 
 from topics.storage.job import Job
-from topics.storage.wal import LATENCY_BOUNDS_US, Ticket
+from topics.storage.wal.shard import LATENCY_BOUNDS_US, Ticket
 
 
 class MemoryShard:

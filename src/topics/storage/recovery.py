@@ -28,14 +28,17 @@ from collections.abc import Generator, Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from topics.storage import frame, quarantine, scan, snapshot, walfile
+from topics.storage import quarantine
 from topics.storage.block import Block
 from topics.storage.disk import Disk
-from topics.storage.replay import Appended, Control, Damaged, Replay
-from topics.storage.snapshot import Header, TopicState
-from topics.storage.snapshot_reader import SectionLoaded, SnapshotReader
-from topics.storage.used import read_slack, read_used, used_bytes
-from topics.storage.walfile import WalName
+from topics.storage.snapshot import snapshot
+from topics.storage.snapshot.reader import SectionLoaded, SnapshotReader
+from topics.storage.snapshot.snapshot import Header, TopicState
+from topics.storage.wal import file as walfile
+from topics.storage.wal import frame, scan
+from topics.storage.wal.file import WalName
+from topics.storage.wal.replay import Appended, Control, Damaged, Replay
+from topics.storage.wal.used import read_slack, read_used, used_bytes
 
 WINDOW_BYTES: Final = 1 << 19
 SNAPSHOT_LOST: Final = (

@@ -40,15 +40,16 @@ from typing import Final
 
 from topics.clock import Clock
 from topics.errors import StorageReadOnly
-from topics.storage import snapshot, walfile
 from topics.storage.disk import Disk
 from topics.storage.job import Job, Task, run_inline
 from topics.storage.recovery import Event, Recovery
-from topics.storage.sealed import CACHE_BYTES
-from topics.storage.segments import Segments
-from topics.storage.tier import DirectoryTier
-from topics.storage.wal import FILE_BYTES, QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
-from topics.storage.walfile import UnknownFormat, WalName
+from topics.storage.segment.segment import CACHE_BYTES
+from topics.storage.segment.segments import Segments
+from topics.storage.segment.tier import DirectoryTier
+from topics.storage.snapshot import snapshot
+from topics.storage.wal import file as walfile
+from topics.storage.wal.file import UnknownFormat, WalName
+from topics.storage.wal.shard import FILE_BYTES, QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
 
 LAYOUT_NAME: Final = "LAYOUT"
 LAYOUT_MAGIC: Final = "topics data directory, format "

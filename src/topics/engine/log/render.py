@@ -1,0 +1,225 @@
+"""Records as the JSON text that clients read, rendered once per Block and shared by every reader.
+
+A `Wire` is a whole Block in one piece of text, records separated by commas, with the offset of each; a read of any
+part of it is a slice. Which fields are in it depends on the reader's `Fields`, so a Block keeps one Wire per
+combination that was asked for. `data` and `meta` are the bytes that the client sent, never parsed.
+
+The bytes kept in this way are bounded over all topics by `WireCache`: what was read least recently goes first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from itertools import accumulate, repeat
+from operator import add
+from typing import Final
+
+import msgspec
+
+from topics.engine.log.tags import TagMatch
+from topics.storage.block import ABSENT, HAS_META, HAS_NODE, HAS_TAG, PLAIN, Block
+
+WITH_TAG: Final = 1
+WITH_META: Final = 2
+WITH_DATA: Final = 4
+
+WIRE_CACHE_BYTES_MAX: Final = 128 * 1024 * 1024
+_SINGLE_DATA_AT: Final = 60
+_OPEN: Final = b'{"$seq":'
+_BETWEEN: Final = b'},{"$seq":'
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Wire:
+    """The rendered records of one Block: record i is text[at[i] : at[i + 1] - 1]."""
+
+    __slots__ = ("at", "text")
+
+    def __init__(self, text: bytes, at: array[int]) -> None:
+        self.text = text
+        self.at = at
+
+    def slice(self, i: int, j: int) -> bytes:
+        """The records [i, j), separated by commas."""
+        at = self.at
+        return self.text[at[i] : at[j] - 1]
+
+
+class WireCache:
+    """Rendered Blocks, least recently read first, up to a number of bytes."""
+
+    __slots__ = ("_wires", "bytes", "bytes_max")
+
+    def __init__(self, bytes_max: int = WIRE_CACHE_BYTES_MAX) -> None:
+        self._wires: OrderedDict[tuple[int, int], tuple[Block, Wire]] = OrderedDict()
+        self.bytes = 0
+        self.bytes_max = bytes_max
+
+    def get(self, block: Block, fields: int) -> Wire:
+        """The Block as text with these fields, rendered now if it is not kept."""
+        key = (id(block), fields)
+        found = self._wires.get(key)
+        if found is not None:
+            self._wires.move_to_end(key)
+            return found[1]
+        wire = render_whole(block, fields)
+        block.forget_columns()
+        self._wires[key] = (block, wire)
+        self.bytes += len(wire.text)
+        while self.bytes > self.bytes_max and len(self._wires) > 1:
+            _, (_, oldest) = self._wires.popitem(last=False)
+            self.bytes -= len(oldest.text)
+        return wire
+
+
+def render(block: Block, fields: int) -> list[bytes]:
+    """Each record of the Block as a JSON object."""
+    bits = block.bits
+    first_seq = block.first_seq
+    if not bits & (HAS_NODE | HAS_TAG | HAS_META) and fields & WITH_DATA:
+        if block.n == 1:
+            return [b'{"$seq":%d,"$ts":%d,"data":%b}' % (first_seq, block.first_ts, block.raw[_SINGLE_DATA_AT:-8])]
+        raw = block.raw
+        columns = block.columns
+        at = columns.data_at
+        return [
+            b'{"$seq":%d,"$ts":%d,"data":%b}' % (seq, ts, raw[a:b])
+            for seq, (ts, a, b) in enumerate(zip(columns.ts, at, at[1:], strict=False), first_seq)
+        ]
+    return [
+        b'{"$seq":%d,"$ts":%d%b%b%b%b}' % (seq, ts, node, tag, data, meta)
+        for seq, (ts, node, tag, data, meta) in enumerate(
+            zip(
+                block.columns.ts,
+                _labels(b',"$node":', block, HAS_NODE),
+                _labels(b',"$tag":', block, HAS_TAG if fields & WITH_TAG else 0),
+                [b',"data":' + data for data in block.datas()] if fields & WITH_DATA else [b""] * block.n,
+                _metas(block, fields),
+                strict=True,
+            ),
+            first_seq,
+        )
+    ]
+
+
+def render_whole(block: Block, fields: int) -> Wire:
+    """The whole Block as text: what `render` says, joined by commas.
+
+    Works by column: the pieces of all records are interleaved in one list and joined once, at half the cost of
+    formatting record by record.
+    """
+    n = block.n
+    with_data = bool(fields & WITH_DATA)
+    label_bits = block.bits & (HAS_NODE | (HAS_TAG if fields & WITH_TAG else 0))
+    with_meta = bool(block.bits & HAS_META and fields & WITH_META)
+    data_key = b',"data":' if with_data else b""
+    columns = [
+        _encode([*range(block.first_seq, block.first_seq + n)])[1:-1].split(b","),
+        _times(block, b"" if label_bits else data_key),
+    ]
+    if label_bits:
+        columns += [
+            _labels(key, block, bit)
+            for key, bit in ((b',"$node":', HAS_NODE), (b',"$tag":', HAS_TAG))
+            if label_bits & bit
+        ]
+        columns.append([data_key] * n)
+    if with_data:
+        columns.append(block.datas())
+    if with_meta:
+        columns.append(_metas(block, fields))
+    width = len(columns) + 1
+    parts = [_BETWEEN] * (width * n)
+    parts[0] = _OPEN
+    for k, column in enumerate(columns, 1):
+        parts[k::width] = column
+    parts.append(b"}")
+    text = b"".join(parts)
+    if with_data and not label_bits and not with_meta and _is_even(columns[0]) and _is_even(columns[1]):
+        return Wire(text, _offsets_by_data(block.columns.data_at, columns, n))
+    return Wire(text, _offsets(columns))
+
+
+def _times(block: Block, behind: bytes) -> list[bytes]:
+    """The times as text, with the bytes that follow them."""
+    if block.first_ts == block.last_ts:
+        return [b',"$ts":%d%b' % (block.first_ts, behind)] * block.n
+    column = block.columns.ts
+    texts = {ts: b',"$ts":%d%b' % (ts, behind) for ts in set(column)}
+    return [texts[ts] for ts in column]
+
+
+def _is_even(numbers: list[bytes]) -> bool:
+    """Whether ascending numbers all have the same count of digits."""
+    return len(numbers[0]) == len(numbers[-1])
+
+
+def _offsets_by_data(data_at: list[int], columns: list[list[bytes]], n: int) -> array[int]:
+    """The offsets of records that differ in length by their data alone."""
+    each = len(_BETWEEN) + len(columns[0][0]) + len(columns[1][0])
+    return array("I", map(add, data_at, range(-data_at[0], each * (n + 1), each)))
+
+
+def _offsets(columns: list[list[bytes]]) -> array[int]:
+    """The offsets of records whose pieces these are."""
+    lengths: Iterable[int] = repeat(len(_BETWEEN))
+    for column in columns:
+        lengths = map(add, lengths, map(len, column))
+    return array("I", accumulate(lengths, initial=0))
+
+
+def _labels(key: bytes, block: Block, bit: int) -> list[bytes]:
+    if not block.bits & bit:
+        return [b""] * block.n
+    columns = block.columns
+    at, lengths = (columns.node_at, columns.node_len) if bit == HAS_NODE else (columns.tag_at, columns.tag_len)
+    assert at is not None
+    assert lengths is not None
+    raw = block.raw
+    if block.bits & PLAIN:
+        return [
+            b"" if length == ABSENT else b'%b"%b"' % (key, raw[a : a + length])
+            for a, length in zip(at, lengths, strict=False)
+        ]
+    return [
+        b"" if length == ABSENT else key + _encode(raw[a : a + length].decode())
+        for a, length in zip(at, lengths, strict=False)
+    ]
+
+
+def _metas(block: Block, fields: int) -> list[bytes]:
+    if not (block.bits & HAS_META and fields & WITH_META):
+        return [b""] * block.n
+    return [b"" if meta is None else b',"meta":' + meta for meta in block.metas()]
+
+
+def foreign_runs(block: Block, i: int, j: int, nodes: Collection[bytes]) -> list[tuple[int, int]]:
+    """The runs of records in [i, j) whose node is not in `nodes`."""
+    if not block.bits & HAS_NODE:
+        return [(i, j)]
+    return _runs([block.node(k) not in nodes for k in range(i, j)], i)
+
+
+def matching_runs(block: Block, i: int, j: int, match: TagMatch) -> list[tuple[int, int]]:
+    """The runs of records in [i, j) whose tag matches."""
+    if not block.bits & HAS_TAG:
+        return []
+    return _runs([match(block.tag(k)) for k in range(i, j)], i)
+
+
+def _runs(keep: list[bool], base: int) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    at = 0
+    while True:
+        try:
+            begin = keep.index(True, at)
+        except ValueError:
+            return runs
+        try:
+            at = keep.index(False, begin)
+        except ValueError:
+            at = len(keep)
+        runs.append((base + begin, base + at))

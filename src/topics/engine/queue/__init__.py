@@ -1,0 +1,1 @@
+"""Queues: jobs, leases, claims, acks and dead letters, as a projection over an ordinary topic."""

@@ -1,0 +1,95 @@
+"""Acks: the jobs that were completed in one turn, and leave their queue's log together at its end (API §10.4).
+
+Many workers ack at the same time, and what a delete costs it costs once: one look into the Blocks, one DELETE frame. An
+ack is answered when that frame is as safe as the topic's class asks, so nobody can tell that it waited for others.
+
+From the ack on a job is `GONE` (lease.py): nobody claims it, and a second ack skips it. Its record stands in the log
+until the turn ends; a command that looks at the log has the acks settled first, so that it sees what came before it.
+Where the storage refuses the frame, every ack in it fails and its jobs are held as they were.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topics.engine.queue import event as lease_event
+from topics.engine.queue.event import Acked
+from topics.engine.write.removal import remove
+from topics.engine.write.ticket import Receipt
+from topics.errors import TopicNotFound, TopicsError
+from topics.storage.job import Task
+from topics.storage.segment.segment import Miss
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+    from topics.engine.queue.lease import Lease
+    from topics.engine.topic import Topic
+
+    Ack = tuple[str, list[Lease], Receipt]
+    """A node, what it has completed, and what it waits for."""
+
+
+class Acks:
+    """The acks of all queues that are not in the log yet."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: dict[Topic, list[Ack]] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether `settle_all` has something to do."""
+        return bool(self._waiting)
+
+    def add(self, topic: Topic, node: str, leases: list[Lease], receipt: Receipt) -> None:
+        """The holder of these leases has completed their jobs."""
+        assert topic.queue is not None
+        topic.queue.complete(leases)
+        acks = self._waiting.get(topic)
+        if acks is None:
+            self._waiting[topic] = acks = []
+            self._engine.wake()
+        acks.append((node, leases, receipt))
+
+    def settle_all(self) -> None:
+        """Let everything leave that was acked."""
+        for topic in list(self._waiting):
+            self.settle(topic)
+
+    def settle(self, topic: Topic) -> None:
+        """Let everything leave that was acked in this queue."""
+        acks = self._waiting.pop(topic, None)
+        if acks is None:
+            return
+        engine = self._engine
+        together = Receipt(None, None, None)
+        together.followers = [receipt for _, _, receipt in acks]
+        now = engine.clock.now_ms()
+        done = [Acked(node, [lease.seq for lease in leases], now) for node, leases, _ in acks]
+        seqs = sorted([seq for acked in done for seq in acked.seqs])
+        try:
+            if topic.deleted:
+                raise TopicNotFound(f'topic "{topic.name}" was deleted', topic=topic.name)
+            _, logged = remove(engine, topic, 0, seqs, together, now, lease_event.encode(done))
+        except Miss as miss:
+            self._read(topic, acks, miss)
+        except TopicsError as error:
+            assert topic.queue is not None
+            for _, leases, _ in acks:
+                topic.queue.hold_on(leases)
+            together.fail(error)
+        else:
+            if not logged:
+                together.commit(0, 0)
+
+    def _read(self, topic: Topic, acks: list[Ack], miss: Miss) -> None:
+        """Try again once the Block that is missing has been read."""
+        job = miss.job
+
+        def finish(error: BaseException | None) -> None:
+            job.done(error)
+            self._waiting[topic] = acks + self._waiting.get(topic, [])
+            self._engine.wake()
+
+        assert topic.shelf is not None
+        topic.shelf.enqueue(Task(job.name, job.run, finish))

@@ -1,0 +1,209 @@
+"""Claim: who asks for jobs, and how a pass divides what there is (API §10.2, DESIGN §10.3).
+
+A `Claimer` is anybody who waits for jobs: a claim that is answered once, or a /work stream that is never satisfied for
+good. A pass serves a whole cohort of them at once: everybody gets a share in proportion to what they asked for, the
+remainder goes to those who have waited longest, and the jobs are dealt in turns, so that nobody gets only the oldest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from topics.storage.block import CHECKSUM_BYTES, HAS_META, HAS_NODE, HAS_TAG, PLAIN, Block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from topics.engine.queue.lease import Lease
+    from topics.engine.queue.queue import Candidate
+    from topics.errors import TopicsError
+
+_encode = msgspec.json.Encoder().encode
+_SINGLE_DATA_AT: Final = 60
+
+
+class Hand:
+    """What a pass dealt to one claimer: leases, lowest seq first, and each one's job as a client reads it."""
+
+    __slots__ = ("leases", "texts")
+
+    def __init__(self, leases: list[Lease], texts: list[bytes]) -> None:
+        self.leases = leases
+        self.texts = texts
+
+
+NOTHING: Final = Hand([], [])
+
+
+class Claimer(ABC):
+    """Somebody who waits for jobs."""
+
+    __slots__ = ("lease_ms", "node")
+
+    def __init__(self, node: str, lease_ms: int | None) -> None:
+        self.node = node
+        # None: what the topic says at the time of the claim.
+        self.lease_ms = lease_ms
+
+    @property
+    @abstractmethod
+    def demand(self) -> int:
+        """How many jobs are wanted now."""
+
+    @abstractmethod
+    def took(self, leases: list[Lease]) -> None:
+        """Jobs were leased to this claimer; `deliver` follows, at once or when the lease is durable."""
+
+    @abstractmethod
+    def deliver(self, hand: Hand, ready: int) -> None:
+        """Take these jobs; `ready` more wait behind them. They may be none where a wait has ended."""
+
+    @abstractmethod
+    def fail(self, error: TopicsError) -> None:
+        """There will be no jobs: the queue is gone, or the storage does not take the leases."""
+
+
+class Claim(Claimer):
+    """One `POST /v0/topics/:q/claim`; `on_done` is called once with it, after the jobs, or `error`, are there."""
+
+    __slots__ = ("context", "demand", "done", "error", "hand", "on_done", "ready", "until_ms")
+
+    demand: int
+    """All of it, until it is served or given up."""
+
+    def __init__(
+        self,
+        node: str,
+        max: int,
+        lease_ms: int | None,
+        until_ms: int,
+        on_done: Callable[[Claim], None] | None,
+        context: Any = None,
+    ) -> None:
+        self.node = node
+        self.lease_ms = lease_ms
+        self.demand = max
+        # An empty queue is waited for until then.
+        self.until_ms = until_ms
+        self.on_done = on_done
+        self.context = context
+        self.hand = NOTHING
+        self.ready = 0
+        self.done = False
+        self.error: TopicsError | None = None
+
+    def took(self, leases: list[Lease]) -> None:
+        """Want nothing more."""
+        self.demand = 0
+
+    def deliver(self, hand: Hand, ready: int) -> None:
+        """Answer."""
+        self.hand = hand
+        self.ready = ready
+        self.give_up()
+        if self.on_done is not None:
+            self.on_done(self)
+
+    def fail(self, error: TopicsError) -> None:
+        """Answer with an error."""
+        self.error = error
+        self.give_up()
+        if self.on_done is not None:
+            self.on_done(self)
+
+    def give_up(self) -> None:
+        """Want nothing more, and wait for nothing."""
+        self.demand = 0
+        self.done = True
+
+    @property
+    def text(self) -> bytes:
+        """The jobs as JSON objects separated by commas."""
+        return b",".join(self.hand.texts)
+
+    @property
+    def claimed(self) -> list[dict[str, Any]]:
+        """The jobs decoded: for embedded use and tests; the server sends `text` as it is."""
+        decoded: list[dict[str, Any]] = msgspec.json.decode(b"[" + self.text + b"]")
+        return decoded
+
+
+def shares(available: int, demands: Sequence[int]) -> list[int]:
+    """How many of `available` jobs each of the claimers gets, in the order of their arrival (decision 28)."""
+    wanted = sum(demands)
+    if available >= wanted:
+        return list(demands)
+    given = [available * demand // wanted for demand in demands]
+    left = available - sum(given)
+    for i, demand in enumerate(demands):
+        # Whoever's share was rounded down comes before those who got theirs in full.
+        if left and available * demand % wanted:
+            given[i] += 1
+            left -= 1
+    assert left == 0
+    return given
+
+
+def deal(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candidate]]:
+    """The jobs dealt in turns, a job per turn, until each hand has its quota."""
+    hands: list[list[Candidate]] = [[] for _ in quotas]
+    at = 0
+    turn = 0
+    while at < len(jobs) and at < sum(quotas):
+        for hand, quota in zip(hands, quotas, strict=True):
+            if turn < quota and at < len(jobs):
+                hand.append(jobs[at])
+                at += 1
+        turn += 1
+    return hands
+
+
+def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease]) -> list[bytes]:
+    """The jobs as workers read them; `data` and `meta` are the bytes that were sent."""
+    texts = []
+    block: Block | None = None
+    # All were leased at once.
+    plain = _PLAIN % leases[0].due_ms
+    for (seq, held_in, _), lease in zip(jobs, leases, strict=True):
+        if held_in is not block:
+            block = held_in
+            raw, first_seq = block.raw, block.first_seq
+            whole = bool(block.bits & (HAS_NODE | HAS_TAG | HAS_META))
+            if block.n == 1:
+                # A job that was written alone is read without its columns.
+                stamps: Sequence[int] = (block.first_ts,)
+                at: Sequence[int] = (_SINGLE_DATA_AT, len(raw) - CHECKSUM_BYTES)
+            else:
+                columns = block.columns
+                stamps, at = columns.ts, columns.data_at
+        i = seq - first_seq
+        if whole:
+            text = _job_text(block, i, lease)
+        else:
+            text = plain % (seq, lease.id, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
+        texts.append(text)
+    return texts
+
+
+_PLAIN: Final = b'{"$seq":%%d,"lease_id":"lease_%%x","deadline":%d,"$ts":%%d,"deliveries":%%d,"data":%%b}'
+
+
+def _job_text(block: Block, i: int, lease: Lease) -> bytes:
+    bits = block.bits
+    tag = block.tag(i) if bits & HAS_TAG else None
+    meta = block.meta(i) if bits & HAS_META else None
+    tagged = b"" if tag is None else b',"$tag":"%b"' % tag if bits & PLAIN else b',"$tag":' + _encode(tag.decode())
+    return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b}' % (
+        lease.seq,
+        lease.id,
+        lease.due_ms,
+        block.columns.ts[i],
+        tagged,
+        lease.deliveries,
+        block.data(i),
+        b"" if meta is None else b',"meta":' + meta,
+    )

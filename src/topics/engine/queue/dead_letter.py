@@ -1,0 +1,167 @@
+"""Dead letters: a job that was delivered too often moves to another topic (API §10.6, DESIGN §10.7).
+
+The move is one frame in the queue's shard that says both: these jobs are deleted, and this is the Block of their copies
+in the dead-letter topic, which is logged nowhere else. So after a crash both halves have happened or neither has. The
+frame holds the Block, because the delete may be on the disk already when the frame is replayed. A copy keeps node, tag,
+meta and data, and says in its meta where it came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from topics.engine.meta import with_fields
+from topics.engine.queue import event as lease_event
+from topics.engine.queue.event import Buried
+from topics.engine.write import ceiling as ceilings
+from topics.engine.write import room
+from topics.engine.write.derive import append, derive
+from topics.engine.write.removal import position_of
+from topics.engine.write.ticket import Receipt, Ticket
+from topics.errors import TopicsError
+from topics.storage import block as blocks
+from topics.storage.block import HAS_NODE, HAS_TAG, Block
+from topics.storage.wal import frame as frames
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+    from topics.engine.queue.queue import Candidate, Queue
+    from topics.engine.topic import Topic
+
+FROM = "$dead_letter_from"
+DELIVERIES = "$dead_letter_deliveries"
+SRC_SEQ = "$dead_letter_src_seq"
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A job on its way: its record, and how often it was delivered."""
+
+    block: Block
+    index: int
+    seq: int
+    deliveries: int
+
+
+class DeadLetters:
+    """The moves of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # Queues with letters that are not shown yet, and what ends when the last of these are.
+        self.moving: dict[Topic, Receipt] = {}
+
+    def bury(self, topic: Topic, queue: Queue, jobs: Sequence[Candidate], now: int) -> bool:
+        """Move jobs to the dead-letter topic; False where there is none and none may be made.
+
+        Where it is full and refuses, jobs stay where they are and are delivered to nobody.
+        """
+        engine = self._engine
+        letters = [
+            Letter(block, seq - block.first_seq, seq, lease.deliveries if lease else 0) for seq, block, lease in jobs
+        ]
+        dest = self._topic(topic)
+        if dest is None:
+            return False
+        engine.catch_up(dest)
+        if topic.outbound is not None:
+            topic.outbound.catch_up()
+        block = _copies(topic.name, letters, dest, now)
+        if not _fits(dest, block, now):
+            upto = range(1, len(letters))
+            count = bisect_left(
+                upto, True, key=lambda n: not _fits(dest, _copies(topic.name, letters[:n], dest, now), now)
+            )
+            if not count:
+                return True
+            letters = letters[:count]
+            block = _copies(topic.name, letters, dest, now)
+        if topic.inbound is not None:
+            topic.inbound.mark()
+        seqs = [letter.seq for letter in letters]
+        total = queue.dead_lettered + len(letters)
+        if topic.config.durability == "ephemeral":
+            # What the queue forgets in a restart, its dead letters need not: they are what their own topic makes them.
+            append(engine, dest, block)
+        else:
+            lagging = [] if topic.outbound is None else topic.outbound.lagging()
+            position, source_id = position_of(dest)
+            self._log(topic, dest, block, Buried(seqs, dest.id, block.raw, total, position, lagging, source_id))
+        topic.log.delete_seqs(seqs)
+        queue.forget(seqs)
+        queue.dead_lettered = total
+        dest.letters = True
+        engine.routers.lineage.link(topic, dest)
+        return True
+
+    def _log(self, topic: Topic, dest: Topic, block: Block, buried: Buried) -> None:
+        """Log a move and show the letters behind its frame: where either class is `fsync`, once that is synced.
+
+        It is logged twice: no single damaged place may take what stands nowhere else.
+        """
+        engine = self._engine
+        behind = ceilings.over(engine, dest, block.last_seq) if dest.config.durability == "disk" else []
+        payload = lease_event.encode(buried)
+        frame = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, payload)
+        gated = "fsync" in (topic.config.durability, dest.config.durability)
+        logged, moved = Receipt(None, None, None), Receipt(None, None, None)
+        engine.submit(topic, frame, gated, logged)
+        with contextlib.suppress(TopicsError):
+            again = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, payload)
+            engine.submit(topic, again, gated, None)
+        self.moving[topic] = moved
+
+        def shown(ticket: Ticket) -> None:
+            if self.moving.get(topic) is moved:
+                del self.moving[topic]
+            if ticket.error is None:
+                moved.commit(ticket.write_ns, ticket.sync_ns)
+            else:
+                moved.fail(ticket.error)
+
+        derive(dest, block, shown, [*behind, logged])
+
+    def _topic(self, topic: Topic) -> Topic | None:
+        name = topic.config.dead_letter
+        assert name is not None
+        dest = self._engine.topics.get(name)
+        if dest is None and topic.config.auto_create:
+            try:
+                dest = self._engine.create_default(name)
+            except TopicsError:
+                return None
+        return dest
+
+
+def _fits(dest: Topic, block: Block, now: int) -> bool:
+    try:
+        room.check_topic(dest, block.n, block.live_bytes, now)
+    except TopicsError:
+        return False
+    return True
+
+
+def _copies(queue: str, letters: Sequence[Letter], dest: Topic, now: int) -> Block:
+    """The Block of the copies."""
+    nodes = [letter.block.node(letter.index) if letter.block.bits & HAS_NODE else None for letter in letters]
+    tags = [letter.block.tag(letter.index) if letter.block.bits & HAS_TAG else None for letter in letters]
+    metas = [
+        with_fields(
+            letter.block.meta(letter.index),
+            {FROM: queue, DELIVERIES: str(letter.deliveries), SRC_SEQ: str(letter.seq)},
+        )
+        for letter in letters
+    ]
+    return blocks.encode(
+        dest.id,
+        dest.next_seq,
+        max(now, dest.last_ts),
+        [letter.block.data(letter.index) for letter in letters],
+        nodes if any(node is not None for node in nodes) else None,
+        tags if any(tag is not None for tag in tags) else None,
+        metas,
+    )

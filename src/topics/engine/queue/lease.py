@@ -1,0 +1,91 @@
+"""Lease: what a queue knows about one job beyond its record, and the life it leads (DESIGN §10.2).
+
+Rule 1. A job that was never delivered has no Lease: it is fresh, and the queue's claim cursor says which jobs are.
+Rule 2. A Lease is in exactly one state. `LEASED`: a worker holds it and its deadline has not passed. `LAPSED`: the
+        deadline has passed and nobody else has claimed it: it is ready, and still belongs to its holder, whose ack,
+        nack and extend count (API §10.4, §10.6: skipped when expired *and* reclaimed). `FREE`: given back, ready.
+        `DELAYED`: hidden until `due_ms`. `GONE`: the job is done, or no longer in the jobs log.
+Rule 3. `TRANSITIONS` lists every step there is. A step that is not listed does not happen: the seq is skipped.
+Rule 4. Nothing here watches a clock. `LAPSE` and `FALL_DUE` are steps that a pass over the queue takes when it finds
+        that a time has passed; there is no timer per job.
+Rule 5. A delivery is counted by `CLAIM` and by nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from topics.engine.queue.worker import Worker
+
+LEASED: Final = "leased"
+LAPSED: Final = "lapsed"
+FREE: Final = "free"
+DELAYED: Final = "delayed"
+GONE: Final = "gone"
+
+CLAIM: Final = "claim"
+ACK: Final = "ack"
+NACK: Final = "nack"
+NACK_LATER: Final = "nack_later"
+EXTEND: Final = "extend"
+LAPSE: Final = "lapse"
+FALL_DUE: Final = "fall_due"
+RELEASE: Final = "release"
+REMOVE: Final = "remove"
+
+TRANSITIONS: Final[dict[tuple[str, str], str]] = {
+    (FREE, CLAIM): LEASED,
+    (LAPSED, CLAIM): LEASED,
+    (LEASED, ACK): GONE,
+    (LAPSED, ACK): GONE,
+    (LEASED, NACK): FREE,
+    (LAPSED, NACK): FREE,
+    (LEASED, NACK_LATER): DELAYED,
+    (LAPSED, NACK_LATER): DELAYED,
+    (LEASED, EXTEND): LEASED,
+    (LAPSED, EXTEND): LEASED,
+    (LEASED, LAPSE): LAPSED,
+    (DELAYED, FALL_DUE): FREE,
+    (LEASED, RELEASE): FREE,
+    (LEASED, REMOVE): GONE,
+    (LAPSED, REMOVE): GONE,
+    (FREE, REMOVE): GONE,
+    (DELAYED, REMOVE): GONE,
+}
+"""(state, step) to the state behind it."""
+
+HELD: Final = frozenset((LEASED, LAPSED))
+"""The states in which a job has a holder."""
+READY: Final = frozenset((LAPSED, FREE))
+"""The states in which the next claim may take the job."""
+
+
+class Lease(Struct, eq=False):
+    """One job that was delivered or delayed. `id` is that of the last delivery, `node` its holder.
+
+    A Struct because nothing else is made as fast, and a claim makes one for each of its jobs.
+    """
+
+    seq: int
+    state: str = FREE
+    node: str = ""
+    id: int = 0
+    due_ms: int = 0
+    """The deadline while leased, the time of the next delivery while delayed."""
+    deliveries: int = 0
+    worker: Worker | None = None
+    """The /work stream that the job was pushed to, if any."""
+
+
+def lease_number(text: str) -> int:
+    """The number behind a lease's id, or -1 where it is none of ours: it then matches no lease."""
+    digits = text[6:]
+    if not text.startswith("lease_") or not digits.isascii() or not digits.isalnum() or len(digits) > 16:
+        return -1
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return -1

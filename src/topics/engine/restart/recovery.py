@@ -1,0 +1,392 @@
+"""Recovery: from what a data directory holds to an engine that goes on where the last one stopped (DESIGN §4, §9).
+
+The storage yields events in order (storage/recovery.py); this applies them. Rules:
+
+1. An append is applied once: seqs that the checkpoint already holds are skipped.
+2. A jump in a topic's seqs is a loss, and so is everything that damage names: both become lost ranges, never silence.
+   Whatever stands behind the damage is kept.
+3. Config changes act at the time they were made, so retention decides as it did then.
+4. After a loss of power, a `disk` topic goes on above its durable ceiling: seqs that may have been acked are never
+   handed out again, and the range between is a lost range (`given_up`, which goes into the WAL before anything else, so
+   that the next start knows it too). After the death of the process alone nothing is missing (decision 37).
+5. An `ephemeral` topic keeps its config and its head; its records are gone, and said to be.
+6. A topic whose name and config are lost, because every copy of them is damaged, is not thrown away with them: what is
+   left of its records is kept under a name made of its id, with everything before and between told as lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from topics.engine.config import TopicConfig
+from topics.engine.log.log import LostRange
+from topics.engine.restart.checkpoint import decode_extra
+from topics.engine.restart.derivation import CRASH, RESTART, Derivation
+from topics.engine.topic import Topic
+from topics.engine.write.dedupe import Dedupe, Remembered
+from topics.engine.write.extra import decode as decode_append_extra
+from topics.storage import block as blocks
+from topics.storage.block import Block, Extent
+from topics.storage.recovery import Event, Started, TopicLoaded, TopicsNameless
+from topics.storage.segment.segment import Corrupt
+from topics.storage.segment.segments import Loaded
+from topics.storage.snapshot.reader import SectionLoaded
+from topics.storage.snapshot.snapshot import SegmentRef
+from topics.storage.wal import frame as frames
+from topics.storage.wal.replay import Appended, Control, Damaged
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+
+log = logging.getLogger("topics.recovery")
+
+CORRUPTION: Final = "corruption"
+NAMELESS: Final = "recovered-topic-{}"
+
+_decode_config = msgspec.json.Decoder(TopicConfig).decode
+
+
+OpenSegments = Callable[[int, list[SegmentRef]], Loaded]
+
+
+class Recovery:
+    """Applies the events of one data directory to an empty engine."""
+
+    def __init__(self, engine: Engine, open_segments: OpenSegments) -> None:
+        self._engine = engine
+        self._open_segments = open_segments
+        self._by_id: dict[int, Topic] = {}
+        self._derivation = Derivation(engine, self._by_id, self._apply_as_it_is)
+        self._clean = False
+        # (topic id, first, last) of what a loss of power has taken, beyond what the log says itself.
+        self.given_up: list[tuple[int, int, int]] = []
+        self._nameless: set[int] = set()
+        # Whether seqs were missing between two records of a topic, and nothing was said about them.
+        self.jumped = False
+        # The topics of which the log had records.
+        self._seen: set[int] = set()
+
+    def run(self, events: Iterator[Event], lost_power: Callable[[], bool]) -> Iterator[None]:
+        """Apply everything; yields after each event, so that a caller may do other things in between.
+
+        `lost_power` is asked at the end: whether the power was lost since the last frame.
+        """
+        for event in events:
+            self.apply(event)
+            yield
+        self._finish(lost_power())
+
+    def apply(self, event: Event) -> None:
+        """Apply one event."""
+        if isinstance(event, Appended | Control):
+            self._clean = False
+            self._derivation.take(event)
+        elif isinstance(event, TopicLoaded):
+            self._load(event)
+        elif isinstance(event, TopicsNameless):
+            self._load_nameless(event)
+        elif isinstance(event, Damaged):
+            self._damage(event)
+        elif isinstance(event, Started):
+            if event.header is not None:
+                self._clean = event.header.clean
+                self._engine.next_topic_id = max(self._engine.next_topic_id, event.header.next_topic_id)
+        else:
+            assert isinstance(event, SectionLoaded)
+            self._restore(event.kind, self._by_id.get(event.topic_id), event.payload)
+
+    def _apply_as_it_is(self, event: Appended | Control) -> None:
+        if isinstance(event, Appended):
+            self._append(event)
+        else:
+            self._control(event)
+
+    def _load(self, event: TopicLoaded) -> None:
+        state = event.state
+        extra = decode_extra(state.extra)
+        topic = self._new(state.id, state.name, _decode_config(state.config), state.created_ts)
+        topic.last_ts = state.last_ts
+        topic.last_write_ts = extra.last_write_ts
+        topic.ceiling = topic.ceiling_asked = state.ceiling
+        topic.config_lsn = extra.config_lsn
+        self._derivation.load(topic, extra.taken_lsn, extra.forward)
+        if topic.queue is not None and extra.queue and topic.config.durability != "ephemeral":
+            topic.queue.restore(extra.queue)
+        if state.producers or state.dedupe:
+            topic.dedupe = dedupe = Dedupe()
+            dedupe.producers = {who: (seq, Remembered(0, 0, 0)) for who, seq in state.producers.items()}
+            for key, first_seq, count, ts in state.dedupe:
+                dedupe.keys[key] = Remembered(first_seq, count, ts)
+        sealed: list[Extent] = []
+        damage: list[Corrupt] = []
+        if state.segments:
+            topic.segments, damage = self._open_segments(topic.id, state.segments)
+            damage += _check_first(topic, state.earliest_seq)
+            sealed = [block for segment in topic.segments for block in segment.blocks]
+        log_ = topic.log
+        log_.cap_evicted = extra.cap_evicted
+        log_.ttl_expired = extra.ttl_expired
+        log_.evicted_ts = extra.evicted_ts
+        log_.lost = [LostRange(*lost) for lost in state.lost]
+        if topic.config.durability == "ephemeral":
+            log_.head = state.head_seq
+            log_.start = state.head_seq + 1
+            if extra.count:
+                log_.lose(state.earliest_seq, state.head_seq, RESTART)
+            return
+        log_.restore([*sealed, *event.blocks], state.earliest_seq, state.head_seq)
+        for block in event.blocks:
+            topic.index_tags(block)
+        for corrupt in damage:
+            self._count(corrupt)
+            if corrupt.lost.n:
+                # Not the log's start, which has moved to the first record that could be read.
+                first = max(corrupt.lost.first_seq, state.earliest_seq)
+                self._lose(topic, first, corrupt.lost.first_seq + corrupt.lost.n - 1)
+        if extra.tail_first:
+            self._lose_holes(topic, extra.tail_first, event.blocks)
+
+    def _count(self, corrupt: Corrupt) -> None:
+        self._engine.totals.corruption_total += 1
+        log.error("%s: corruption at offset %d, %d bytes", corrupt.path, corrupt.offset, corrupt.length)
+
+    def _load_nameless(self, event: TopicsNameless) -> None:
+        shelf = self._engine.shelf
+        assert shelf is not None
+        tails = dict(event.tails)
+        if not event.complete:
+            tails |= {id: [] for id in shelf.segments.topic_ids() if id not in self._by_id and id not in tails}
+        for id, tail in sorted(tails.items()):
+            topic = self._new_nameless(id)
+            topic.segments, damage = self._open_segments(id, shelf.segments.refs(id))
+            for corrupt in damage:
+                self._count(corrupt)
+            extents: list[Extent] = [sealed for segment in topic.segments for sealed in segment.blocks]
+            sealed_to = extents[-1].last_seq if extents else 0
+            # What was sealed while the checkpoint was made is there twice.
+            kept = [block for block in tail if block.first_seq > sealed_to]
+            extents += kept
+            head = extents[-1].last_seq if extents else 0
+            topic.log.restore(extents, extents[0].first_seq if extents else 1, head)
+            topic.last_ts = extents[-1].last_ts if extents else 0
+            for block in kept:
+                topic.index_tags(block)
+            self._lose_holes(topic, 1, extents)
+
+    def _new_nameless(self, id: int) -> Topic:
+        """A topic of which only the id is known."""
+        name = NAMELESS.format(id)
+        while name in self._engine.topics:
+            name += "x"
+        self._nameless.add(id)
+        self._engine.routers.strangers.add(id)
+        return self._new(id, name, TopicConfig(durability="fsync"), self._engine.clock.now_ms())
+
+    def _lose_holes(self, topic: Topic, expected: int, tail: Sequence[Extent]) -> None:
+        """Lose what lies between `expected` and the head and is in none of these."""
+        for block in tail:
+            if block.first_seq > expected and not topic.log.lost_at(expected):
+                self._lose(topic, expected, block.first_seq - 1)
+            expected = max(expected, block.last_seq + 1)
+        if expected <= topic.log.head and not topic.log.lost_at(topic.log.head):
+            self._lose(topic, expected, topic.log.head)
+
+    def _new(self, id: int, name: str, config: TopicConfig, created_ts: int) -> Topic:
+        engine = self._engine
+        topic = Topic(name, id, config, engine.totals, engine.shelf)
+        topic.created_ts = created_ts
+        self._by_id[id] = topic
+        named = engine.topics.get(name)
+        # A checkpoint may hold a topic whose predecessor of the same name is still to be replayed, up to its end.
+        if named is None or named.id < id:
+            engine.enter(topic)
+        engine.next_topic_id = max(engine.next_topic_id, id + 1)
+        return topic
+
+    def _append(self, event: Appended) -> None:
+        topic = self._by_id.get(event.topic_id)
+        if topic is None:
+            if not self._engine.totals.corruption_total:
+                # Its CREATE went with the power, and nobody was told that there is such a topic; or its DROP follows.
+                return
+            topic = self._new_nameless(event.topic_id)
+        block = event.block
+        head = topic.log.head
+        if block.last_seq <= head:
+            return
+        if block.first_seq <= head:
+            block = _behind(event.topic_id, block, head)
+        elif block.first_seq > head + 1:
+            self.jumped = True
+            self._lose(topic, head + 1, block.first_seq - 1)
+        self._seen.add(topic.id)
+        topic.adopt(block)
+        for first_seq, n, data in event.extras:
+            if first_seq > head:
+                self._remember(topic, first_seq, n, data, block.ts_at(first_seq - block.first_seq))
+
+    @staticmethod
+    def _remember(topic: Topic, first_seq: int, n: int, data: bytes, ts: int) -> None:
+        extra = decode_append_extra(data)
+        if topic.dedupe is None:
+            topic.dedupe = Dedupe()
+        write = Remembered(first_seq, n, ts)
+        if extra.idempotency_key is not None:
+            topic.dedupe.remember_key(extra.idempotency_key, write)
+        if extra.producer_id is not None:
+            topic.dedupe.remember_producer(extra.producer_id, extra.producer_seq, write)
+
+    def _control(self, event: Control) -> None:
+        kind, payload = event.kind, event.payload
+        topic = self._by_id.get(event.topic_id)
+        if kind == frames.CREATE:
+            if topic is None:
+                topic = self._new(event.topic_id, payload.name, _decode_config(payload.config), payload.ts)
+                topic.config_lsn = event.lsn
+            return
+        if topic is None and event.topic_id != 0:
+            return
+        if kind == frames.CONFIG:
+            assert topic is not None
+            if event.lsn > topic.config_lsn:
+                topic.settle_caps(payload.bound_head)
+                if topic.config.durability != "fsync":
+                    # Seqs that the class before may have shown and did not keep: the next class cannot tell.
+                    self._lose(topic, topic.log.head + 1, payload.head_seq, CRASH)
+                topic.reconfigure(_decode_config(payload.config), payload.ts, payload.bound_head)
+                topic.config_lsn = event.lsn
+        elif kind == frames.DROP:
+            assert topic is not None
+            del self._by_id[topic.id]
+            self._nameless.discard(topic.id)
+            self._engine.leave(topic)
+        elif kind == frames.DELETE:
+            assert topic is not None
+            topic.settle_caps(payload.bound_head)
+            _delete(topic, payload)
+        elif kind == frames.CEILING:
+            assert topic is not None
+            topic.ceiling = topic.ceiling_asked = max(topic.ceiling, payload.seq)
+        elif kind == frames.HEADS:
+            for topic_id, head in payload.heads:
+                topic = self._by_id.get(topic_id)
+                if topic is not None and topic.log.head < head and not self._derivation.waits(topic):
+                    self._engine.totals.corruption_total += 1
+                    self._lose(topic, topic.log.head + 1, head)
+        else:
+            self._restore(kind, topic, payload)
+
+    def _restore(self, kind: int, topic: Topic | None, payload: Any) -> None:
+        restorer = self._engine.restorers.get(kind)
+        if restorer is None:
+            log.error("a frame or section of kind %d is unknown to this program and was ignored", kind)
+        else:
+            restorer(topic, payload)
+
+    def _damage(self, event: Damaged) -> None:
+        if event.reason == "torn":
+            log.warning(
+                "%s: the last write was cut off at offset %d; its %d bytes are set aside in %s",
+                event.path, event.offset, event.length, event.quarantined or "nothing",
+            )  # fmt: skip
+            return
+        self._engine.totals.corruption_total += 1
+        log.error(
+            "%s: corruption at offset %d, %d bytes, kept in %s; lost: %s",
+            event.path, event.offset, event.length, event.quarantined or "nothing",
+            [tuple(lost) for lost in event.lost] or [tuple(frame) for frame in event.lost_frames] or "unknown",
+        )  # fmt: skip
+        for topic_id, first_seq, n in event.lost:
+            topic = self._by_id.get(topic_id)
+            if topic is not None and self._derivation.lose(topic, first_seq, n, event.lsn):
+                continue
+            if topic is not None and first_seq + n - 1 > topic.log.head:
+                if first_seq > topic.log.head + 1:
+                    self._lose(topic, topic.log.head + 1, first_seq - 1)
+                self._lose(topic, max(first_seq, topic.log.head + 1), first_seq + n - 1)
+            elif topic is not None and not topic.log.holds(first_seq):
+                self._lose(topic, first_seq, first_seq + n - 1)
+
+    def heads(self) -> list[tuple[int, int]]:
+        """The (id, head) of the topics whose last records only the log holds; copies follow from their sources."""
+        return [
+            (topic.id, topic.log.head)
+            for id, topic in sorted(self._by_id.items())
+            if (id in self._seen or topic.letters) and topic.inbound is None and topic.config.durability != "ephemeral"
+        ]
+
+    @staticmethod
+    def _lose(topic: Topic, first: int, last: int, reason: str = CORRUPTION) -> None:
+        first = max(first, topic.log.evict_floor)
+        if first <= last:
+            log.error("topic %s: records %d to %d are lost (%s)", topic.name, first, last, reason)
+            topic.log.lose(first, last, reason)
+
+    def _finish(self, lost_power: bool) -> None:
+        now = self._engine.clock.now_ms()
+        powerless = lost_power and not self._clean
+
+        def lose_tail(topic: Topic) -> None:
+            head = topic.log.head
+            if powerless and topic.config.durability == "disk" and topic.ceiling > head:
+                self._lose(topic, head + 1, topic.ceiling, CRASH)
+                self.given_up.append((topic.id, head + 1, topic.ceiling))
+
+        self._derivation.settle(lose_tail)
+        for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:
+            del self._by_id[topic.id]
+            self._engine.leave(topic)
+        for topic in self._by_id.values():
+            topic.next_seq = topic.log.head + 1
+            topic.settle_caps()
+            topic.expire(now)
+            topic.drop_dead_segments(1, topic.log.head)
+        for topic in [self._by_id[id] for id in sorted(self._nameless & self._by_id.keys())]:
+            log.error("the name of topic %d is lost; its %d records are in %s", topic.id, topic.log.count, topic.name)
+        self._derivation.finish()
+
+
+def _check_first(topic: Topic, start: int) -> list[Corrupt]:
+    """The damage to the sealed Block in which the log begins, whose content says how much of it is left."""
+    for segment in topic.segments:
+        for sealed in segment.blocks:
+            if sealed.first_seq < start <= sealed.last_seq and sealed.live:
+                try:
+                    sealed.size_bytes(0, 1)
+                except Corrupt as corrupt:
+                    segment.blocks.remove(sealed)
+                    if not segment.blocks:
+                        topic.segments.remove(segment)
+                    return [corrupt]
+    return []
+
+
+def _delete(topic: Topic, payload: frames.Delete) -> None:
+    """Delete what a frame says; a sealed Block that turns out to be damaged has nothing left to delete."""
+    while True:
+        try:
+            topic.log.raise_floors(*payload.evicted)
+            if payload.before_seq:
+                topic.log.delete_below(payload.before_seq)
+            topic.log.delete_ranges(payload.ranges)
+            return
+        except Corrupt as corrupt:
+            topic.lose(corrupt)
+
+
+def _behind(topic_id: int, block: Block, head: int) -> Block:
+    """The part of a Block that lies behind `head`."""
+    i = head + 1 - block.first_seq
+    return blocks.encode(
+        topic_id,
+        head + 1,
+        list(block.columns.ts)[i:],
+        block.datas()[i:],
+        block.nodes()[i:] if block.bits & blocks.HAS_NODE else None,
+        block.tags()[i:] if block.bits & blocks.HAS_TAG else None,
+        block.metas()[i:] if block.bits & blocks.HAS_META else None,
+    )

@@ -1,0 +1,152 @@
+"""Copying: source records as the destination's Block (DESIGN §8.3).
+
+What is copied is given as runs, (Block, i, j): the records [i, j) of a source Block. Where a router takes records as
+they are, whole Blocks are taken over by column, with another header and no look at single records. Otherwise the
+columns are put together record by record: filter, `preserve_*`, the stamp of `exactly_once` and the hop cap.
+
+The time of a copy is that of its source record, or `ts_min` where that is later: it can be derived again after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Final
+
+from topics.engine.meta import with_fields
+from topics.engine.router.router import EXACTLY_ONCE, Router
+from topics.storage import block as blocks
+from topics.storage.block import Block
+
+STAMP: Final = "_topics_router"
+HOPS_MAX: Final = 16
+
+Run = tuple[Block, int, int]
+HopRun = tuple[int, int, int]
+"""(first seq, last seq, hops)."""
+
+
+class Copies:
+    """A Block of copies (None where nothing was left to copy), how many each router made, and their hops."""
+
+    __slots__ = ("block", "counts", "hops")
+
+    def __init__(self, block: Block | None, counts: list[int], hops: list[HopRun]) -> None:
+        self.block = block
+        self.counts = counts
+        self.hops = hops
+
+
+def stamp_of(router: Router, source_id: int, seq: int) -> str:
+    """The stable key of one forwarded record: router, source, its epoch (the id is never used again), seq."""
+    return f"{router.name}/{router.forward.source.name}/{source_id}/{seq}"
+
+
+def room_for(block: Block, i: int, routers: Sequence[Router]) -> tuple[int, int]:
+    """How many copies the routers make of record i, and how much these count towards `bytes`."""
+    seq = block.first_seq + i
+    count = size = 0
+    for router in routers:
+        if seq <= router.start_seq or (router.match is not None and not router.match(block.tag(i))):
+            continue
+        count += 1
+        size += block.size_bytes(i, i + 1)
+        rule = router.rule
+        if not rule.preserve_node:
+            size -= len(block.node(i) or b"")
+        if not rule.preserve_tag:
+            size -= len(block.tag(i) or b"")
+        if rule.guarantee == EXACTLY_ONCE:
+            meta = block.meta(i)
+            stamp = stamp_of(router, blocks.topic_id_of(block), seq)
+            size += len(with_fields(meta, {STAMP: stamp})) - len(meta or b"")
+    return count, size
+
+
+def whole(runs: Sequence[Run], routers: Sequence[Router]) -> bool:
+    """Whether the runs can be taken over by column."""
+    if len(routers) != 1 or not routers[0].plain or routers[0].start_seq >= runs[0][0].first_seq:
+        return False
+    expected = runs[0][0].first_seq
+    for block, a, b in runs:
+        if a or b != block.n or block.flags is not None or block.first_seq != expected:
+            return False
+        expected += block.n
+    return True
+
+
+def take_over(runs: Sequence[Run], dest_id: int, first_seq: int, ts_min: int) -> Copies:
+    """The copies of runs that are `whole`."""
+    source = runs[0][0] if len(runs) == 1 else blocks.merge([block for block, _, _ in runs])
+    block = blocks.readdress(source, dest_id, first_seq, ts_min)
+    return Copies(block, [block.n], [])
+
+
+def copy(
+    runs: Sequence[Run],
+    routers: Sequence[Router],
+    dest_id: int,
+    first_seq: int,
+    ts_min: int,
+    present: Container[str],
+    hops_of: Sequence[HopRun] | None,
+) -> Copies:
+    """The copies that these routers make, record by record, a router at a time.
+
+    `present` holds the stamps that the destination has already. `hops_of` are the hops of the source's records, None
+    where no cycle is possible.
+    """
+    columns: tuple[list[int], list[bytes], list[bytes | None], list[bytes | None], list[bytes | None]]
+    columns = ([], [], [], [], [])
+    times, datas, nodes, tags, metas = columns
+    counts = [0] * len(routers)
+    hop_runs: list[HopRun] = []
+    for block, a, b in runs:
+        ts = block.columns.ts
+        for i in range(a, b):
+            seq = block.first_seq + i
+            hops = _hops_at(hops_of, seq) if hops_of is not None else 0
+            if hops >= HOPS_MAX:
+                continue
+            tag = block.tag(i)
+            for k, router in enumerate(routers):
+                if seq <= router.start_seq or (router.match is not None and not router.match(tag)):
+                    continue
+                rule = router.rule
+                meta = block.meta(i)
+                if rule.guarantee == EXACTLY_ONCE:
+                    stamp = stamp_of(router, blocks.topic_id_of(block), seq)
+                    if stamp in present:
+                        continue
+                    meta = with_fields(meta, {STAMP: stamp})
+                if hops_of is not None:
+                    _add_hop(hop_runs, first_seq + len(datas), hops + 1)
+                times.append(max(ts[i], ts_min))
+                datas.append(block.data(i))
+                nodes.append(block.node(i) if rule.preserve_node else None)
+                tags.append(tag if rule.preserve_tag else None)
+                metas.append(meta)
+                counts[k] += 1
+    if not datas:
+        return Copies(None, counts, [])
+    made = blocks.encode(dest_id, first_seq, times, datas, _or_none(nodes), _or_none(tags), _or_none(metas))
+    return Copies(made, counts, hop_runs)
+
+
+def _or_none(column: list[bytes | None]) -> list[bytes | None] | None:
+    return column if any(text is not None for text in column) else None
+
+
+def _hops_at(runs: Sequence[HopRun], seq: int) -> int:
+    for first, last, hops in reversed(runs):
+        if first <= seq <= last:
+            return hops
+        if last < seq:
+            break
+    return 0
+
+
+def _add_hop(runs: list[HopRun], seq: int, hops: int) -> None:
+    if runs and runs[-1][2] == hops and runs[-1][1] + 1 == seq:
+        runs[-1] = (runs[-1][0], seq, hops)
+    else:
+        runs.append((seq, seq, hops))

@@ -1,0 +1,150 @@
+"""Router: one forwarding rule, "every record appended to `source` is also appended to `dest`" (API §6, DESIGN §8).
+
+A router says what is forwarded and how it looks; that copies are made, in which order and how far, is the Forward's
+business, which all routers between the same two topics share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from topics.engine.log.tags import TagMatch, parse_match
+from topics.errors import InvalidRequest
+from topics.names import check_topic_name
+
+if TYPE_CHECKING:
+    from topics.engine.router.forward import Forward
+
+Guarantee = Literal["at_least_once", "exactly_once"]
+EXACTLY_ONCE = "exactly_once"
+
+
+class PutRouter(Struct):
+    """The body of `PUT /v0/routers/:router`. Fields that are left out keep their value, or take the default."""
+
+    source: str
+    dest: str
+    preserve_node: bool | UnsetType = UNSET
+    preserve_tag: bool | UnsetType = UNSET
+    create_dest: bool = True
+    filter: Any = UNSET
+    allow_cycle: bool | UnsetType = UNSET
+    guarantee: Guarantee | UnsetType = UNSET
+
+
+class Rule(Struct, frozen=True):
+    """What a router does to a record, in the order in which it is echoed."""
+
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    filter: Any = None
+    allow_cycle: bool = False
+    guarantee: Guarantee = "at_least_once"
+
+
+class RouterState(Struct, frozen=True):
+    """A router as `GET /v0/routers/:router` shows it."""
+
+    router: str
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: Any
+    allow_cycle: bool
+    guarantee: str
+    forwarded_total: int
+
+
+class RouterSummary(Struct, frozen=True):
+    """One line of the list of routers."""
+
+    router: str
+    source: str
+    dest: str
+    guarantee: str
+    forwarded_total: int
+
+
+class RouterPut(Struct, frozen=True):
+    """A router was created or changed."""
+
+    router: str
+    created: bool
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: Any
+    allow_cycle: bool
+    guarantee: str
+
+
+class RouterDeleted(Struct, frozen=True):
+    """A router was deleted, or was not there."""
+
+    router: str
+    deleted: bool
+
+
+class Router:
+    """One rule between two topics. `start_seq` is the source's head when it was made: it copies no history.
+
+    `lsn` is, of a router that a restart has brought back, that of the last frame that said what it is.
+    """
+
+    __slots__ = ("created_ts", "forward", "forwarded_total", "lsn", "match", "name", "plain", "rule", "start_seq")
+
+    rule: Rule
+    match: TagMatch | None
+    plain: bool
+
+    def __init__(self, name: str, forward: Forward, rule: Rule, start_seq: int, created_ts: int) -> None:
+        self.name = name
+        self.forward = forward
+        self.start_seq = start_seq
+        self.created_ts = created_ts
+        self.forwarded_total = 0
+        self.lsn = 0
+        self.set(rule)
+
+    def set(self, rule: Rule) -> None:
+        """Forward by another rule from now on."""
+        self.rule = rule
+        self.match = None if rule.filter is None else parse_match(rule.filter, "filter")
+        # Whether a copy is the record as it is, so that whole Blocks can be taken over.
+        self.plain = self.match is None and rule.preserve_node and rule.preserve_tag and rule.guarantee != EXACTLY_ONCE
+
+    @property
+    def state(self) -> RouterState:
+        """The router as a client sees it."""
+        return RouterState(
+            self.name,
+            self.forward.source.name,
+            self.forward.dest.name,
+            **msgspec.structs.asdict(self.rule),
+            forwarded_total=self.forwarded_total,
+        )
+
+    @property
+    def summary(self) -> RouterSummary:
+        """The router as a list shows it."""
+        forward = self.forward
+        return RouterSummary(
+            self.name, forward.source.name, forward.dest.name, self.rule.guarantee, self.forwarded_total
+        )
+
+
+def rule_of(put: PutRouter, current: Rule) -> Rule:
+    """The rule after a PUT; raises InvalidRequest."""
+    check_topic_name(put.source)
+    check_topic_name(put.dest)
+    if put.source == put.dest:
+        raise InvalidRequest("dest must be another topic than source", field="dest", source=put.source)
+    if put.filter is not UNSET and put.filter is not None:
+        parse_match(put.filter, "filter")
+    named = {name: value for name in Rule.__struct_fields__ if (value := getattr(put, name)) is not UNSET}
+    return msgspec.structs.replace(current, **named)

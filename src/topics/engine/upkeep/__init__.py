@@ -1,0 +1,1 @@
+"""What the engine does for its data directory besides serving: seals, checkpoints and moves, in slices."""

@@ -1,0 +1,155 @@
+"""Arrival: records enter a topic, by one write or by several together (DESIGN §2, API §2).
+
+The seqs are assigned, the Block is built and its frame is queued in one step, so that seq order and WAL order cannot
+disagree. One frame per call, whatever the number of records. What has to be looked at before, limits, conditions and
+repeats, is the engine's; when the records become visible is the ticket's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.engine.queue.delay import delays_of, when_visible
+from topics.engine.requests import Write
+from topics.engine.write import batch as batches
+from topics.engine.write import ceiling as ceilings
+from topics.engine.write import extra as extras
+from topics.engine.write.dedupe import Dedupe, Remembered
+from topics.engine.write.removal import position_of
+from topics.engine.write.ticket import OnDone, Receipt, Ticket
+from topics.engine.write.unkept import GONE
+from topics.errors import TopicsError
+from topics.storage import block as blocks
+from topics.storage.wal import frame as frames
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+    from topics.engine.topic import Topic
+
+NOTHING_ASKED: Final = Write([])
+
+
+def append(
+    engine: Engine,
+    topic: Topic,
+    batch: batches.Batch,
+    now: int,
+    write: Write,
+    created: Receipt | None,
+    on_done: OnDone | None,
+    context: Any,
+) -> Ticket:
+    """Give records their seqs and put their frame on its way: the ticket of a write that was found to be in order.
+
+    `created` is the receipt of the topic, where this write makes it. Raises, and has changed nothing, where the WAL
+    takes no more.
+    """
+    delays = None if topic.queue is None else delays_of(write.records, now)
+    if topic.queue is not None and delays:
+        on_done = when_visible(topic.queue, delays, on_done)
+    ts = topic.last_ts
+    if now > ts:
+        ts = now
+    first_seq = topic.next_seq
+    block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
+    n = block.n
+    ticket = Ticket(topic, on_done, context)
+    ticket.block = block
+    ticket.tags = batch.tags
+    ticket.first_seq = first_seq
+    ticket.count = n
+    ticket.created = created is not None
+    keyed = write.idempotency_key is not None or write.producer_id is not None
+    last = topic.last_ticket
+    ephemeral = topic.config.durability == "ephemeral"
+    if not ephemeral:
+        # A write behind one that waits for its sync waits too: records become visible in the order of their seqs.
+        durability = topic.config.durability
+        ticket.gated = gated = (
+            durability == "fsync"
+            or ticket.created
+            # The class that this write counts on must be safe before it is.
+            or (topic.last_config is not None and not topic.last_config.done)
+            or (last is not None and last.gated)
+            or (durability == "disk" and first_seq + n > topic.ceiling + 1)
+        )
+        derived = topic.inbound is not None or topic.letters
+        extra = _extra(topic, write, delays, derived) if keyed or derived or delays else b""
+        frame = frames.append(engine.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)
+        engine.store.shard_of(topic.id).submit(frame, gated, ticket)
+        if last is not None and last.apart:
+            ticket.apart, ticket.before = True, last
+        topic.last_ticket = ticket
+    topic.last_ts = ts
+    topic.next_seq = first_seq + n
+    topic.await_commit(block)
+    if keyed:
+        _remember(topic, write, ticket, ts)
+    if topic.inbound is not None:
+        topic.inbound.note_keys(block)
+    if not ephemeral:
+        ceilings.reserve(engine, topic)
+        if engine.on_pending is not None:
+            engine.on_pending()
+        return ticket
+    topic.unkept.add(first_seq, first_seq + n - 1, GONE)
+    if created is not None:
+        # The records go nowhere, but the config must survive whoever is told of it.
+        ticket.gated = True
+        topic.last_ticket = ticket
+        created.on_done = ticket.after
+    elif last is not None:
+        ticket.follow(last)
+    else:
+        ticket.commit(0, 0)
+    return ticket
+
+
+def append_together(engine: Engine, topic: Topic, writes: Sequence[tuple[Write, OnDone, Any]]) -> None:
+    """Append writes of one record each that ask for nothing else, in their order, as one Block; each has its ticket.
+
+    One that breaks a limit fails alone. Raises, and has changed nothing, where the WAL takes no more.
+    """
+    taken: list[tuple[Ticket, batches.Batch]] = []
+    refused: list[tuple[Ticket, TopicsError]] = []
+    for write, on_done, context in writes:
+        ticket = Ticket(topic, on_done, context)
+        try:
+            taken.append((ticket, batches.check(write, engine.limits)))
+        except TopicsError as error:
+            refused.append((ticket, error))
+    if taken:
+        now = engine.clock.now_ms()
+        all_of_them = batches.join([batch for _, batch in taken])
+        together = append(engine, topic, all_of_them, now, NOTHING_ASKED, None, None, None)
+        for first_seq, (ticket, _) in enumerate(taken, together.first_seq):
+            ticket.first_seq = first_seq
+            ticket.count = 1
+            if together.done:
+                ticket.commit(0, 0)
+            else:
+                ticket.follow(together)
+    for ticket, why in refused:
+        ticket.fail(why)
+
+
+def _extra(topic: Topic, write: Write, delays: list[tuple[int, int]] | None, derived: bool) -> bytes:
+    """What the frame says beside the records: keys, delays, and where `derived` records stood."""
+    position, source_id = position_of(topic) if derived else (None, 0)
+    return extras.encode(
+        extras.AppendExtra(
+            write.idempotency_key, write.producer_id, write.producer_seq or 0, position, delays, source_id
+        )
+    )
+
+
+def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int) -> None:
+    dedupe = topic.dedupe
+    if dedupe is None:
+        dedupe = topic.dedupe = Dedupe()
+    ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, ticket)
+    if write.idempotency_key is not None:
+        dedupe.remember_key(write.idempotency_key, remembered)
+    if write.producer_id is not None and write.producer_seq is not None:
+        dedupe.remember_producer(write.producer_id, write.producer_seq, remembered)

@@ -1,0 +1,76 @@
+"""Removal: records leave a topic for good, by a delete or by an ack (DESIGN §7, API §10.4).
+
+One frame per call, whatever the number of records. Routers out of the topic see everything first: a record that was
+there when it was forwarded is forwarded, and one that a blocked router had not reached is not; the frame says which.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topics.engine.log.log import ranges
+from topics.engine.write import extra as extras
+from topics.storage.wal import frame as frames
+
+if TYPE_CHECKING:
+    from topics.engine.engine import Engine
+    from topics.engine.topic import Topic
+    from topics.engine.write.ticket import Receipt
+
+
+def remove(
+    engine: Engine, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, now: int, acked: bytes = b""
+) -> tuple[int, bool]:
+    """Delete everything below `before_seq` and the ascending `seqs`; how many there were, and whether it was logged.
+
+    Where it was, the receipt waits for the topic's class. Raises, and has changed nothing, where the WAL takes no more
+    or, as Miss, where something has to be read first.
+    """
+    log = topic.log
+    if before_seq <= log.start and not seqs:
+        return 0, False
+    if topic.outbound is not None:
+        topic.outbound.catch_up()
+    runs = ranges(seqs)
+    topic.fetch([(before_seq, before_seq)] if before_seq > log.start else runs)
+    logged = topic.config.durability != "ephemeral"
+    if logged:
+        payload = frames.Delete(
+            before_seq,
+            runs,
+            now,
+            delete_extra(topic, acked),
+            bound_head=log.head,
+            evicted=(log.cap_evicted, log.ttl_expired),
+        )
+        frame = frames.control(frames.DELETE, engine.store.next_lsn(), topic.id, payload)
+        engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", receipt)
+        topic.last_change = receipt
+        if engine.on_pending is not None:
+            engine.on_pending()
+    deleted = log.delete_below(before_seq) if before_seq > log.start else 0
+    emptied = deleted > 0
+    if seqs:
+        gone, empty = log.delete_ranges(runs)
+        emptied |= empty
+        deleted += len(gone)
+        if topic.queue is not None:
+            topic.queue.forget(gone)
+    if emptied and topic.segments:
+        first_seq = seqs[0] if seqs else 0
+        topic.drop_dead_segments(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
+    return deleted, logged
+
+
+def delete_extra(topic: Topic, acked: bytes) -> bytes:
+    """What a DELETE frame says about derived records, and about an ack."""
+    lagging = [] if topic.outbound is None else topic.outbound.lagging()
+    if topic.inbound is not None or topic.letters:
+        position, source_id = position_of(topic)
+        return extras.encode(extras.DeleteExtra(topic.next_seq, position, lagging, acked, source_id))
+    return extras.encode(extras.DeleteExtra(lagging=lagging, acked=acked)) if lagging or acked else b""
+
+
+def position_of(topic: Topic) -> tuple[int, int]:
+    """The source seq up to which a topic's router has forwarded, and the source's id; -1 and 0 without one."""
+    return (-1, 0) if topic.inbound is None else (topic.inbound.cursor, topic.inbound.source.id)

@@ -1,0 +1,293 @@
+"""Whole Blocks over HTTP: how a scan reads a topic by column instead of record by record.
+
+`GET /v0/topics/:topic/plan` answers, as JSON, what a scan has to know before it starts: the epoch, the floors, the lost
+ranges, for a range of seqs the gaps in it, and with `segments=true` where the sealed segments are and what was deleted
+from them. `GET /v0/topics/:topic/blocks` answers with the Blocks behind a cursor:
+
+    offset  size   field
+    0       4      magic "TBKS"
+    4       4      bytes of the header, little-endian
+    8       ..     the header, a JSON object
+    ..      ..     Blocks with their delete flags, back to back (storage/block.py), to the end of the body
+
+The header says the same as the end of a diff: `next_from_seq`, the floors and at most one tombstone, which the reader
+must see before the Blocks. As in a diff, an answer ends before the next lost range, so that its tombstone comes first
+in the next one. Blocks are whole: the first may begin at or below the cursor, and the last may end behind `to_seq`.
+
+An answer keeps the loop busy for as long as a hundred small requests do. So scans take turns, however many there are,
+and before each answer the loop goes round as often as a write needs that was read meanwhile: once to be committed, and
+once more to be answered. A write waits for at most one scan's answer, the one that was being made when it came.
+
+What a reader may not see leaves the server neither as a record nor as bytes: records that were deleted, evicted or have
+expired are flagged 0xD5 and their text is blanked. Small Blocks are merged, so that the cost of a scan does not depend
+on how the records were written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from topics.engine.log.difference import Tombstone, gap_at
+from topics.engine.log.log import Log
+from topics.errors import InvalidRequest
+from topics.server.api.handlers import answer
+from topics.server.http.reply import prefix
+from topics.storage.block import DELETED, Block, Extent, merge
+from topics.storage.segment.segment import Corrupt
+
+if TYPE_CHECKING:
+    from topics.engine import Engine
+    from topics.engine.topic import Topic
+    from topics.server.http.exchange import Exchange
+    from topics.server.http.query import Query
+    from topics.storage.segment.segment import Segment
+
+MAGIC: Final = b"TBKS"
+CONTENT_TYPE: Final = b"application/octet-stream"
+BYTES_DEFAULT: Final = 1 << 20
+BYTES_MAX: Final = 8 << 20
+LIMIT_MAX: Final = 100_000
+TURNS_BETWEEN: Final = 2
+GAPS_MAX: Final = 1000
+DELETED_RUNS_MAX: Final = 1000
+MERGE_BELOW_RECORDS: Final = 256
+MERGED_RECORDS: Final = 1024
+MERGED_BYTES: Final = 256 * 1024
+
+_encode: Final = msgspec.json.Encoder().encode
+_LEAD: Final = struct.Struct("<4sI")
+_CHECKSUM: Final = struct.Struct("<Q")
+_TS_MAX: Final = 2**63 - 1
+
+T = TypeVar("T")
+
+
+class Blocks:
+    """Answers the routes that a scan uses."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        attempt: Callable[[Exchange, Callable[[Exchange], None]], None],
+    ) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._attempt = attempt
+        self._waiting: deque[Exchange] = deque()
+
+    def plan(self, exchange: Exchange) -> None:
+        """`GET /v0/topics/:topic/plan`."""
+        answer(exchange, 200, self._readable(exchange, _plan))
+
+    def blocks(self, exchange: Exchange) -> None:
+        """`GET /v0/topics/:topic/blocks`."""
+        if not self._waiting:
+            self._loop.call_soon(self._next)
+        self._waiting.append(exchange)
+
+    def _next(self, turns: int = TURNS_BETWEEN) -> None:
+        if turns:
+            self._loop.call_soon(self._next, turns - 1)
+            return
+        exchange = self._waiting.popleft()
+        if self._waiting:
+            self._loop.call_soon(self._next)
+        self._attempt(exchange, self._answer)
+
+    def _answer(self, exchange: Exchange) -> None:
+        said, chunks = self._readable(exchange, _blocks)
+        header = _encode({**said, "performance": {"server_total_ms": exchange.elapsed_ms}})
+        body = (_LEAD.pack(MAGIC, len(header)), header, *chunks)
+        size = sum(map(len, body))
+        exchange.respond_raw(b"".join((prefix(200, CONTENT_TYPE), b"%d\r\n\r\n" % size, *body)))
+
+    def _readable(self, exchange: Exchange, look: Callable[[Topic, Query], T]) -> T:
+        """What `look` finds in the topic asked for, its router and its TTL applied. May raise Miss.
+
+        A scan is not a consumer: it does not count as a read.
+        """
+        route = exchange.head.route
+        topic = self._engine.topic(route.name)
+        self._engine.catch_up(topic)
+        while True:
+            try:
+                topic.expire(self._engine.clock.now_ms())
+                return look(topic, route.query)
+            except Corrupt as corrupt:
+                topic.lose(corrupt)
+
+
+def _plan(topic: Topic, query: Query) -> dict[str, Any]:
+    log = topic.log
+    body: dict[str, Any] = {
+        **_floors(topic),
+        "count": log.count,
+        "bytes": log.bytes,
+        "lost": [{"gap_from": lost.first, "gap_to": lost.last, "reason": lost.reason} for lost in log.lost],
+    }
+    for name, resolve in (("from_ts", log.cursor_at_ts), ("to_ts", lambda ts: log.seq_at_ts(ts) - 1)):
+        if query.has(name):
+            body[f"{name}_seq"] = resolve(min(query.number(name, 0), _TS_MAX))
+    if query.has("from_seq"):
+        body["gaps"] = list(_gaps(log, query.number("from_seq", 0), query.number("to_seq", log.head)))
+    if query.flag("segments", False):
+        found = (_segment(segment) for segment in topic.segments)
+        body["segments"] = [segment for segment in found if segment is not None]
+    return body
+
+
+def _segment(segment: Segment) -> dict[str, Any] | None:
+    """Where a sealed segment is and what of it was deleted; None where that is too much to say.
+
+    The flags behind the Blocks of the file may lag behind, because they are written by a later job.
+    """
+    deleted: list[tuple[int, int]] = []
+    for sealed in segment.blocks:
+        if sealed.flags is not None:
+            deleted += [(sealed.first_seq + i, sealed.first_seq + j - 1) for i, j in _runs(sealed.flags)]
+            if len(deleted) > DELETED_RUNS_MAX:
+                return None
+    return {
+        "first_seq": segment.first_seq,
+        "last_seq": segment.last_seq,
+        "file": segment.name.data_file,
+        "cold": segment.is_cold,
+        "bytes": segment.data_bytes,
+        "deleted": deleted,
+    }
+
+
+def _blocks(topic: Topic, query: Query) -> tuple[dict[str, Any], list[bytes]]:
+    log = topic.log
+    from_seq = query.number("from_seq", 0)
+    limit = min(query.number("limit", LIMIT_MAX, least=1), LIMIT_MAX)
+    bytes_max = min(query.number("bytes", BYTES_DEFAULT, least=1), BYTES_MAX)
+    to_seq = query.number("to_seq", log.head)
+    if query.has("to_seq") and to_seq < from_seq:
+        raise InvalidRequest(f"to_seq {to_seq} lies before from_seq {from_seq}", field="to_seq", from_seq=from_seq)
+    tombstone, cursor = gap_at(log, from_seq)
+    chunks, next_from_seq, sent = _scan(log, cursor, max(to_seq, cursor), limit, bytes_max)
+    said = {
+        **_floors(topic),
+        "from_seq": from_seq,
+        "next_from_seq": next_from_seq,
+        "caught_up": next_from_seq >= log.head,
+        "tombstone": None if tombstone is None else _gap(tombstone.gap_from, tombstone.gap_to, tombstone),
+        "blocks": sent,
+    }
+    return said, chunks
+
+
+def _floors(topic: Topic) -> dict[str, Any]:
+    log = topic.log
+    return {
+        "topic": topic.name,
+        "epoch": topic.id,
+        "head_seq": log.head,
+        "earliest_seq": log.start,
+        "evict_floor": log.evict_floor,
+    }
+
+
+def _gap(gap_from: int, gap_to: int, tombstone: Tombstone) -> dict[str, Any]:
+    missed = max(0, gap_to - gap_from + 1)
+    return {"gap_from": gap_from, "gap_to": gap_to, "reason": tombstone.reason, "missed_estimate": missed}
+
+
+def _gaps(log: Log, from_seq: int, to_seq: int) -> Iterator[dict[str, Any]]:
+    """The gaps that a cursor meets on its way from `from_seq` to `to_seq`, cut to that range."""
+    cursor = from_seq
+    for _ in range(GAPS_MAX):
+        tombstone, behind = gap_at(log, cursor)
+        if tombstone is not None:
+            if tombstone.reason == "recreated":
+                yield _gap(tombstone.gap_from, tombstone.gap_to, tombstone)
+                return
+            yield _gap(tombstone.gap_from, min(tombstone.gap_to, to_seq), tombstone)
+        cursor = max(behind, log.lost_after(behind) - 1)
+        if cursor >= min(to_seq, log.head):
+            return
+
+
+def _scan(log: Log, cursor: int, to_seq: int, limit: int, bytes_max: int) -> tuple[list[bytes], int, int]:
+    """Encoded Blocks behind `cursor`, the cursor behind them, and how many Blocks. May raise Miss."""
+    stop = min(to_seq, log.lost_after(cursor) - 1, log.head)
+    seq = max(cursor + 1, log.start)
+    chunks: list[bytes] = []
+    sent = records = size = 0
+    reached = cursor
+    for group in _groups(log, seq, stop):
+        block, flags = _readable(group, log.start)
+        chunks += (block, flags)
+        sent += 1
+        records += len(flags)
+        size += len(block) + len(flags)
+        reached = group[-1].last_seq
+        if size >= bytes_max or records >= limit:
+            return chunks, min(reached, stop), sent
+    return chunks, max(stop, cursor), sent
+
+
+def _groups(log: Log, seq: int, stop: int) -> Iterator[list[Extent]]:
+    """The entries with live records from `seq` to `stop`; neighbours that are small come together."""
+    entries = log.entries
+    group: list[Extent] = []
+    records = size = 0
+    k = log.index_of(seq) if seq <= stop else len(entries)
+    while k < len(entries) and entries[k].first_seq <= stop:
+        entry = entries[k]
+        k += 1
+        small = entry.n < MERGE_BELOW_RECORDS and isinstance(entry, Block)
+        fits = records + entry.n <= MERGED_RECORDS and size < MERGED_BYTES
+        if group and not (small and fits and entry.first_seq == group[-1].last_seq + 1):
+            yield group
+            group, records, size = [], 0, 0
+        if not entry.live:
+            continue
+        if not small:
+            yield [entry]
+            continue
+        group.append(entry)
+        records += entry.n
+        size += entry.live_bytes
+    if group:
+        yield group
+
+
+def _readable(group: list[Extent], start: int) -> tuple[bytes, bytes]:
+    """One Block of these entries and its flags, with everything that is gone flagged and blanked."""
+    # A scan comes by once: what it reads must not push out what others read again and again.
+    block = merge([entry.block(keep=False) for entry in group])
+    flags = bytearray().join([bytes(entry.n) if entry.flags is None else entry.flags for entry in group])
+    trimmed = max(0, start - group[0].first_seq)
+    flags[:trimmed] = bytes((DELETED,)) * trimmed
+    if DELETED not in flags:
+        return block.raw, bytes(flags)
+    raw = bytearray(block.raw)
+    columns = block.columns
+    for i, j in _runs(flags):
+        for at in (columns.node_at, columns.tag_at, columns.meta_at, columns.data_at):
+            if at is not None:
+                raw[at[i] : at[j]] = b" " * (at[j] - at[i])
+    body = len(raw) - _CHECKSUM.size
+    _CHECKSUM.pack_into(raw, body, xxh3_64_intdigest(memoryview(raw)[:body]))
+    return bytes(raw), bytes(flags)
+
+
+def _runs(flags: bytearray) -> Iterator[tuple[int, int]]:
+    """The runs of flagged records."""
+    i = flags.find(DELETED)
+    while i >= 0:
+        j = i
+        while j < len(flags) and flags[j] == DELETED:
+            j += 1
+        yield i, j
+        i = flags.find(DELETED, j)

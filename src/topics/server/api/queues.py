@@ -1,0 +1,133 @@
+"""The HTTP face of queues: claim, ack, nack, extend (API §10).
+
+A claim may be answered later: when its coalescing window closes, or when a job comes within `wait_ms`. A client that
+goes away while it waits is taken out of the line, so that no job is leased to nobody.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from topics.engine.queue.redrive import redrive
+from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
+from topics.server.api.bodies import Body, RecurringBody
+from topics.server.api.handlers import answer_receipt
+from topics.server.http.reply import GZIP_FLOOR_BYTES, prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from topics.engine import Engine
+    from topics.engine.queue.claim import Claim
+    from topics.engine.queue.requests import AckedJobs
+    from topics.engine.write.ticket import Receipt
+    from topics.server.app import Route
+    from topics.server.flow.admission import Admission
+    from topics.server.http.exchange import Exchange
+
+
+class AckBody(Body[AckJobs]):
+    """Decodes acks: one that has no more quotes than its strings need names no field twice."""
+
+    __slots__ = ()
+
+    def _may_repeat(self, body: bytes, decoded: AckJobs) -> bool:
+        strings = 3 if decoded.lease_ids is None else 4 + len(decoded.lease_ids)
+        return (body.count(b'"') != 2 * strings or b"\\" in body) and super()._may_repeat(body, decoded)
+
+
+# A worker claims with the same words all its life.
+_claim: Final = RecurringBody(ClaimJobs)
+_ack: Final = AckBody(AckJobs)
+_nack: Final = Body(NackJobs)
+_extend: Final = Body(ExtendJobs)
+_redrive: Final = Body(RedriveJobs, RedriveJobs())
+_encode: Final = msgspec.json.Encoder().encode
+_ACKED: Final = (
+    b'{"topic":"%b","acked":%d,"skipped":%b,"ready":%d,"in_flight":%d,'
+    b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
+)
+_CLAIMED_TAIL: Final = b'],"count":%d,"ready":%d,"performance":{"server_total_ms":%.3f,"throttle_wait_ms":%.3f}}'
+
+
+class QueueHandlers:
+    """Answers the routes of queues."""
+
+    def __init__(self, engine: Engine, admission: Admission, again: Callable[[Exchange], None]) -> None:
+        """`again` handles an exchange from the start."""
+        self._engine = engine
+        self._queues = engine.queues
+        self._admission = admission
+        self._again = again
+
+    def claim(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/claim`."""
+        if self._admission.shut:
+            exchange.on_disconnect = self._admission.park_claim(lambda: self._again(exchange), exchange)
+            return
+        name = exchange.head.route.name
+        claim = self._queues.claim(name, _claim(exchange.body), _claimed, exchange)
+        if not claim.done:
+            exchange.on_disconnect = lambda: self._queues.give_up(name, claim)
+
+    def ack(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/ack`."""
+        self._queues.ack(exchange.head.route.name, _ack(exchange.body), _acked, exchange)
+
+    def nack(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/nack`."""
+        self._queues.nack(exchange.head.route.name, _nack(exchange.body), answer_receipt, exchange)
+
+    def extend(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/extend`."""
+        self._queues.extend(exchange.head.route.name, _extend(exchange.body), answer_receipt, exchange)
+
+    def redrive(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:q/redrive`."""
+        route: Route = exchange.head.route
+        topic, _ = self._queues.topic(route.name)
+        if topic.config.dead_letter is not None:
+            route.principal.require_name(topic.config.dead_letter)
+        redrive(self._engine, route.name, _redrive(exchange.body), answer_receipt, exchange)
+
+
+def _claimed(claim: Claim) -> None:
+    exchange: Exchange = claim.context
+    exchange.on_disconnect = None
+    if claim.error is not None:
+        exchange.fail(claim.error)
+        return
+    head = b'{"topic":"%b","claimed":[' % exchange.head.route.name_bytes
+    text = claim.text
+    elapsed_ms = (perf_counter_ns() - exchange.started_ns) / 1e6
+    tail = _CLAIMED_TAIL % (len(claim.hand.texts), claim.ready, elapsed_ms, exchange.throttled_ns / 1e6)
+    size = len(head) + len(text) + len(tail)
+    if exchange.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
+        exchange.respond(200, b"".join((head, text, tail)))
+    else:
+        exchange.respond_raw(b"".join((prefix(200), b"%d\r\n\r\n" % size, head, text, tail)))
+
+
+def _acked(receipt: Receipt) -> None:
+    exchange: Exchange = receipt.context
+    if receipt.error is not None:
+        exchange.fail(receipt.error)
+        return
+    done: AckedJobs = receipt.result
+    body = _ACKED % (
+        exchange.head.route.name_bytes,
+        done.acked,
+        _encode(done.skipped) if done.skipped else b"[]",
+        done.ready,
+        done.in_flight,
+        (perf_counter_ns() - exchange.started_ns) / 1e6,
+        receipt.write_ns / 1e6,
+        receipt.sync_ns / 1e6,
+    )
+    if exchange.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
+        exchange.respond(200, body)
+    else:
+        exchange.respond_raw(b"%b%d\r\n\r\n%b" % (prefix(200), len(body), body))

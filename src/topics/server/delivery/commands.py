@@ -1,0 +1,133 @@
+"""The commands that a client sends over a WebSocket, as structs (API §7.7).
+
+A command is held to the same as the body of the request that it stands for (bodies.py): the same bounds on numbers, and
+no field given twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from topics.engine import requests
+from topics.errors import InvalidRequest
+from topics.server.api import bodies
+from topics.server.delivery.watch import Options, TopicWatch, check_topics
+
+RequestId = str | int | None
+
+
+class Subscribe(Options, tag_field="op", tag="subscribe", kw_only=True):
+    """Follow a topic, or several."""
+
+    request_id: RequestId = None
+    topic: str | None = None
+    topics: dict[str, TopicWatch] | None = None
+    from_seq: requests.U64 = 0
+    tail: bool = False
+    from_ts: requests.U64 | None = None
+    match: Any = None
+
+    def named(self) -> dict[str, TopicWatch]:
+        """The topics to follow, each with where to begin."""
+        if (self.topic is None) == (self.topics is None):
+            raise InvalidRequest("subscribe takes either topic or topics", field="topic")
+        if self.topics is not None:
+            return self.topics
+        assert self.topic is not None
+        return {self.topic: TopicWatch(self.from_seq, self.tail, self.from_ts, self.match)}
+
+
+class Unsubscribe(Struct, tag_field="op", tag="unsubscribe", kw_only=True):
+    """Follow a topic, or several, no longer."""
+
+    request_id: RequestId = None
+    topic: str | None = None
+    topics: list[str] | None = None
+
+
+class Publish(requests.Write, tag_field="op", tag="publish", kw_only=True):
+    """Append records: the body of a write, with the topic in it."""
+
+    topic: str
+    request_id: RequestId = None
+    return_seqs: bool = True
+
+
+class Ping(Struct, tag_field="op", tag="ping", kw_only=True):
+    """Ask for a pong."""
+
+    request_id: RequestId = None
+
+
+Command = Subscribe | Unsubscribe | Publish | Ping
+
+
+class _Envelope(Struct):
+    request_id: RequestId = None
+
+
+class _SubscribeCheck(bodies.Body[Subscribe]):
+    __slots__ = ()
+
+    def check_range(self, decoded: Subscribe, within: str = "") -> None:
+        super().check_range(decoded, within)
+        check_topics(decoded.topics or {})
+
+    def _may_repeat(self, body: bytes, decoded: Subscribe) -> bool:
+        return decoded.topics is not None or super()._may_repeat(body, decoded)
+
+
+class _PublishCheck(bodies.WriteBody[Publish]):
+    __slots__ = ()
+
+    def command_bytes(self, decoded: Publish) -> int:
+        size = _PUBLISH_BYTES + len(decoded.topic)
+        if decoded.request_id is not None:
+            size += _REQUEST_ID_BYTES + len(str(decoded.request_id)) + 2 * isinstance(decoded.request_id, str)
+        return size if decoded.return_seqs else size + _RETURN_SEQS_BYTES
+
+
+_PUBLISH_BYTES: Final = len(b'"op":"publish","topic":"",')
+_REQUEST_ID_BYTES: Final = len(b',"request_id":')
+_RETURN_SEQS_BYTES: Final = len(b',"return_seqs":false')
+
+_checks: Final[dict[type, Any]] = {
+    Subscribe: _SubscribeCheck(Subscribe),
+    Unsubscribe: bodies.Body(Unsubscribe),
+    Publish: _PublishCheck(Publish),
+    Ping: bodies.Body(Ping),
+}
+_union: Final = msgspec.json.Decoder(Command)
+_envelope: Final = msgspec.json.Decoder(_Envelope)
+
+
+def decode(text: bytes) -> Command:
+    """The command in a message; raises InvalidRequest."""
+    try:
+        command = cast("Command", _union.decode(text))
+    except msgspec.ValidationError as error:
+        raise _described(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise bodies.malformed(text, str(error), "the message") from None
+    except RecursionError:
+        raise InvalidRequest(f"the message {bodies.TOO_DEEP}") from None
+    _checks[type(command)].check(text, command)
+    return command
+
+
+def _described(problem: str) -> InvalidRequest:
+    error = bodies.described(problem, "the message")
+    if error.detail.get("field") == "op":
+        return InvalidRequest("op must be subscribe, unsubscribe, publish or ping", field="op")
+    return error
+
+
+def request_id_of(text: bytes) -> RequestId:
+    """The `request_id` of a message that is no command, so that its error can still be matched to it."""
+    try:
+        return _envelope.decode(text).request_id
+    except (msgspec.MsgspecError, RecursionError):
+        return None

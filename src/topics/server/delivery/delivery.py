@@ -1,0 +1,238 @@
+"""Delivery: pushes what is published to everyone who follows it, without holding up anybody else.
+
+A publish makes its channel dirty. Dirty channels wait in `Bands`, by effective priority, and are served in slices: a
+slice writes at most `SLICE_FEEDS` frames or takes `SLICE_NS`, then gives the loop back, so that a request that arrives
+while a thousand streams are fed waits for one slice and not for a thousand. Heartbeats go through the same slices,
+behind the records.
+
+Under pressure (`level`, set by the governor) channels rest for a moment between rounds, so that records leave in
+larger batches, and those of negative priority wait until ageing lifts them; their streams are told once, with an
+`error` 429 that closes nothing. Nothing is dropped or reordered by it.
+
+Two times are kept for the length of a slice: `now_ms` is the wall clock, by which records expire; `tick_ms` is
+monotonic, by which waiting is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from topics.server.delivery.channel import Channel
+from topics.server.delivery.subscriber import Feed, Subscriber
+from topics.server.delivery.wheel import Wheel
+from topics.server.flow.bands import AGE_TICK_MS, Bands
+from topics.server.flow.pressure import COALESCE, PAUSE_LOW_PRIORITY
+
+if TYPE_CHECKING:
+    from topics.engine import Engine
+    from topics.engine.topic import Topic
+    from topics.storage.job import Job
+
+SLICE_FEEDS: Final = 128
+SLICE_NS: Final = 1_000_000
+REST_MS: Final = 10
+SYNC_LOOK_MS: Final = 10
+PACE_RETRY_AFTER_MS: Final = 1_500
+PACED_TOPICS_MAX: Final = 16
+
+
+class Delivery:
+    """The one loop that serves all streams."""
+
+    def __init__(
+        self, engine: Engine, loop: asyncio.AbstractEventLoop, buffer_grace_ms: int, slow_consumer_timeout_ms: int
+    ) -> None:
+        self.engine = engine
+        self.run_then: Callable[[Job, Callable[[], None]], None]
+        """Runs a job beside the loop, and then calls back on it; set by who has the threads."""
+        self.level = 0
+        self.now_ms = engine.clock.now_ms()
+        self.tick_ms = engine.clock.elapsed_ns() // 1_000_000
+        self.stalled: dict[Subscriber, None] = {}
+        self.wheel: Wheel[Subscriber] = Wheel(self.tick_ms)
+        self._loop = loop
+        self._buffer_grace_ms = buffer_grace_ms
+        self._slow_consumer_timeout_ms = slow_consumer_timeout_ms
+        self._channels: dict[int, Channel] = {}
+        self._bands: Bands[Channel] = Bands(self._priority)
+        self._resting: dict[Channel, None] = {}
+        self._beats: deque[Subscriber] = deque()
+        self._unflushed: list[Subscriber] = []
+        self._unsynced: dict[Channel, None] = {}
+        self._slice_due = False
+        self._rest_due = False
+        self._tick_due = False
+        self._look_due = False
+
+    @property
+    def waiting(self) -> int:
+        """How many topics wait to be served."""
+        return len(self._bands) + len(self._resting)
+
+    def _priority(self, channel: Channel, tick_ms: int, waited_ms: int) -> int:
+        return channel.topic.effective_priority(self.now_ms, waited_ms)
+
+    def refresh(self) -> None:
+        """Read the clock."""
+        clock = self.engine.clock
+        self.now_ms = clock.now_ms()
+        self.tick_ms = clock.elapsed_ns() // 1_000_000
+
+    # Who follows what
+
+    def follow(self, feed: Feed, topic: Topic, epoch: int | None = None) -> None:
+        """Let a feed follow a topic from its cursor on; the cursor is one of `epoch` where that is known."""
+        channel = self._channels.get(topic.id)
+        if channel is None:
+            channel = self._channels[topic.id] = Channel(self, topic)
+        channel.attach(feed, epoch)
+
+    def forget(self, channel: Channel) -> None:
+        """A channel has no feeds any more."""
+        self._channels.pop(channel.topic.id, None)
+        self._bands.discard(channel)
+        self._unsynced.pop(channel, None)
+
+    def enrol(self, subscriber: Subscriber, due_ms: int) -> None:
+        """Look at a stream when it is due, for its heartbeat."""
+        subscriber.beat_ms = self.wheel.add(subscriber, due_ms)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """A stream has ended, however: nothing of it stays."""
+        subscriber.closed = True
+        self.wheel.remove(subscriber, subscriber.beat_ms)
+        self.stalled.pop(subscriber, None)
+        for feed in list(subscriber.feeds()):
+            if feed.channel is not None:
+                feed.channel.detach(feed)
+
+    # Serving
+
+    def dirty(self, channel: Channel) -> None:
+        """Somebody who follows the channel has to be told something."""
+        if self.level >= COALESCE and self.tick_ms - channel.round_ms < REST_MS and channel not in self._bands:
+            self._resting[channel] = None
+            if not self._rest_due:
+                self._rest_due = True
+                self._loop.call_later(REST_MS / 1000, self._rested)
+            return
+        self._bands.put(channel, self.tick_ms)
+        self._wake()
+
+    def flush_soon(self, subscriber: Subscriber) -> None:
+        """A stream gathers what it sends: have it written at the end of the next slice."""
+        self._unflushed.append(subscriber)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._slice_due:
+            self._slice_due = True
+            self._loop.call_soon(self._slice)
+
+    def _rested(self) -> None:
+        self._rest_due = False
+        self.refresh()
+        resting, self._resting = self._resting, {}
+        for channel in resting:
+            if channel.feeds:
+                self._bands.put(channel, self.tick_ms)
+        self._wake()
+
+    def _slice(self) -> None:
+        self._slice_due = False
+        self.refresh()
+        bands = self._bands
+        floor = 0 if self.level >= PAUSE_LOW_PRIORITY else None
+        deadline_ns = self.engine.clock.elapsed_ns() + SLICE_NS
+        left = SLICE_FEEDS
+        while left > 0:
+            channel = bands.take(self.tick_ms, floor)
+            if channel is None:
+                break
+            left -= channel.deliver(left, deadline_ns) + 1
+            if channel.mid_round:
+                bands.put(channel, self.tick_ms)
+            elif channel.hungry and channel.feeds:
+                self.dirty(channel)
+            if self.engine.clock.elapsed_ns() > deadline_ns:
+                left = 0
+        while left > 0 and self._beats:
+            left -= 1
+            self._beat(self._beats.popleft())
+        if self._unflushed:
+            unflushed, self._unflushed = self._unflushed, []
+            for subscriber in unflushed:
+                subscriber.flush()
+        if left <= 0 or self._beats:
+            self._wake()
+        if len(bands) and not self._tick_due:
+            self._tick_due = True
+            self._loop.call_later(AGE_TICK_MS / 1000, self._age)
+
+    def _age(self) -> None:
+        self._tick_due = False
+        if len(self._bands):
+            self.refresh()
+            self._bands.age(self.tick_ms)
+            self._wake()
+
+    def _beat(self, subscriber: Subscriber) -> None:
+        if not subscriber.closed:
+            self.enrol(subscriber, subscriber.beat(self.tick_ms))
+
+    # What happens by time alone
+
+    def await_sync(self, channel: Channel) -> None:
+        """A channel has published what is not synced yet, and somebody wants to see only what is."""
+        self._unsynced[channel] = None
+        if not self._look_due:
+            self._look_due = True
+            self._loop.call_later(SYNC_LOOK_MS / 1000, self._look_at_syncs)
+
+    def _look_at_syncs(self) -> None:
+        self._look_due = False
+        self.refresh()
+        self.synced()
+        for channel in list(self._unsynced)[:1]:
+            self.await_sync(channel)
+
+    def synced(self) -> None:
+        """A sync may have come further: show what it brought to those who waited for it."""
+        for channel in [each for each in self._unsynced if not each.look_at_sync()]:
+            self._unsynced.pop(channel, None)
+
+    def pulse(self) -> None:
+        """Due every tenth of a second or so: heartbeats, streams that do not read, pacing."""
+        self.refresh()
+        self._beats.extend(self.wheel.turn(self.tick_ms))
+        if self._beats:
+            self._wake()
+        for subscriber in list(self.stalled):
+            subscriber.watch_stall(self.tick_ms, self._buffer_grace_ms, self._slow_consumer_timeout_ms)
+        if self.level >= PAUSE_LOW_PRIORITY:
+            self._warn_paced()
+
+    def _warn_paced(self) -> None:
+        """Tell each stream that follows a paused topic so, once until the pressure is gone."""
+        paced: dict[Subscriber, list[str]] = {}
+        for channel in self._bands.below(0):
+            for feed in channel.feeds:
+                if not feed.subscriber.paced and not feed.subscriber.link.write_paused:
+                    names = paced.setdefault(feed.subscriber, [])
+                    if len(names) < PACED_TOPICS_MAX:
+                        names.append(channel.topic.name)
+        for subscriber, names in paced.items():
+            subscriber.paced = True
+            subscriber.warn(PACE_RETRY_AFTER_MS, names)
+
+    def set_level(self, level: int) -> None:
+        """The governor's word on the pressure."""
+        if level < PAUSE_LOW_PRIORITY <= self.level:
+            for channel in self._channels.values():
+                for feed in channel.feeds:
+                    feed.subscriber.paced = False
+            self._wake()
+        self.level = level

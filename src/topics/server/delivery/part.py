@@ -1,0 +1,116 @@
+"""Part: one thing that happened in a topic, rendered once and shared by every stream that has to be told.
+
+A part is a batch of records, a tombstone, the news that a reader has caught up, or that the topic is gone. Its JSON is
+the same on SSE and WebSocket; the framing around it is made when the first stream of that kind needs it and kept as
+long as the part is. SSE frames also carry the composite cursor of their stream, so a frame is shared by the streams
+whose whole cursor is the same: always among those that watch one topic, and among those that watch the same several
+topics and stand at the same place in each.
+
+A record's `data` is verbatim and may hold line breaks. In SSE a line break ends a field and a blank line ends the
+event, so each one becomes a further `data:` line; the client puts a line feed in its place, which JSON allows wherever
+the client's own line break stood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from topics.engine.log.difference import Tombstone
+
+RECORD: Final = b"record"
+TOMBSTONE: Final = b"tombstone"
+CAUGHT_UP: Final = b"caught-up"
+TOPIC_DELETED: Final = b"topic-deleted"
+ERROR: Final = b"error"
+
+_LINE_BREAK: Final = re.compile(rb"\r\n|\r|\n")
+
+
+def event(kind: bytes, json: bytes) -> bytes:
+    """An SSE event without its `id`."""
+    if b"\n" in json or b"\r" in json:
+        json = _LINE_BREAK.sub(b"\ndata: ", json)
+    return b"event: %b\ndata: %b\n\n" % (kind, json)
+
+
+def text_frame(json: bytes) -> bytes:
+    """A WebSocket text message in one unmasked frame, as servers send them (RFC 6455 §5.2).
+
+    By hand, because every ack is one, and the library's general way costs as much as the rest of it.
+    """
+    size = len(json)
+    if size < 126:
+        return b"\x81%c%b" % (size, json)
+    if size < 1 << 16:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), json)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), json)
+
+
+class Part:
+    """One thing to tell, and the cursor behind it."""
+
+    __slots__ = ("_event", "_message", "alone", "cursor", "json", "kind", "shared")
+
+    def __init__(self, kind: bytes, json: bytes, cursor: int) -> None:
+        self.kind = kind
+        self.json = json
+        self.cursor = cursor
+        self.alone: bytes | None = None
+        """The SSE frame for streams that watch this topic only."""
+        self.shared: dict[bytes, bytes] | None = None
+        """SSE frames for streams that watch several topics, by their id."""
+        self._event: bytes | None = None
+        self._message: bytes | None = None
+
+    @property
+    def event(self) -> bytes:
+        """The SSE event without its `id`."""
+        if self._event is None:
+            self._event = event(self.kind, self.json)
+        return self._event
+
+    @property
+    def message(self) -> bytes:
+        """The WebSocket message, framed."""
+        if self._message is None:
+            op = self.kind.replace(b"-", b"_")
+            self._message = text_frame(b'{"op":"%b",%b' % (op, self.json[1:]))
+        return self._message
+
+
+class Parcel(NamedTuple):
+    """What lies behind a cursor: parts to send in order, the cursor behind all of them, and the head as it was."""
+
+    parts: Sequence[Part]
+    cursor: int
+    head: int
+
+
+def record(name: bytes, texts: list[bytes], from_seq: int, to_seq: int, head: int) -> Part:
+    """A batch of records, given as JSON objects."""
+    json = b'{"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (
+        name,
+        texts[0] if len(texts) == 1 else b",".join(texts),
+        from_seq,
+        to_seq,
+        head,
+    )
+    return Part(RECORD, json, to_seq)
+
+
+def tombstone(name: bytes, lost: Tombstone) -> Part:
+    """An explicit gap; its cursor is the position behind it."""
+    cursor = lost.earliest_seq - 1 if lost.reason == "recreated" else lost.gap_to
+    return Part(TOMBSTONE, b'{"topic":"%b",%b' % (name, lost.wire()[1:]), cursor)
+
+
+def caught_up(name: bytes, cursor: int) -> Part:
+    """The reader has everything there is."""
+    return Part(CAUGHT_UP, b'{"topic":"%b","head_seq":%d}' % (name, cursor), cursor)
+
+
+def topic_deleted(name: bytes, head: int) -> Part:
+    """The topic is gone."""
+    return Part(TOPIC_DELETED, b'{"topic":"%b","head_seq":%d,"reason":"deleted"}' % (name, head), head)

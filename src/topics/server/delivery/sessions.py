@@ -1,0 +1,130 @@
+"""Sessions: the watch sessions of one server (API §7.1).
+
+A session is a subscription with a name that cannot be guessed, the key it belongs to, and the position of its last
+stream in every topic. It lives as long as it has a stream, and `ttl_ms` beyond that. Who is overdue is looked for
+whenever a session is made or opened; those without a stream are kept in the order in which they lost it, so that
+looking costs nothing where there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from topics.errors import InvalidRequest, NotFound
+from topics.server.delivery.composite import Layout, Position
+
+if TYPE_CHECKING:
+    from topics.server.auth import Principal
+    from topics.server.delivery.sse import SseStream
+    from topics.server.delivery.view import View
+    from topics.server.limits import Cap, Slot
+
+WID_BYTES: Final = 16
+_matches_wid: Final = re.compile(r"wid_[A-Za-z0-9_-]{22}").fullmatch
+
+
+class Session:
+    """One subscription: which topics, how, for whom, and how far."""
+
+    __slots__ = (
+        "epochs",
+        "flushed",
+        "heartbeat_ms",
+        "idle_since_ms",
+        "layout",
+        "positions",
+        "principal",
+        "slot",
+        "stream",
+        "views",
+        "wid",
+    )
+
+    def __init__(
+        self, wid: str, principal: Principal, slot: Slot, layout: Layout, views: list[View], heartbeat_ms: int
+    ) -> None:
+        self.wid = wid
+        self.principal = principal
+        self.slot = slot
+        self.layout = layout
+        self.views = views
+        self.heartbeat_ms = heartbeat_ms
+        self.positions: list[Position] = []
+        """Where the next stream begins, per topic of the layout, if its client does not say."""
+        self.flushed: list[Position] = []
+        """How far the last stream was written: an id can stand no further than that."""
+        self.epochs: list[int] = []
+        """The epochs with which the session began: an id that names none means these."""
+        self.stream: SseStream | None = None
+        self.idle_since_ms = 0
+
+    def rewound(self, id: bytes) -> list[Position]:
+        """The positions of the session, moved back, never forward, to where `id` stands (API §7.4)."""
+        named = self.layout.decode(id)
+        positions = list(self.flushed)
+        for i, name in enumerate(self.layout.names):
+            position = named.get(name)
+            if position is None:
+                continue
+            epoch = self.epochs[i] if position.epoch is None else position.epoch
+            if epoch != positions[i].epoch or position.seq < positions[i].seq:
+                positions[i] = Position(position.seq, epoch)
+        return positions
+
+
+class Sessions:
+    """Every session there is."""
+
+    def __init__(self, cap: Cap, ttl_ms: int) -> None:
+        self.ttl_ms = ttl_ms
+        self._cap = cap
+        self._by_wid: dict[str, Session] = {}
+        self._idle: OrderedDict[Session, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many sessions there are."""
+        return len(self._by_wid)
+
+    def create(
+        self, principal: Principal, layout: Layout, views: list[View], heartbeat_ms: int, tick_ms: int
+    ) -> Session:
+        """Another session, without a stream; raises Throttled where there are too many."""
+        self.collect(tick_ms)
+        slot = self._cap.take()
+        wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
+        session = self._by_wid[wid] = Session(wid, principal, slot, layout, views, heartbeat_ms)
+        self.rest(session, tick_ms)
+        return session
+
+    def find(self, wid: str, tick_ms: int) -> Session:
+        """The session of this name; raises InvalidRequest for what is no wid, NotFound for one that is not there."""
+        if _matches_wid(wid) is None:
+            raise InvalidRequest("this is not the wid of a watch session; POST /v0/watch makes one", field="wid")
+        self.collect(tick_ms)
+        session = self._by_wid.get(wid)
+        if session is None:
+            raise NotFound("the watch session is unknown or has expired; POST /v0/watch again")
+        return session
+
+    def use(self, session: Session) -> None:
+        """The session has a stream: it is not reclaimed."""
+        self._idle.pop(session, None)
+
+    def rest(self, session: Session, tick_ms: int) -> None:
+        """The session has no stream: its time runs from now on."""
+        session.idle_since_ms = tick_ms
+        self._idle[session] = None
+        self._idle.move_to_end(session)
+
+    def collect(self, tick_ms: int) -> None:
+        """Reclaim the sessions that have been without a stream for too long."""
+        while self._idle:
+            session = next(iter(self._idle))
+            if tick_ms - session.idle_since_ms <= self.ttl_ms:
+                return
+            del self._idle[session]
+            del self._by_wid[session.wid]
+            session.slot.free()

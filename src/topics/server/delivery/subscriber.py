@@ -1,0 +1,166 @@
+"""Feed and Subscriber: who is told what happens in which topic.
+
+A `Feed` is one subscription of one stream to one topic: where it stands and what it wants to see. A `Subscriber` is the
+stream: an SSE response or a WebSocket. It has a bounded outbound queue, which is the transport's own: nothing is
+rendered for a stream while its transport is above the high-water mark, so at most that mark and one batch per topic are
+ever queued, and what a slow reader misses meanwhile gathers in the log and leaves in larger batches.
+
+The life of a stream that cannot take more (API §7.6):
+
+| state | until | then |
+|---|---|---|
+| flowing | its transport pauses | stalled |
+| stalled | the transport drains | flowing, every feed goes on where it stood |
+| stalled for `buffer_grace_ms` | the transport drains | flowing; what a cap or TTL took is `from_seq_too_old` |
+| stalled for `slow_consumer_timeout_ms` without progress | at once | a last error frame, and the stream is closed |
+
+No state drops a record: what was not sent is still in the topic, as long as the topic itself keeps it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from topics.errors import TopicsError
+    from topics.server.delivery.channel import Channel
+    from topics.server.delivery.delivery import Delivery
+    from topics.server.delivery.part import Part
+    from topics.server.delivery.view import View
+
+PROGRESS_BYTES: Final = 4096
+"""How much a stalled stream must take to count as one that still reads."""
+
+
+class Link(Protocol):
+    """The way to a client, as far as its flow control is concerned."""
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether the client is behind with reading."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes written that the client has not taken."""
+
+
+class Feed:
+    """One subscription of one stream to one topic."""
+
+    __slots__ = ("behind", "channel", "cursor", "index", "subscriber", "view")
+
+    def __init__(self, subscriber: Subscriber, index: int, cursor: int, view: View) -> None:
+        self.subscriber = subscriber
+        self.index = index
+        self.cursor = cursor
+        self.view = view
+        self.channel: Channel | None = None
+        # A feed owes its stream a `caught-up` from its start, and again whenever one batch was not enough.
+        self.behind = True
+
+
+class Subscriber(ABC):
+    """One stream and its feeds."""
+
+    __slots__ = (
+        "_mark",
+        "_progress_ms",
+        "aged",
+        "beat_ms",
+        "closed",
+        "delivery",
+        "last_ms",
+        "link",
+        "paced",
+        "stalled_ms",
+    )
+
+    link: Link
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.closed = False
+        self.last_ms = delivery.tick_ms
+        """When something was last sent."""
+        self.beat_ms = 0
+        """When the wheel will look at this stream next."""
+        self.stalled_ms: int | None = None
+        """Since when something has waited for the client to read."""
+        self.aged = False
+        self.paced = False
+        """Whether the client was told that its topics are paced."""
+        self._mark = 0
+        self._progress_ms = 0
+
+    @abstractmethod
+    def feeds(self) -> Iterable[Feed]:
+        """The feeds of this stream."""
+
+    @abstractmethod
+    def send(self, feed: Feed, part: Part) -> None:
+        """Tell the client, and move the feed behind it."""
+
+    @abstractmethod
+    def ended(self, feed: Feed) -> None:
+        """The feed's topic is gone; the client was told."""
+
+    @abstractmethod
+    def unreadable(self, feed: Feed, error: TopicsError) -> None:
+        """What the feed stands before cannot be read: tell the client, who may try again later."""
+
+    @abstractmethod
+    def beat(self, tick_ms: int) -> int:
+        """The wheel's turn: send what keeps the stream alive if it was idle; when to come back."""
+
+    @abstractmethod
+    def warn(self, retry_after_ms: int, topics: list[str]) -> None:
+        """Tell the client that these topics are paced under pressure."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """The client has not read for too long: say so and close."""
+
+    def flush(self) -> None:
+        """Write what was gathered, called after `Delivery.flush_soon`; for most there is nothing to do."""
+        return
+
+    def stall(self) -> None:
+        """Something is there for the client, and its transport is full."""
+        if self.stalled_ms is None:
+            self.stalled_ms = self._progress_ms = self.delivery.tick_ms
+            self._mark = self.link.unsent_bytes
+            self.delivery.stalled[self] = None
+
+    def drained(self) -> None:
+        """The client reads again: every feed that was passed over goes on."""
+        if self.stalled_ms is None or self.closed:
+            return
+        self.recovered()
+        aged, self.aged = self.aged, False
+        for feed in list(self.feeds()):
+            channel = feed.channel
+            if channel is not None:
+                if aged:
+                    channel.welcome(feed)
+                channel.resume(feed)
+
+    def recovered(self) -> None:
+        """Count as flowing again."""
+        self.stalled_ms = None
+        self.delivery.stalled.pop(self, None)
+
+    def watch_stall(self, tick_ms: int, grace_ms: int, timeout_ms: int) -> None:
+        """Look at a stalled stream: is it past its grace, does it move at all, is it past its time."""
+        if self.stalled_ms is None:
+            return
+        if tick_ms - self.stalled_ms >= grace_ms:
+            self.aged = True
+        unsent = self.link.unsent_bytes
+        if unsent <= self._mark - PROGRESS_BYTES:
+            self._mark = unsent
+            self._progress_ms = tick_ms
+        elif tick_ms - self._progress_ms >= timeout_ms:
+            self.recovered()
+            self.give_up()

@@ -1,0 +1,65 @@
+"""View: what a subscriber wants to see of a topic, and how much of it at a time (API §7.2).
+
+Views are interned: two subscribers that ask for the same have the same object. That is what lets a frame be rendered
+once for all streams that stand at the same place with the same view.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from topics.engine.log.difference import Window
+from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG
+from topics.engine.log.tags import parse_match
+
+LIMIT_DEFAULT: Final = 256
+BATCH_BYTES_DEFAULT: Final = 256 << 10
+BATCH_BYTES_SERVER: Final = 1 << 20
+BATCH_BYTES_MAX: Final = 8 << 20
+
+_views: Final[WeakValueDictionary[tuple[Any, ...], View]] = WeakValueDictionary()
+
+
+class View:
+    """Which records, which of their fields, how many at a time, and how safe they must be."""
+
+    __slots__ = ("__weakref__", "echoing", "plain", "strong", "unfiltered")
+
+    def __init__(self, plain: Window, echoing: Window, strong: bool, unfiltered: tuple[object, ...]) -> None:
+        self.plain = plain
+        """The window of a topic that filters by node."""
+        self.echoing = echoing
+        """The window of a topic that opted out of filtering by node (`dedupe_node: false`)."""
+        self.strong = strong
+        self.unfiltered = unfiltered
+        """Equal for views that differ in their nodes only."""
+
+
+def view_of(
+    *,
+    limit: int,
+    limit_max: int,
+    max_batch_bytes: int,
+    node: str | list[str] | None,
+    include_data: bool,
+    include_tags: bool,
+    include_meta: bool,
+    strong: bool,
+    match: Any = None,
+) -> View:
+    """The view with these options, clamped to what the server allows; raises InvalidRequest for a bad `match`."""
+    limit = min(limit or LIMIT_DEFAULT, limit_max)
+    bytes_max = min(max_batch_bytes or BATCH_BYTES_SERVER, BATCH_BYTES_MAX)
+    fields = (WITH_DATA if include_data else 0) | (WITH_TAG if include_tags else 0) | (WITH_META if include_meta else 0)
+    nodes = frozenset(map(str.encode, [node] if isinstance(node, str) else node or ()))
+    predicate = None if match is None else parse_match(match)
+    matched = None if predicate is None else (predicate.text, predicate.prefix)
+    unfiltered = (limit, bytes_max, fields, matched, strong)
+    key = (nodes, *unfiltered)
+    view = _views.get(key)
+    if view is None:
+        echoing = Window(limit, bytes_max, fields, (), predicate)
+        plain = Window(limit, bytes_max, fields, nodes, predicate) if nodes else echoing
+        view = _views[key] = View(plain, echoing, strong, unfiltered)
+    return view

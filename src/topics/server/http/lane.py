@@ -1,0 +1,207 @@
+"""One HTTP/2 stream: carries a single exchange, as an HTTP/1.1 connection carries many.
+
+The word stream is taken by `Stream`, the open body of a response; so an HTTP/2 stream is a lane of its connection. A
+lane gathers the body of its request, hands the exchange to the app, and keeps what is to be sent until the flow control
+of the connection and of the lane lets it go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from topics.errors import PayloadTooLarge, TopicsError
+from topics.server.http.exchange import Exchange
+from topics.server.http.intake import UNREADABLE, inflate
+from topics.server.http.stream import Stream
+
+if TYPE_CHECKING:
+    from topics.server.http.exchange import Upgraded
+    from topics.server.http.head import Head
+    from topics.server.http.http2 import Http2
+
+PAUSE_BYTES: Final = 64 * 1024
+"""An open body with more than this unsent is paused, and drained again at a quarter of it."""
+
+_CONNECTION_FIELDS: Final = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+
+
+def split_head(rendered: bytes) -> list[tuple[bytes, bytes]]:
+    """The fields of a rendered HTTP/1.1 response head as HTTP/2 sends them."""
+    status_line, *lines = rendered.split(b"\r\n")
+    fields = [(b":status", status_line.split(b" ", 2)[1])]
+    for line in lines:
+        name, _, value = line.partition(b":")
+        name = name.lower()
+        if name and name not in _CONNECTION_FIELDS:
+            fields.append((name, value.strip()))
+    return fields
+
+
+class Lane:
+    """One HTTP/2 stream, see the module."""
+
+    __slots__ = (
+        "_body",
+        "_drained_below",
+        "_http2",
+        "_sent",
+        "_started_ns",
+        "_unsent",
+        "answer",
+        "current",
+        "ending",
+        "exchange",
+        "head",
+        "id",
+        "over",
+        "queue",
+        "receiving",
+        "stream",
+        "unsent_bytes",
+        "waiting",
+        "write",
+    )
+
+    write: Callable[[bytes], None]
+    answer: Callable[[bytes], None]
+    receiving: bool
+    """The request's body has not ended."""
+    ending: bool
+    """The last byte of the answer is written, if not sent."""
+    over: bool
+    """Nothing can be sent any more."""
+
+    def __init__(self, http2: Http2, stream_id: int) -> None:
+        self.current: Exchange | None = None
+        self.queue: deque[Exchange] = deque()
+        self.waiting = False
+        self.write = self.answer = self._write
+        self.id = stream_id
+        self.head: Head = UNREADABLE
+        self.exchange: Exchange | None = None
+        self.stream: Stream | None = None
+        self.receiving = True
+        self.ending = False
+        self.over = False
+        self.unsent_bytes = 0
+        self._http2 = http2
+        self._body = bytearray()
+        self._unsent: deque[bytes] = deque()
+        self._sent = 0
+        self._drained_below = -1
+        self._started_ns = perf_counter_ns()
+
+    @property
+    def body_bytes(self) -> int:
+        """How much of the request's body is held."""
+        return len(self._body)
+
+    def receive(self, data: bytes, limit_bytes: int) -> None:
+        """Add to the body; raises PayloadTooLarge."""
+        if len(self._body) + len(data) > limit_bytes:
+            raise PayloadTooLarge(limit="max_body_bytes", max=limit_bytes)
+        self._body += data
+
+    def dispatch(self, handle: Callable[[Exchange], None], limit_bytes: int) -> None:
+        """The request is complete: have it handled."""
+        body = bytes(self._body)
+        self._body.clear()
+        if self.head.gzip_body and body:
+            body = inflate(body, limit_bytes)
+        self.exchange = Exchange(self, self.head, body, self._started_ns)
+        handle(self.exchange)
+
+    def fail(self, error: TopicsError) -> None:
+        """Answer with an error, if nothing was answered yet."""
+        if self.exchange is None:
+            self.exchange = Exchange(self, self.head, b"", self._started_ns)
+        self._body.clear()
+        if not self.exchange.answered:
+            self.exchange.fail(error)
+
+    def end(self) -> None:
+        """The lane is gone: reset by the client, or with its connection."""
+        self.over = True
+        self._unsent.clear()
+        self.unsent_bytes = 0
+        if self.stream is not None:
+            self.stream.end()
+        if self.exchange is not None:
+            self.exchange.abandon()
+
+    def next_part(self, size: int) -> bytes:
+        """Take up to `size` bytes of what is to be sent."""
+        part = self._unsent[0]
+        if self._sent or len(part) > size:
+            whole, part = part, part[self._sent : self._sent + size]
+            self._sent += len(part)
+            if self._sent == len(whole):
+                self._sent = 0
+                self._unsent.popleft()
+        else:
+            self._unsent.popleft()
+        self.unsent_bytes -= len(part)
+        return part
+
+    def drained(self) -> None:
+        """Something was sent: tell the open body once there is room again."""
+        if self.unsent_bytes <= self._drained_below:
+            self._drained_below = -1
+            if self.stream is not None and self.stream.on_drain is not None:
+                self.stream.on_drain()
+
+    @property
+    def peer(self) -> str:
+        """The client's address, for logs."""
+        return self._http2.connection.peer
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether the client is behind with reading."""
+        return self._drained_below >= 0
+
+    def carry_on(self) -> None:
+        """Nothing waits for an answer here."""
+
+    def deliver(self, exchange: Exchange, answer: bytes) -> None:
+        """Send a rendered HTTP/1.1 response as frames."""
+        if self.over:
+            return
+        head, _, body = answer.partition(b"\r\n\r\n")
+        self.ending = True
+        self._http2.send_head(self, split_head(head), ends=not body)
+        if body:
+            self._write(body)
+
+    def open_stream(self, exchange: Exchange, head: bytes) -> Stream:
+        """Send the head of a response and leave its body open."""
+        stream = Stream(self, b"")
+        if self.over:
+            stream.end()
+            return stream
+        self.stream = stream
+        self._http2.send_head(self, split_head(head), ends=False)
+        stream.activate()
+        return stream
+
+    def hand_over(self, exchange: Exchange, protocol: Upgraded) -> None:
+        """Not possible: the transport belongs to all lanes."""
+        raise RuntimeError("an HTTP/2 stream cannot be upgraded")
+
+    def close(self) -> None:
+        """End the open body once everything written is sent."""
+        if not self.over and not self.ending:
+            self.ending = True
+            self._http2.pump(self)
+
+    def _write(self, data: bytes) -> None:
+        if self.over or not data:
+            return
+        self._unsent.append(data)
+        self.unsent_bytes += len(data)
+        self._http2.pump(self)
+        if self.unsent_bytes > PAUSE_BYTES:
+            self._drained_below = PAUSE_BYTES // 4

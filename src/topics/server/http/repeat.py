@@ -1,0 +1,119 @@
+"""The last head of a connection, and the heads that say the same but for a target or a length.
+
+A keep-alive client sends the same fields over and over: what changes from request to request is the target and the
+digits of Content-Length. Such a head need not be parsed again: its fields are the same bytes, so they mean the same,
+and only the two values are read. The target is taken from here only if it is made of characters that need no second
+look; anything else, and any other method or version, goes through the parser.
+
+A head with the same target keeps its route (another length does not change it, see `App.resolve`); one with another
+target comes back without a route and has to be admitted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from topics.server.http.head import Head
+
+LENGTH_DIGITS_MAX: Final = 12
+LINE_MAX_BYTES: Final = 1024
+KNOWN_HEADS_MAX: Final = 64
+
+_LENGTH_FIELD: Final = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)[ \t]*\r\n", re.IGNORECASE)
+_PLAIN_TARGET: Final = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
+_VERSION: Final = b" HTTP/1.1"
+
+
+class Repeat:
+    """A parsed head that may come again. Only for cacheable heads: HTTP/1.1, known length, no interim steps."""
+
+    __slots__ = ("_after", "_before", "_method", "head", "line", "raw")
+
+    head: Head
+    raw: bytes
+    line: bytes
+    """The request line."""
+
+    def __init__(self, raw: bytes, head: Head) -> None:
+        self.head = head
+        self.raw = raw
+        line_end = raw.index(b"\r\n")
+        self.line = raw[:line_end]
+        self._method = head.method.encode() + b" "
+        field = _LENGTH_FIELD.search(raw)
+        # Without a length that can vary, everything behind the request line has to be the same.
+        self._before = raw[line_end:] if field is None else raw[line_end : field.start(1)]
+        self._after = b"" if field is None else raw[field.end(1) :]
+
+    def moved(self, raw: bytes, head: Head) -> Repeat:
+        """The same for a head that `read` has found with another target."""
+        repeat = Repeat.__new__(Repeat)
+        repeat.head = head
+        repeat.raw = raw
+        repeat.line = raw[: raw.index(b"\r\n")]
+        repeat._method = self._method
+        repeat._before = self._before
+        repeat._after = self._after
+        return repeat
+
+    def read(self, data: bytes, position: int, body_max_bytes: int) -> Head | None:
+        """The head at `position` if it is like this one and complete, else None."""
+        if not data.startswith(self._method, position):
+            return None
+        line_end = data.find(b"\r\n", position, position + LINE_MAX_BYTES)
+        if line_end < 0 or not data.startswith(self._before, line_end):
+            return None
+        length = self.head.content_length
+        end = line_end + len(self._before)
+        if self._after:
+            start, end = end, data.find(b"\r", end, end + LENGTH_DIGITS_MAX + 1)
+            digits = data[start:end] if end > 0 else b""
+            if not digits.isdigit() or digits[0] == 0x30 or not data.startswith(self._after, end):
+                return None
+            length = int(digits)
+            if length > body_max_bytes:
+                return None
+            end += len(self._after)
+        if line_end - position == len(self.line) and data.startswith(self.line, position):
+            return self.head.alike(length, end - position)
+        line = data[position:line_end]
+        target = line[len(self._method) : -len(_VERSION)]
+        if not line.endswith(_VERSION) or _PLAIN_TARGET.fullmatch(target) is None:
+            return None
+        return self.head.alike(length, end - position, target)
+
+
+class KnownHeads(dict[bytes, Head]):
+    """The heads that came on one connection, by their bytes; a bounded number of them."""
+
+    __slots__ = ("_body_max_bytes", "_head_max_bytes", "_repeats")
+
+    def __init__(self, body_max_bytes: int, head_max_bytes: int) -> None:
+        super().__init__()
+        self._body_max_bytes = body_max_bytes
+        self._head_max_bytes = head_max_bytes
+        # By request line.
+        self._repeats: dict[bytes, Repeat] = {}
+
+    def learn(self, repeat: Repeat) -> None:
+        """Know this head, and those that say the same with another length."""
+        if repeat.raw not in self:
+            self._keep(repeat.raw, repeat.head)
+            if len(self._repeats) >= KNOWN_HEADS_MAX:
+                self._repeats.clear()
+            self._repeats[repeat.line] = repeat
+
+    def recall(self, head_bytes: bytes) -> Head | None:
+        """The head that these bytes are if it came before with another length; it is known from now on."""
+        repeat = self._repeats.get(head_bytes[: head_bytes.find(b"\r\n")])
+        head = None if repeat is None else repeat.read(head_bytes, 0, self._body_max_bytes)
+        if head is None or head.raw_bytes > self._head_max_bytes:
+            return None
+        self._keep(head_bytes, head)
+        return head
+
+    def _keep(self, head_bytes: bytes, head: Head) -> None:
+        if len(self) >= KNOWN_HEADS_MAX:
+            self.clear()
+        self[head_bytes] = head

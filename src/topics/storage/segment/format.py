@@ -1,0 +1,310 @@
+"""Segment: a run of sealed records of one topic in two files, named by topic id and first seq, never by name.
+
+    segments/<topic id>-<first seq>.data    both in 16 hexadecimal digits
+    segments/<topic id>-<first seq>.idx
+
+`.data` is a header and then Blocks with their delete flags, back to back, ascending:
+
+    offset  size  field
+    0       8     magic "TOPICSEG"
+    8       4     format version, 1
+    12      4     number of Blocks
+    16      8     topic id
+    24      8     first seq
+    32      8     number of records
+    40      8     length of the file in bytes
+    48      8     reserved, 0
+    56      8     XXH3-64 (seed 0) of the 56 bytes above
+
+`.idx` is a header of the same layout with the magic "TOPICIDX" (its length field still means the `.data` file), then
+the directory: 56 bytes for each Block and an XXH3-64 of all of them; then the tags.
+
+    0       8     offset of the Block in `.data`
+    8       8     first seq
+    16      8     first ts
+    24      8     last ts
+    32      8     bytes of the records as retention counts them
+    40      4     length of the Block without its flags
+    44      4     number of records
+    48      8     reserved, 0
+
+The tags: their number (4 bytes), the length of all their texts (4), then for each distinct tag, sorted by its bytes, 12
+bytes: where its text begins (4), where its seqs begin (4) and how many there are (4); then the texts back to back; then
+the seqs of each tag, ascending, as 4-byte distances from the first seq; and an XXH3-64 of everything from the number
+on. A tag delete looks its tag up here by bisection, and reads no record.
+
+The `.idx` is derived: where it is damaged it is made again from the Blocks. A Block that is damaged is named by the
+directory, so either file may be damaged in one place, and what is lost is known exactly. Names appear in the order
+`.idx`, `.data` and vanish in the order `.data`, `.idx`: a `.data` is complete, and an `.idx` alone means nothing.
+
+Of a segment in the cold tier only the `.data` is there, and it is never changed again. The `.idx` stays in the hot
+tier, and beside it the delete flags as they are since the move, in `<topic id>-<first seq>.flags`: a header of the same
+layout with the magic "TOPICDEL", then one byte per record, in order, with the same meaning as behind a Block. So a
+cold store need not be reachable for anything but the records themselves, and may be one that cannot change bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import count, pairwise
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from topics.storage import block
+from topics.storage.block import Block
+from topics.storage.wal.file import UnknownFormat
+
+DATA_MAGIC: Final = b"TOPICSEG"
+INDEX_MAGIC: Final = b"TOPICIDX"
+FLAGS_MAGIC: Final = b"TOPICDEL"
+VERSION: Final = 1
+HEADER_BYTES: Final = 64
+# What a Block in a segment should reach before the next one begins.
+BLOCK_RECORDS: Final = 1000
+BLOCK_BYTES: Final = 1 << 20
+_HEADER = struct.Struct("<8sIIQQQQQ")
+_CHECKSUM = struct.Struct("<Q")
+_ENTRY = struct.Struct("<QQqqQIIQ")
+_TAGS = struct.Struct("<II")
+_TAG = struct.Struct("<III")
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.(data|idx|flags)")
+
+assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
+assert _ENTRY.size == 56
+
+
+class SegmentName(NamedTuple):
+    """Which segment: a topic and the seq of its first record."""
+
+    topic_id: int
+    first_seq: int
+
+    @property
+    def data_file(self) -> str:
+        """The name of the file with the records."""
+        return f"{self.topic_id:016x}-{self.first_seq:016x}.data"
+
+    @property
+    def index_file(self) -> str:
+        """The name of the file with the directory and the tags."""
+        return f"{self.topic_id:016x}-{self.first_seq:016x}.idx"
+
+    @property
+    def flags_file(self) -> str:
+        """The name of the file with the delete flags of a segment in the cold tier."""
+        return f"{self.topic_id:016x}-{self.first_seq:016x}.flags"
+
+
+class Place(NamedTuple):
+    """One entry of a segment's directory."""
+
+    offset: int
+    first_seq: int
+    first_ts: int
+    last_ts: int
+    size_bytes: int
+    length: int
+    n: int
+
+
+def parse_name(text: str) -> tuple[SegmentName, str] | None:
+    """The segment that a file belongs to, and "data", "idx" or "flags"; None for any other name."""
+    match = _NAME.fullmatch(text)
+    return None if match is None else (SegmentName(int(match[1], 16), int(match[2], 16)), match[3])
+
+
+def encode_header(magic: bytes, name: SegmentName, blocks: int, records: int, data_bytes: int) -> bytes:
+    """The 64 bytes at the start of either file."""
+    head = _HEADER.pack(magic, VERSION, blocks, name.topic_id, name.first_seq, records, data_bytes, 0)
+    return head + _CHECKSUM.pack(xxh3_64_intdigest(head))
+
+
+def decode_header(data: bytes, magic: bytes, file: str) -> tuple[SegmentName, int, int, int] | None:
+    """Segment, number of Blocks and records, and length of the `.data`; None where damaged. Raises UnknownFormat."""
+    if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, 56)[0] != xxh3_64_intdigest(data[:56]):
+        return None
+    found, version, blocks, topic_id, first_seq, records, data_bytes, _ = _HEADER.unpack_from(data)
+    if found != magic:
+        return None
+    if version != VERSION:
+        raise UnknownFormat(f"{file}: segment format version {version}; this program reads version {VERSION}")
+    return SegmentName(topic_id, first_seq), blocks, records, data_bytes
+
+
+class Builder:
+    """Gathers the Blocks of one segment, one at a time, so that the engine can do it in slices.
+
+    Give it Blocks of about BLOCK_RECORDS records or BLOCK_BYTES (merge small ones first), ascending, gaps allowed.
+    """
+
+    def __init__(self, topic_id: int, first_seq: int | None = None) -> None:
+        self.topic_id = topic_id
+        self._first_seq = first_seq
+        self.sources: list[Block] = []
+        self.written_flags: list[bytes] = []
+        self.places: list[Place] = []
+        self.records = 0
+        self.data_bytes = HEADER_BYTES
+        self._parts: list[bytes] = []
+        self._tags: dict[bytes, array[int]] = {}
+
+    @property
+    def name(self) -> SegmentName:
+        """What the segment will be called."""
+        return SegmentName(self.topic_id, self._first_seq or self.places[0].first_seq)
+
+    def add(self, found: Block) -> None:
+        """Take the next Block, with the delete flags it has now."""
+        assert not self.places or found.first_seq > self.sources[-1].last_seq, "Blocks come in order"
+        assert block.topic_id_of(found) == self.topic_id
+        encoded = found.encoded()
+        length = len(encoded) - found.n
+        size_bytes = found.size_bytes(0, found.n)
+        self.places.append(
+            Place(self.data_bytes, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n)
+        )
+        self._parts.append(encoded)
+        self.sources.append(found)
+        self.written_flags.append(encoded[length:])
+        self.data_bytes += len(encoded)
+        self.records += found.n
+        if found.bits & block.HAS_TAG:
+            distance = found.first_seq - self.name.first_seq
+            raw, columns, tags = found.raw, found.columns, self._tags
+            assert columns.tag_at is not None
+            assert columns.tag_len is not None
+            for i, (start, end), length in zip(
+                count(distance), pairwise(columns.tag_at), columns.tag_len, strict=False
+            ):
+                if length != block.ABSENT:
+                    seqs = tags.get(tag := raw[start:end])
+                    if seqs is None:
+                        seqs = tags[tag] = array("I")
+                    seqs.append(i)
+
+    def data_parts(self) -> list[bytes]:
+        """The `.data` file, in parts."""
+        header = encode_header(DATA_MAGIC, self.name, len(self.places), self.records, self.data_bytes)
+        return [header, *self._parts]
+
+    def index(self) -> bytes:
+        """The `.idx` file."""
+        header = encode_header(INDEX_MAGIC, self.name, len(self.places), self.records, self.data_bytes)
+        return header + encode_directory(self.places) + self.tags()
+
+    def tags(self) -> bytes:
+        """The tags as they stand in the `.idx`."""
+        return encode_tags(self._tags)
+
+
+def encode_directory(places: Sequence[Place]) -> bytes:
+    """The directory and its checksum."""
+    entries = b"".join(_ENTRY.pack(*place, 0) for place in places)
+    return entries + _CHECKSUM.pack(xxh3_64_intdigest(entries))
+
+
+def decode_directory(data: bytes, blocks: int) -> list[Place] | None:
+    """The directory that follows the header of an `.idx`, or None where it is damaged."""
+    end = HEADER_BYTES + blocks * _ENTRY.size
+    if len(data) < end + 8 or _CHECKSUM.unpack_from(data, end)[0] != xxh3_64_intdigest(data[HEADER_BYTES:end]):
+        return None
+    return [Place(*entry[:7]) for entry in _ENTRY.iter_unpack(data[HEADER_BYTES:end])]
+
+
+def directory_bytes(blocks: int) -> int:
+    """How many bytes of an `.idx` the header and the directory take; the tags begin there."""
+    return HEADER_BYTES + blocks * _ENTRY.size + 8
+
+
+def encode_tags(tags: dict[bytes, array[int]]) -> bytes:
+    """The tags, their seqs and the checksum."""
+    texts = sorted(tags)
+    entries: list[bytes] = []
+    text_at = seqs_at = 0
+    for text in texts:
+        entries.append(_TAG.pack(text_at, seqs_at, len(tags[text])))
+        text_at += len(text)
+        seqs_at += len(tags[text])
+    body = b"".join(
+        (_TAGS.pack(len(texts), text_at), *entries, *texts, *(tags[text].tobytes() for text in texts)),
+    )
+    return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
+
+
+class Tags:
+    """The tags of one sealed segment: which seqs have a tag, or tags that begin with a text."""
+
+    def __init__(self, data: bytes, first_seq: int) -> None:
+        body = data[:-8]
+        if len(data) < 16 or _CHECKSUM.unpack_from(data, len(body))[0] != xxh3_64_intdigest(body):
+            raise block.BlockError("the checksum of the tags does not match")
+        count, text_bytes = _TAGS.unpack_from(body)
+        texts_at = _TAGS.size + count * _TAG.size
+        self.size_bytes = len(data)
+        self._first_seq = first_seq
+        entries = list(_TAG.iter_unpack(body[_TAGS.size : texts_at]))
+        starts = [texts_at + entry[0] for entry in entries]
+        starts.append(texts_at + text_bytes)
+        self._texts = [body[start:end] for start, end in pairwise(starts)]
+        self._runs = [(entry[1], entry[2]) for entry in entries]
+        self._seqs = array("I")
+        self._seqs.frombytes(body[texts_at + text_bytes :])
+
+    def equal(self, tag: bytes) -> list[int]:
+        """The seqs of the records with exactly this tag, ascending."""
+        at = bisect_left(self._texts, tag)
+        return self._at(at) if at < len(self._texts) and self._texts[at] == tag else []
+
+    def starting(self, prefix: bytes) -> list[int]:
+        """The seqs of the records whose tag begins with `prefix`, ascending; all tagged ones for an empty prefix."""
+        found: list[int] = []
+        at = bisect_left(self._texts, prefix)
+        while at < len(self._texts) and self._texts[at].startswith(prefix):
+            found += self._at(at)
+            at += 1
+        found.sort()
+        return found
+
+    def items(self) -> list[tuple[bytes, list[int]]]:
+        """Every tag with its seqs."""
+        return [(text, self._at(at)) for at, text in enumerate(self._texts)]
+
+    def _at(self, at: int) -> list[int]:
+        start, count = self._runs[at]
+        first = self._first_seq
+        return [first + distance for distance in self._seqs[start : start + count]]
+
+
+def data_bytes(places: Sequence[Place]) -> int:
+    """The length of the `.data` file that has these Blocks."""
+    return places[-1].offset + places[-1].length + places[-1].n if places else HEADER_BYTES
+
+
+def scan_blocks(data: bytes, topic_id: int | None = None) -> list[Place]:
+    """The directory that the Blocks in the bytes of a `.data` file give: what an `.idx` is made of again.
+
+    Blocks of any topic but `topic_id` do not belong there.
+
+    Behind a Block that is damaged, the search goes on at the next one whose checksum holds.
+    """
+    places: list[Place] = []
+    at = HEADER_BYTES
+    while at + block.HEADER_BYTES < len(data):
+        try:
+            found, end = block.decode(data, at)
+        except block.BlockError:
+            at = data.find(block.MAGIC, at + 1)
+            if at < 0:
+                break
+            continue
+        size_bytes = found.size_bytes(0, found.n)
+        length = end - at - found.n
+        if topic_id is None or block.topic_id_of(found) == topic_id:
+            places.append(Place(at, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n))
+        at = end
+    return places

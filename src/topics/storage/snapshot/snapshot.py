@@ -1,0 +1,191 @@
+"""Snapshot: the checkpoint of everything that the WAL said up to an lsn, `snapshots/snapshot-<number>.snap`.
+
+Layout: a header of 64 bytes, then sections, which are frames exactly as in the WAL (frame.py): same header, same two
+checks, so damage in a snapshot is found, skipped and named by the same code.
+
+    offset  size  field
+    0       8     magic "TOPICSNP"
+    8       4     format version, 1
+    12      4     flags: bit 0 the server stopped cleanly behind this snapshot
+    16      8     number, increasing
+    24      8     lsn: frames up to here need no replay, except of topics that say otherwise
+    32      16    boot id, as in a WAL file
+    48      8     next topic id
+    56      8     XXH3-64 (seed 0) of the 56 bytes above
+
+A section's kind is one of those below or, from FIRST_ENGINE_KIND on, the engine's own. Its frame lsn is the lsn up to
+which it includes the topic's frames: a topic may be written later than the header, while others go on. The section
+TOPIC holds the msgpack of `TopicState`; each BLOCK behind it holds a Block of its tail, with its delete flags. Sections
+that a topic cannot do without are written twice, the second copy behind everything else with bit 0 of the frame's
+flags set, so that no single damaged place takes a topic's name from it. The last section is END: the header once
+more, and how many sections stand before it.
+
+A snapshot is written under a temporary name, synced, renamed, and the directory synced; only then are the one before it
+and the WAL files that it covers removed. So there is always one that is whole.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from topics.storage.disk import Disk
+from topics.storage.wal import frame
+from topics.storage.wal.file import UnknownFormat
+
+MAGIC: Final = b"TOPICSNP"
+VERSION: Final = 1
+HEADER_BYTES: Final = 64
+TOPIC: Final = 64
+BLOCK: Final = 65
+END: Final = 66
+FIRST_ENGINE_KIND: Final = 80
+COPY: Final = 1
+CLEAN: Final = 1
+WRITE_BYTES: Final = 1 << 20
+_HEADER = struct.Struct("<8sIIQQ16sQ")
+_CHECKSUM = struct.Struct("<Q")
+_COUNT = struct.Struct("<Q")
+_NAME = re.compile(r"snapshot-([0-9a-f]{16})\.snap")
+
+assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
+
+
+class Header(NamedTuple):
+    """What a snapshot says about itself."""
+
+    number: int
+    lsn: int
+    boot: bytes
+    next_topic_id: int
+    clean: bool
+
+
+class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
+    """A sealed segment of a topic: `n` records from `first_seq` to `last_seq`, perhaps with gaps."""
+
+    first_seq: int
+    n: int
+    last_seq: int
+
+
+class TopicState(msgspec.Struct, omit_defaults=True):
+    """One topic as of `lsn`. Everything is plain data, so that old snapshots stay readable when fields are added.
+
+    `config` is JSON text. `lost` are lost ranges (from, to, reason). `producers` has the last seq of each producer,
+    `dedupe` the idempotency window as (key, first seq, count, ts). `extra` is msgpack of the engine's own.
+    """
+
+    id: int
+    name: str
+    config: bytes
+    lsn: int
+    created_ts: int = 0
+    head_seq: int = 0
+    evict_floor: int = 0
+    earliest_seq: int = 0
+    last_ts: int = 0
+    ceiling: int = 0
+    counters: dict[str, int] = {}
+    lost: list[tuple[int, int, str]] = []
+    producers: dict[str, int] = {}
+    dedupe: list[tuple[str, int, int, int]] = []
+    segments: list[SegmentRef] = []
+    extra: bytes = b""
+
+
+_encode_state = msgspec.msgpack.Encoder().encode
+_decode_state = msgspec.msgpack.Decoder(TopicState).decode
+
+
+def file_name(number: int) -> str:
+    """The name of a snapshot's file."""
+    return f"snapshot-{number:016x}.snap"
+
+
+def parse_name(text: str) -> int | None:
+    """The number of a snapshot, or None where the name is no snapshot's."""
+    match = _NAME.fullmatch(text)
+    return None if match is None else int(match.group(1), 16)
+
+
+def encode_header(header: Header) -> bytes:
+    """The 64 bytes at the start of a snapshot."""
+    flags = CLEAN if header.clean else 0
+    head = _HEADER.pack(MAGIC, VERSION, flags, header.number, header.lsn, header.boot, header.next_topic_id)
+    return head + _CHECKSUM.pack(xxh3_64_intdigest(head))
+
+
+def decode_header(data: bytes, path: str) -> Header | None:
+    """The header, or None where it is damaged. Raises UnknownFormat for another version."""
+    if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, 56)[0] != xxh3_64_intdigest(data[:56]):
+        return None
+    magic, version, flags, number, lsn, boot, next_topic_id = _HEADER.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        raise UnknownFormat(f"{path}: snapshot format version {version}; this program reads version {VERSION}")
+    return Header(number, lsn, boot, next_topic_id, bool(flags & CLEAN))
+
+
+def topic_section(state: TopicState) -> bytes:
+    """The section of a topic; list it among the essential ones."""
+    return frame.encode(TOPIC, state.lsn, state.id, _encode_state(state))
+
+
+def decode_topic(payload: bytes) -> TopicState:
+    """The topic of a TOPIC section."""
+    return _decode_state(payload)
+
+
+def block_section(lsn: int, topic_id: int, first_seq: int, n: int, encoded: bytes) -> bytes:
+    """The section of one Block of a topic's tail; `encoded` is `Block.encoded()`, flags included."""
+    return frame.encode(BLOCK, lsn, topic_id, encoded, n=n, first_seq=first_seq)
+
+
+def engine_section(kind: int, ordinal: int, payload: bytes, *, topic_id: int = 0, lsn: int = 0) -> bytes:
+    """A section of the engine's own; kind, topic and ordinal together name it."""
+    assert FIRST_ENGINE_KIND <= kind < frame.VOID
+    return frame.encode(kind, lsn, topic_id, payload, first_seq=ordinal)
+
+
+def end_section(header: Header, sections: int) -> bytes:
+    """The section that closes a snapshot."""
+    return frame.encode(END, header.lsn, 0, encode_header(header) + _COUNT.pack(sections))
+
+
+def decode_end(payload: bytes, path: str) -> tuple[Header | None, int]:
+    """The header's second copy and the number of sections."""
+    count: int = _COUNT.unpack_from(payload, HEADER_BYTES)[0] if len(payload) == HEADER_BYTES + 8 else -1
+    return decode_header(payload, path), count
+
+
+def write(disk: Disk, directory: str, header: Header, sections: Sequence[bytes], essential: Iterable[int]) -> None:
+    """Write a snapshot and return once it is durable under its name. `essential` are indices to be written twice."""
+    path = f"{directory}/{file_name(header.number)}"
+    temporary = path + ".tmp"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        at = 0
+        pending: list[bytes] = [encode_header(header)]
+        size = HEADER_BYTES
+        copies = [frame.with_flags(sections[i], COPY) for i in essential]
+        for part in (*sections, *copies, end_section(header, len(sections) + len(copies))):
+            pending.append(part)
+            size += len(part)
+            if size >= WRITE_BYTES:
+                disk.write(handle, at, b"".join(pending))
+                at += size
+                pending, size = [], 0
+        if size:
+            disk.write(handle, at, b"".join(pending))
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(temporary, path)
+    disk.sync_dir(directory)

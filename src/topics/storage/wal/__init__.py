@@ -1,0 +1,4 @@
+"""The write-ahead log: frames in the files of shards, made durable in groups, and read again at a restart.
+
+Knows nothing of segments, snapshots, topics or queues: a frame is a kind, a topic id and bytes.
+"""

@@ -1,0 +1,214 @@
+"""Scan: the frames in the bytes of a WAL file, and what is known about the bytes that are none.
+
+The good path takes one `unpack` per frame, which reads the checksum behind a frame together with the header of the one
+after it, and verifies nothing but that checksum: it covers the header too. Only where it does not hold does the slow
+path ask what the bytes still say.
+
+A bad region reaches from where a frame should start to the next frame that is whole, or to the end of the file. What
+was lost in it is read from whatever is left: a frame header with a valid check of its own, or a Block with a valid
+checksum, each names topic, first seq and count. A single damaged byte always leaves one of the two.
+
+A region with no whole frame behind it may be the torn end of the last write rather than damage. Which of the two, on
+the same boot of the kernel: a process that dies in the middle of a write leaves a beginning of it, so the end of the
+last frame is missing, its checksum still zero. If the end is there, or it does not begin as a frame does, no dying
+process made it, and it is damage. After a loss of power any sector of what was not synced may be missing, so there
+every region in the last generation is called torn.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest, xxh32_intdigest
+
+from topics.storage import block
+from topics.storage.wal import frame
+
+_FIRST = struct.Struct("<4sB3xIIQQQ8x")
+_CHECKED = struct.Struct("<4sB3xIIQQQ4xI")
+_CHECKSUM = struct.Struct("<Q")
+_NEXT = struct.Struct("<Q4sB3xIIQQQ8x")
+# How many zeros must stand behind the bytes given to `frames`, so that `_NEXT` never reads past the end.
+SLACK_BYTES: Final = _NEXT.size
+BATCH_FRAMES: Final = 20_000
+
+assert _FIRST.size == _CHECKED.size == frame.HEADER_BYTES
+
+
+class Entry(NamedTuple):
+    """One whole frame: where its payload stands in the bytes that were scanned."""
+
+    lsn: int
+    kind: int
+    topic_id: int
+    first_seq: int
+    n: int
+    at: int
+    length: int
+
+
+class LostRecords(NamedTuple):
+    """Records that a damaged frame held: `n` of them from `first_seq`."""
+
+    topic_id: int
+    first_seq: int
+    n: int
+
+
+class LostFrame(NamedTuple):
+    """A damaged frame that held no records, as far as its header tells."""
+
+    lsn: int
+    kind: int
+    topic_id: int
+
+
+class Region(NamedTuple):
+    """Bytes that are no frames. `complete` says that everything lost in them is named."""
+
+    offset: int
+    length: int
+    reason: str
+    lost: tuple[LostRecords, ...]
+    lost_frames: tuple[LostFrame, ...]
+    complete: bool
+
+
+def frames(data: bytes, view: memoryview, at: int, size: int, limit: int) -> tuple[list[tuple[int, ...]], int]:
+    """Up to `limit` whole frames from `at` on, as Entry tuples, and where the first byte stands that is none of them.
+
+    `size` is where the file's bytes end; `data` must have SLACK_BYTES more. The tuples are plain for speed.
+    """
+    entries: list[tuple[int, ...]] = []
+    append, unpack, digest = entries.append, _NEXT.unpack_from, xxh3_64_intdigest
+    good = frame.MAGIC
+    magic, kind, length, n, lsn, topic_id, first_seq = _FIRST.unpack_from(data, at)
+    while magic == good:
+        end = at + 48 + (length + 7 & -8)
+        if end + 8 > size:
+            break
+        checksum, magic, next_kind, next_length, next_n, next_lsn, next_topic, next_first = unpack(data, end)
+        if checksum != digest(view[at:end]):
+            break
+        append((lsn, kind, topic_id, first_seq, n, at + 48, length))
+        at = end + 8
+        kind, length, n, lsn, topic_id, first_seq = next_kind, next_length, next_n, next_lsn, next_topic, next_first
+        if len(entries) == limit:
+            break
+    return entries, at
+
+
+def walk(data: bytes, at: int, size: int, *, torn_allowed: bool) -> Iterator[Entry | Region]:
+    """Every whole frame and every bad region from `at` on, in order; for tools, which want each frame by itself."""
+    view = memoryview(data)
+    while at < size:
+        entries, at = frames(data, view, at, size, BATCH_FRAMES)
+        yield from map(Entry._make, entries)
+        if len(entries) == BATCH_FRAMES:
+            continue
+        behind = next_whole(data, view, at, size)
+        end = size if behind is None else behind
+        found = region(data, at, end, size, followed=behind is not None, torn_allowed=torn_allowed)
+        if found is not None:
+            yield found
+        if behind is None:
+            return
+        at = behind
+
+
+def header_at(data: bytes, at: int) -> tuple[int, ...] | None:
+    """(kind, payload length, n, lsn, topic id, first seq) of the frame header at `at` if its own check holds."""
+    magic, kind, length, n, lsn, topic_id, first_seq, check = _CHECKED.unpack_from(data, at)
+    if magic != frame.MAGIC or check != xxh32_intdigest(data[at : at + 44]) or length > frame.PAYLOAD_BYTES_MAX:
+        return None
+    return kind, length, n, lsn, topic_id, first_seq
+
+
+def whole_at(data: bytes, view: memoryview, at: int, size: int) -> bool:
+    """Whether a whole frame stands at `at`."""
+    header = header_at(data, at)
+    if header is None:
+        return False
+    end = at + 48 + (header[1] + 7 & -8)
+    return end + 8 <= size and _CHECKSUM.unpack_from(data, end)[0] == xxh3_64_intdigest(view[at:end])
+
+
+def next_whole(data: bytes, view: memoryview, at: int, size: int) -> int | None:
+    """Where the next whole frame behind the bad one at `at` stands."""
+    header = header_at(data, at)
+    if header is not None:
+        behind = at + 48 + (header[1] + 7 & -8) + 8
+        if behind < size and whole_at(data, view, behind, size):
+            return behind
+    at = data.find(frame.MAGIC, at + 8, size)
+    while at >= 0:
+        if at % frame.ALIGN_BYTES == 0 and whole_at(data, view, at, size):
+            return at
+        at = data.find(frame.MAGIC, at + 1, size)
+    return None
+
+
+def region(data: bytes, at: int, end: int, size: int, *, followed: bool, torn_allowed: bool) -> Region | None:
+    """What the bytes [at, end) are, where no frame begins; None for zeros up to the end of the file.
+
+    `followed` says that whole frames stand behind them, in this file or a later one of the shard. `torn_allowed` says
+    that these bytes were written since the last sync that is certain to have held, before a loss of power.
+    """
+    found = data[at:end]
+    if not followed and found == bytes(len(found)):
+        return None
+    used = len(found.rstrip(b"\0"))
+    lost, lost_frames = _named(data, at, end)
+    # Fewer bytes than the smallest frame cannot have been one; beyond that an unreadable region may hide anything.
+    first_used = at + len(found) - len(found.lstrip(b"\0"))
+    stray = first_used >= at + 4 and at + used - first_used < frame.FRAME_BYTES_MIN
+    complete = bool(lost or lost_frames) or (not followed and stray)
+    torn = torn_allowed or (not followed and not _end_is_there(data, at, used, size))
+    reason = "torn" if torn else "corrupt"
+    length = end - at if followed else (used + 7 & -8)
+    return Region(at, length, reason, lost, lost_frames, complete)
+
+
+def _end_is_there(data: bytes, at: int, used: int, size: int) -> bool:
+    """Whether the bytes are not the beginning of a frame but more, or something else, which no dying process leaves."""
+    header = header_at(data, at)
+    if header is None:
+        # Less than a header, and the beginning of one.
+        return used > frame.HEADER_BYTES or not frame.MAGIC.startswith(data[at : at + min(used, 4)])
+    end = at + 48 + (header[1] + 7 & -8)
+    return end + 8 <= size and data[end : end + 8] != b"\0" * 8
+
+
+def _named(data: bytes, at: int, end: int) -> tuple[tuple[LostRecords, ...], tuple[LostFrame, ...]]:
+    """What the frame headers and the Blocks that can still be read within [at, end) name."""
+    lost: dict[tuple[int, int], LostRecords] = {}
+    lost_frames: dict[int, LostFrame] = {}
+    for start in _aligned(data, frame.MAGIC, at, end):
+        header = header_at(data, start)
+        if header is None:
+            continue
+        kind, _, n, lsn, topic_id, first_seq = header
+        if n:
+            lost[topic_id, first_seq] = LostRecords(topic_id, first_seq, n)
+        else:
+            lost_frames[lsn] = LostFrame(lsn, kind, topic_id)
+    for start in _aligned(data, block.MAGIC, at, end):
+        try:
+            found, _ = block.decode(data, start, with_flags=False)
+        except block.BlockError:
+            continue
+        topic_id = block.topic_id_of(found)
+        lost[topic_id, found.first_seq] = LostRecords(topic_id, found.first_seq, found.n)
+    return tuple(lost[key] for key in sorted(lost)), tuple(lost_frames[key] for key in sorted(lost_frames))
+
+
+def _aligned(data: bytes, magic: bytes, at: int, end: int) -> list[int]:
+    found = []
+    at = data.find(magic, at, end)
+    while at >= 0:
+        if at % frame.ALIGN_BYTES == 0:
+            found.append(at)
+        at = data.find(magic, at + 1, end)
+    return found

@@ -1,0 +1,237 @@
+"""The crash sweep of the engine: the world ends after every call that changes the disk, and no promise breaks.
+
+First each operation by itself, so that a failure names it; then whole lives by dice, with everything in flight at once
+and real crashes in between. Together more than 10,000 crash points; `make crash-sweep` goes on to a million. What is
+held to: see tests.harness.oracle (DESIGN §2.2, §4, §5, §7.4, §9; document 002).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.harness.crash import Sweep, World, live, small
+
+POINTS_PER_PART = int(os.environ.get("TOPICS_SWEEP_POINTS", "5600")) // 4
+
+
+@pytest.fixture(autouse=True)
+def _small() -> Iterator[None]:
+    with small():
+        yield
+
+
+def furnished(seed: int = 0, **options: object) -> World:
+    """A world with topics of every class, sealed segments, a checkpoint, and something behind it."""
+    world = World(seed, **options)
+    for name, durability in (("kept", "fsync"), ("common", "disk"), ("scratch", "memory"), ("passing", "ephemeral")):
+        world.put(name, durability=durability)
+        for i in range(5):
+            world.write(name, 3, tag=f"tag:{i}", key=f"key{i}")
+            world.settle()
+    world.checkpoint()
+    for name in ("kept", "common", "scratch", "passing"):
+        world.write(name, 2, tag="tail")
+    world.settle()
+    return world
+
+
+def swept(world: World, act: Callable[[], None], points_min: int, nested_every: int = 97) -> Sweep:
+    with Sweep(world, nested_every=nested_every) as sweep:
+        act()
+    assert sweep.points >= points_min, "the operation does not do what this test believes it does"
+    return sweep
+
+
+@pytest.mark.parametrize(
+    ("name", "shards"), [("kept", 1), ("kept", 2), ("common", 1), ("common", 2), ("scratch", 1), ("passing", 1)]
+)
+def test_crash_anywhere_in_an_append(name: str, shards: int) -> None:
+    """DESIGN §2.2, §4: a batch is there as its class promises, and whole or not at all."""
+    world = furnished(shards=shards)
+
+    def act() -> None:
+        for n in (1, 4):
+            world.write(name, n, size=300)
+            world.write("kept", 1)
+            world.turn()
+        world.clock.advance(60)
+        world.settle()
+
+    swept(world, act, points_min=16)
+    whole = {write.first_seq: len(write.records) for write in world.oracle.instance(world.engine.topics[name]).writes}
+    assert whole
+
+
+@pytest.mark.parametrize("name", ["kept", "common", "scratch"])
+def test_crash_anywhere_in_a_delete(name: str) -> None:
+    """DESIGN §7.4: deletes of sealed records and of others, by seq and by tag, their flags written or not."""
+    world = furnished()
+    assert world.engine.topics[name].segments
+
+    def act() -> None:
+        world.delete(name, before_seq=3)
+        world.delete(name, tag="tag:2")
+        world.settle()
+        world.clock.advance(60)
+        world.settle()
+        world.delete(name, tag="t", glob=True)
+        world.settle()
+        world.checkpoint()
+
+    swept(world, act, points_min=60)
+    assert world.done["flip"]
+
+
+@pytest.mark.parametrize("name", ["kept", "common", "scratch"])
+def test_crash_anywhere_in_a_seal(name: str) -> None:
+    """DESIGN §5.6: sealing moves records, and loses and repeats none."""
+    world = furnished()
+    sealed = world.done["seal"]
+
+    def act() -> None:
+        for _ in range(5):
+            world.write(name, 3, tag="new")
+        world.settle()
+        world.delete(name, tag="new")
+        world.settle()
+        world.checkpoint()
+
+    swept(world, act, points_min=60)
+    assert world.done["seal"] > sealed
+
+
+def test_crash_anywhere_in_a_relocation() -> None:
+    """DESIGN §5.6, issue 3: copy, sync, flip, delete; idempotent at every crash point."""
+    world = furnished()
+    for _ in range(2):
+        world.write("kept", 13, tag="more")
+        world.settle()
+
+    def act() -> None:
+        world.clock.advance(6000)
+        world.turn()
+        world.delete("kept", tag="tag:1")
+        world.settle()
+        world.checkpoint()
+        world.delete("kept", tag="tag:3")
+        world.settle()
+
+    swept(world, act, points_min=100)
+    assert world.done["relocate"] >= 2
+
+
+def test_crash_anywhere_in_a_checkpoint() -> None:
+    """Issue 3: a checkpoint is atomic, the one before it is kept until then, and the WAL is trimmed behind it."""
+    world = furnished()
+    world.write("kept", 1, key="pending")
+    world.delete("common", tag="tag:1")
+
+    def act() -> None:
+        world.upkeep.checkpoint()
+        for _ in range(4):
+            world.turn()
+            world.write("kept", 1)
+            world.write("common", 1)
+        world.checkpoint()
+
+    swept(world, act, points_min=60)
+    assert world.done["checkpoint"] >= 2
+
+
+def test_crash_anywhere_in_a_rotation_of_the_wal() -> None:
+    """Issue 3: a shard's files follow each other, also for frames larger than a file."""
+    world = furnished()
+    rotations = world.store.shards[0].rotations_total
+
+    def act() -> None:
+        for size in (1500, 2500, 6000, 100):
+            world.write("kept", 1, size=size)
+            world.write("common", 1, size=size)
+            world.turn()
+        world.settle()
+
+    swept(world, act, points_min=60)
+    assert world.store.shards[0].rotations_total > rotations + 2
+
+
+def test_crash_anywhere_in_the_deletion_and_new_creation_of_a_topic() -> None:
+    """DESIGN §5.5: a topic of the same name is another one; what the old one held never comes back."""
+    world = furnished()
+
+    def act() -> None:
+        for name in ("kept", "common", "scratch", "passing"):
+            world.drop(name)
+        world.turn()
+        world.write("kept", 3, durability="fsync")
+        world.write("common", 3, durability="disk")
+        world.settle()
+        world.checkpoint()
+
+    swept(world, act, points_min=80)
+    assert world.done["drop"] == 4
+
+
+def test_crash_anywhere_in_a_change_of_config() -> None:
+    """DESIGN §2.2: config always survives once acked, and a class applies to what comes after it."""
+    world = furnished()
+
+    def act() -> None:
+        world.put("common", durability="fsync")
+        world.write("common", 2)
+        world.put("kept", durability="disk", cap_records=6)
+        world.write("kept", 2)
+        world.turn()
+        world.put("scratch", durability="disk", ttl_ms=9000)
+        world.write("scratch", 2)
+        world.clock.advance(60)
+        world.settle()
+        world.put("kept", durability="memory", cap_records=0)
+        world.write("kept", 2)
+        world.settle()
+
+    swept(world, act, points_min=40)
+
+
+def test_crash_anywhere_in_a_recovery() -> None:
+    """Issue 3: recovery is swept itself, at each of its calls, and a second one finds what the first one left."""
+    world = furnished()
+    world.write("kept", 3)
+    world.write("common", 3, size=900)
+    world.delete("scratch", tag="tag:1")
+
+    def act() -> None:
+        world.turn()
+        world.clock.advance(60)
+        world.settle()
+
+    sweep = swept(world, act, points_min=200, nested_every=3)
+    assert sweep.nested_points > 200
+
+
+def test_crash_anywhere_in_an_orderly_stop() -> None:
+    """Decision 37: a clean stop says so only once everything is safe."""
+    world = furnished()
+    world.write("common", 2)
+    world.write("passing", 2)
+    swept(world, world.stop, points_min=20)
+    assert world.done["stop"] == 1
+
+
+EVERYTHING = {"write", "delete", "drop", "config", "sync", "seal", "checkpoint", "relocate"}
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_crash_anywhere_in_lives_by_dice(part: int) -> None:
+    """Issue 3: at least 10,000 crash points, everything in flight at once, each in every kind of damage."""
+    done: Counter[str] = Counter()
+    points = 0
+    seed = part * 1000
+    while points < POINTS_PER_PART or not set(done) >= EVERYTHING:
+        seed += 1
+        world, sweep = live(seed, steps=400, share=0.12)
+        points += sweep.points
+        done += world.done

@@ -1,0 +1,555 @@
+"""Promises across a crash that took a particular order of events to break, each as the shortest story that tells it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness.crash import World, small
+from tests.harness.oracle import read_all
+from topics.engine import ConfigPatch, Delete, Write
+from topics.errors import ColdUnavailable
+from topics.storage.snapshot import snapshot
+from topics.storage.wal import file as walfile
+from topics.storage.wal import frame, scan
+from topics.storage.wal.shard import QueueFull
+from topics.testing.disk import Damage, FakeDisk
+
+
+@pytest.fixture(autouse=True)
+def _small() -> Iterator[None]:
+    with small():
+        yield
+
+
+def lose_power(world: World) -> None:
+    """A loss of power that takes everything unsynced, and the next start; no promise is checked but the test's own."""
+    world.disk.crash("dropped", random.Random(1))
+    world.start()
+
+
+def test_range_lost_with_the_power_is_still_told_after_a_kill_that_follows() -> None:
+    """Decision 37: acked and lost seqs are never reused, whatever happens before the next write."""
+    world = World()
+    world.write("t", 2, durability="disk")
+    world.settle()
+    world.write("t", 3)
+    world.turn()
+    lose_power(world)
+    told = read_all(world.engine, "t")[1]
+    assert told
+    assert told[0][1] >= 5
+    # Something else happens, so that the next start finds a log that this kernel has written.
+    world.engine.put_topic("u", ConfigPatch())
+    world.disk.crash("kill", random.Random(1))
+    world.start()
+    assert read_all(world.engine, "t")[1] == told
+    assert world.engine.topics["t"].next_seq == told[0][1] + 1
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
+def test_write_that_creates_a_topic_is_acked_once_the_config_is_safe(durability: str) -> None:
+    """DESIGN §2.2: the topic config always survives, whatever the class of the records."""
+    world = World()
+    acked: list[Any] = []
+    config = ConfigPatch(durability=durability)  # type: ignore[arg-type]
+    world.engine.write("t", Write.of([1], config=config), acked.append)
+    world.engine.turn()
+    assert not acked, "the frame with the config is written, and not synced"
+    world.settle()
+    assert [ticket.error for ticket in acked] == [None]
+    lose_power(world)
+    assert world.engine.topics["t"].config.durability == durability
+
+
+def test_ephemeral_writes_behind_the_one_that_creates_the_topic_become_visible_in_order() -> None:
+    """DESIGN §4: seq order is commit order is delivery order."""
+    world = World()
+    order: list[int] = []
+    config = ConfigPatch(durability="ephemeral")
+    for i in (1, 2):
+        world.engine.write("t", Write.of([i], config=config), lambda ticket: order.append(ticket.first_seq))
+    world.settle()
+    assert order == [1, 2]
+    assert list(read_all(world.engine, "t")[0]) == [1, 2]
+
+
+def test_topic_that_the_queue_had_no_room_for_leaves_no_trace() -> None:
+    """API §12: a topic id serves one topic; a refused create must not lend its id to the next one."""
+    world = World(queue_bytes_max=400)
+    refused: list[str] = []
+    for i in range(40):
+        try:
+            world.engine.put_topic(f"t{i}", ConfigPatch(ttl_ms=i + 1), lambda receipt: None)
+        except QueueFull:
+            refused.append(f"t{i}")
+    assert refused
+    world.settle()
+    taken = {name: topic.id for name, topic in world.engine.topics.items()}
+    assert not set(refused) & set(taken)
+    world.engine.put_topic("after", ConfigPatch())
+    taken = {name: topic.id for name, topic in world.engine.topics.items()}
+    lose_power(world)
+    assert {name: topic.id for name, topic in world.engine.topics.items()} == taken
+
+
+def test_deletion_of_a_topic_happens_whole_or_not_at_all_where_the_queue_is_nearly_full() -> None:
+    """API §1.4: what was refused did not happen, also not after a restart."""
+    outcomes = set()
+    for room in range(0, 400, 40):
+        world = World(queue_bytes_max=2000)
+        world.engine.write("t", Write.of([1], config=ConfigPatch(durability="fsync")))
+        shard = world.store.shards[0]
+        filler = 2000 - room - 200
+        world.engine.write("t", Write.of(["x" * filler]), lambda ticket: None)
+        shard._queue_bytes_max = shard.queue_bytes + room
+        try:
+            world.engine.delete_topic("t", on_done=lambda receipt: None)
+            deleted = True
+        except QueueFull:
+            deleted = False
+        world.settle()
+        assert ("t" in world.engine.topics) != deleted
+        lose_power(world)
+        assert ("t" in world.engine.topics) != deleted
+        outcomes.add(deleted)
+    assert outcomes == {True, False}
+
+
+def test_ceiling_that_a_checkpoint_overtakes_is_not_forgotten() -> None:
+    """Decision 37: seqs acked without a sync stay below the durable ceiling, also where a checkpoint comes between."""
+    world = World()
+    world.write("t", 1, durability="disk")
+    world.settle()
+    topic = world.engine.topics["t"]
+    world.upkeep.checkpoint()
+    world.upkeep.step()
+    while topic.ceiling_asked == topic.ceiling:
+        world.write("t", 1)
+        world.engine.turn()
+    # The ceiling's frame waits for its sync, and the checkpoint is taken now.
+    assert topic.pending == 0
+    before = topic.ceiling
+    world.upkeep.step()
+    world.settle()
+    assert world.store.checkpoints_total == 1
+    assert topic.ceiling > before
+    while topic.log.head <= before:
+        world.write("t", 1)
+        world.engine.turn()
+    acked = topic.log.head
+    lose_power(world)
+    assert world.engine.topics["t"].next_seq > acked
+
+
+@pytest.mark.parametrize("next_class", ["memory", "fsync", "ephemeral"])
+def test_seqs_acked_as_disk_stay_taken_where_only_the_change_of_class_reached_the_disk(next_class: str) -> None:
+    """Decision 37: acked and lost seqs are never reused; issue 3: class changes apply going forward."""
+    world = World()
+    world.put("t", durability="disk")
+    world.write("t", 1)
+    world.settle()
+    world.write("t", 3)
+    world.engine.turn()
+    acked = world.engine.topics["t"].log.head
+    assert acked == 4
+    lost = world.disk.files()
+    world.put("t", durability=next_class)
+    world.engine.turn()
+    path, at = _first_difference(lost, world.disk.files())
+    # A loss of power that keeps the sectors of the last frames and drops those of the records before them.
+    inode = world.disk._names[path]
+    records, frames = [entry for entry in inode.pending if entry[0] < at], inode.pending[len(inode.pending) - 1]
+    assert records
+    assert frames[0] >= at
+    inode.pending[:] = [frames]
+    world.disk.sync(next(handle for handle, entry in world.disk._handles.items() if entry[1] is inode))
+    lose_power(world)
+    assert world.engine.topics["t"].config.durability == next_class
+    records_left, told = read_all(world.engine, "t")
+    assert list(records_left) == [1]
+    assert told == [(2, 4, "crash")]
+    assert world.engine.topics["t"].next_seq == 5
+
+
+def _first_difference(before: dict[str, bytes], after: dict[str, bytes]) -> tuple[str, int]:
+    for path, content in after.items():
+        if before.get(path) != content:
+            return path, next(i for i, (a, b) in enumerate(zip(before[path], content, strict=True)) if a != b)
+    raise AssertionError("nothing was written")
+
+
+def test_write_cut_short_by_a_kill_is_no_corruption_where_the_next_file_is_prepared_already() -> None:
+    """Issue 3: a torn tail is truncated; only damage is called corruption."""
+    world = World()
+    world.write("t", 1, durability="fsync")
+    world.settle()
+    world.write("t", 5, size=100)
+    ends: list[bool] = []
+
+    def cut(number: int, operation: str, path: str) -> None:
+        if operation == "write" and ".wal" in path and not ends:
+            ends.append(True)
+            twin = world.disk.clone()
+            _prepare_next(twin)
+            twin.crash("kill", random.Random(1))
+            _, engine, _ = world.boot(twin)
+            assert engine.totals.corruption_total == 0
+            assert read_all(engine, "t")[1] == []
+            assert engine.topics["t"].next_seq == 2
+
+    world.disk.after_call = cut
+    world.engine.turn()
+    assert ends
+
+
+def _prepare_next(disk: FakeDisk) -> None:
+    name = max(filter(None, map(walfile.parse_name, disk.list("data/wal"))))
+    if not any(disk.files()[f"data/wal/{name}"][walfile.HEADER_BYTES :]):
+        return
+    boot = walfile.boot_digest(disk.boot_id())
+    walfile.create(disk, "data/wal", name._replace(number=name.number + 1), boot, 4096, zero_fill=True)
+
+
+def test_prepared_file_that_was_too_small_is_not_trimmed_before_the_one_in_front_of_it() -> None:
+    """Issue 3: WAL files are trimmed behind a checkpoint; one that is missing among others would be damage."""
+    world = World()
+    world.write("t", 1, size=2500, durability="fsync")
+    world.settle()
+    shard = world.store.shards[0]
+    assert shard._next is not None, "the file is more than half full"
+    world.write("t", 1, size=6000)
+    world.settle()
+    assert shard._file.name.number == 3
+    assert shard.trimmable(1) == []
+    assert [name.number for name in shard.trimmable(world.store.last_lsn)] == [1, 2]
+
+
+@pytest.mark.parametrize("damage", ["kill", "dropped"])
+def test_restart_evicts_nothing_that_a_delete_had_made_room_for(damage: Damage) -> None:
+    """DESIGN §2.2, §5.3: a cap takes what is beyond it, in the order in which readers saw writes and deletes."""
+    world = World()
+    world.put("t", durability="fsync", cap_records=10)
+    world.write("t", 5, tag="a")
+    world.write("t", 5, tag="b")
+    world.settle()
+    world.write("t", 1)
+    world.delete("t", tag="b")
+    world.settle()
+    shown = read_all(world.engine, "t")
+    assert sorted(shown[0]) == [1, 2, 3, 4, 5, 11]
+    world.crash(damage)
+    assert read_all(world.engine, "t") == shown
+
+
+def test_restart_evicts_nothing_that_a_loosened_cap_had_made_room_for() -> None:
+    """Decision 18: a config acts at the moment at which it was made, also on writes that were waiting then."""
+    world = World()
+    world.put("t", durability="fsync", cap_records=2)
+    world.settle()
+    world.write("t", 3)
+    world.put("t", cap_records=10)
+    world.settle()
+    assert sorted(read_all(world.engine, "t")[0]) == [1, 2, 3]
+    world.crash("kill")
+    assert sorted(read_all(world.engine, "t")[0]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
+def test_delete_that_finds_nothing_left_waits_for_the_one_that_took_it(durability: str) -> None:
+    """DESIGN §7: an acked delete is permanent, also where another one had been faster by a moment."""
+    world = World()
+    world.write("t", 3, durability=durability)
+    world.settle()
+    done: list[str] = []
+    world.engine.delete("t", Delete(before_seq=3), lambda receipt: done.append("first"))
+    world.engine.delete("t", Delete(before_seq=2), lambda receipt: done.append("second"))
+    assert done == []
+    world.settle()
+    assert done == ["first", "second"]
+
+
+def test_config_that_is_there_already_is_acked_once_it_is_safe() -> None:
+    """API §1.1: an acked PUT survives, also where another one had asked for the same a moment before."""
+    world = World()
+    done: list[str] = []
+    world.engine.put_topic("t", ConfigPatch(ttl_ms=5), lambda receipt: done.append("created"))
+    world.engine.put_topic("t", ConfigPatch(ttl_ms=5), lambda receipt: done.append("same"))
+    assert done == []
+    world.settle()
+    assert done == ["created", "same"]
+
+
+def test_deletion_of_a_topic_that_is_going_is_acked_once_it_is_gone_for_good() -> None:
+    """API §1.4: who is told that there is no such topic must not find it after a crash."""
+    world = World()
+    world.put("t")
+    world.settle()
+    done: list[Any] = []
+    world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
+    world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
+    assert done == []
+    world.settle()
+    assert done == [True, False]
+    world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
+    assert done == [True, False, False]
+
+
+@pytest.mark.parametrize("place", ["hot", "cold"])
+def test_start_waits_for_blocks_that_are_in_no_cache(place: str) -> None:
+    """Issue 3: a restart after a new boot finds nothing in the page cache, and needs what it needs."""
+    world = World(cold_directory="cold" if place == "cold" else None)
+    world.put("t", durability="fsync", cap_records=30)
+    for _ in range(12):
+        world.write("t", 4, tag="a")
+        world.settle()
+        world.clock.advance(6000)
+    world.checkpoint()
+    topic = world.engine.topics["t"]
+    assert any(segment.is_cold for segment in topic.segments) == (place == "cold")
+    assert topic.segments[0].first_seq < topic.log.start, "the log begins inside a sealed Block"
+    world.delete("t", before_seq=topic.log.start + 1)
+    world.settle()
+    shown = read_all(world.engine, "t")
+    world.disk.crash("dropped", random.Random(1))
+    world.disk.uncached = {path for path in world.disk.files() if path.endswith(".data")}
+    world.start()
+    assert read_all(world.engine, "t") == shown
+
+
+def test_start_does_not_need_the_cold_store() -> None:
+    """Issue 3: an unreachable cold store is a clear 503 for a read of it alone."""
+    world = World()
+    world.put("t", durability="fsync", cap_records=30)
+    for _ in range(12):
+        world.write("t", 4, tag="a")
+        world.settle()
+        world.clock.advance(6000)
+    world.checkpoint()
+    world.delete("t", before_seq=world.engine.topics["t"].log.start + 1)
+    world.settle()
+    start = world.engine.topics["t"].log.start
+    world.disk.crash("dropped", random.Random(1))
+    world.disk.unreachable = {"cold"}
+    world.start()
+    assert world.engine.topics["t"].log.start == start
+    with pytest.raises(ColdUnavailable):
+        read_all(world.engine, "t", start - 1)
+    world.write("t", 1)
+    world.settle()
+    assert sorted(read_all(world.engine, "t", world.engine.topics["t"].log.head - 1)[0]) == [49]
+
+
+def test_segment_that_spans_a_lost_range_loses_nothing_more_at_the_next_start() -> None:
+    """Decision 20: a lost range is told exactly, and what stands behind it is there."""
+    world = World()
+    world.write("t", 5, durability="disk")
+    world.settle()
+    world.write("t", 1)
+    world.engine.turn()
+    world.crash("dropped")
+    world.write("t", 20)
+    world.settle()
+    topic = world.engine.topics["t"]
+    lost = topic.log.lost[0]
+    assert any(segment.first_seq < lost.first and lost.last < segment.last_seq for segment in topic.segments)
+    world.checkpoint()
+    shown = read_all(world.engine, "t")
+    assert len(shown[0]) == 25
+    world.crash("kill")
+    assert read_all(world.engine, "t") == shown
+
+
+def test_floor_stays_where_flags_of_a_later_delete_are_on_disk_already() -> None:
+    """DESIGN §5.1, document 002: evict_floor is the sole trigger of a tombstone, and never goes down."""
+    world = World()
+    world.put("t", durability="fsync", cap_records=20)
+    for i in range(20):
+        world.write("t", 1, tag="odd" if i % 2 else "even")
+        world.settle()
+    world.checkpoint()
+    assert world.engine.topics["t"].segments
+    world.write("t", 2, tag="last")
+    world.settle()
+    world.delete("t", tag="odd")
+    world.settle()
+    assert world.done["flip"]
+    shown = read_all(world.engine, "t")
+    assert world.engine.topics["t"].log.evict_floor == 3
+    world.crash("kill")
+    assert read_all(world.engine, "t") == shown
+    assert world.engine.topics["t"].log.evict_floor == 3
+
+
+def test_topic_made_anew_during_a_checkpoint_is_there_after_a_restart() -> None:
+    """DESIGN §5.5: a topic of the same name is another one, whatever the log still says about the one before."""
+    world = World()
+    world.upkeep.checkpoint()
+    world.put("t", durability="fsync")
+    world.drop("t")
+    world.put("t", durability="fsync")
+    world.write("t", 3)
+    while not world.store.checkpoints_total:
+        world.turn()
+        world.run_job()
+        world.finish_job()
+    world.settle()
+    shown = read_all(world.engine, "t")
+    assert len(shown[0]) == 3
+    world.crash("kill")
+    assert read_all(world.engine, "t") == shown
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_write_waits_for_the_class_that_it_counts_on(durability: str) -> None:
+    """DESIGN §2.2: the class of a write is that of the current config, which must not be lost behind its ack."""
+    world = World()
+    world.put("t", durability="disk")
+    world.write("t", 1)
+    world.settle()
+    world.engine.put_topic("t", ConfigPatch(durability=durability, ttl_ms=77), lambda receipt: None)
+    acked: list[Any] = []
+    world.engine.write("t", Write.of([1]), acked.append)
+    world.engine.turn()
+    assert not acked
+    world.settle()
+    assert acked
+    world.engine.write("t", Write.of([1]), acked.append)
+    world.engine.turn()
+    assert len(acked) == 2, "and only once"
+
+
+def test_segment_dropped_because_all_of_it_was_deleted_is_no_loss_at_the_next_start() -> None:
+    """DESIGN §7.4: a segment whose every record is deleted is dropped; a deletion is silent, now and later."""
+    world = World()
+    for tag in ("a", "b"):
+        world.write("t", 13, tag=tag, durability="fsync")
+        world.settle()
+    world.write("t", 1, tag="c")
+    world.settle()
+    assert len(world.engine.topics["t"].segments) == 2
+    world.delete("t", tag="b")
+    assert len(world.engine.topics["t"].segments) == 1
+    world.checkpoint()
+    shown = read_all(world.engine, "t")
+    assert shown[1] == []
+    world.crash("kill")
+    assert read_all(world.engine, "t") == shown
+
+
+@pytest.mark.parametrize("stops", ["kill", "orderly"])
+def test_damage_to_a_segment_whose_records_are_all_deleted_is_no_gap_and_the_segment_goes(stops: str) -> None:
+    """DESIGN §5.4, §7.4: a deletion is silent, also where the last checkpoint still lists the segment."""
+    world = World()
+    for tag in ("a", "b", "c"):
+        world.write("t", 13, tag=tag, durability="fsync")
+        world.settle()
+    world.checkpoint()
+    segment = world.engine.topics["t"].segments[1]
+    data_file = f"data/segments/{segment.name.data_file}"
+    world.delete("t", tag="b")
+    world.settle()
+    shown = read_all(world.engine, "t")
+    assert shown[1] == []
+    world.disk.crash("kill", random.Random(1))
+    world.disk.damage(data_file, segment.blocks[0].offset + 70, b"\xff")
+    for _ in range(2):
+        world.start()
+        assert read_all(world.engine, "t") == shown
+        assert [found.first_seq for found in world.engine.topics["t"].segments] == [1, 27]
+        if stops == "orderly":
+            world.upkeep.close()
+            assert not world.disk.exists(data_file)
+            world.store.close()
+        world.disk.crash("kill", random.Random(1))
+
+
+def _with_a_move_under_way() -> World:
+    """A world in which the first segment is about to move to the cold tier."""
+    world = World()
+    for tag in ("a", "b", "c"):
+        for each in (tag, "x"):
+            world.write("t", 7, tag=each, durability="fsync")
+        world.settle()
+    world.checkpoint()
+    world.clock.advance(6000)
+    return world
+
+
+def test_delete_holds_where_a_checkpoint_comes_before_the_move_of_its_segment_is_done() -> None:
+    """DESIGN §7.4: a sealed record's deletion survives the checkpoint that drops its frame, also during a move."""
+    world = _with_a_move_under_way()
+    world.delete("t", tag="x")
+    assert world.store.segments.flips
+    job = world.store.segments.relocate_job(world.engine.topics["t"].segments[0])
+    assert job is not None
+    world.settle()
+    world.checkpoint()
+    world.crash("dropped")
+    assert {record.tag for record in read_all(world.engine, "t")[0].values()} == {"a", "b", "c"}
+
+
+def test_delete_holds_where_a_move_was_cut_short_and_comes_again() -> None:
+    """DESIGN §5.6, issue 3: relocation is idempotent at every crash point, and takes no delete flag with it."""
+    world = _with_a_move_under_way()
+    job = world.store.segments.relocate_job(world.engine.topics["t"].segments[0])
+    assert job is not None
+    job.run()
+    world.crash("kill")
+    assert any(name.endswith(".flags") for name in world.disk.list("data/segments"))
+    world.delete("t", tag="x")
+    world.settle()
+    for _ in range(3):
+        world.clock.advance(6000)
+        world.settle()
+        world.checkpoint()
+    assert any(segment.is_cold for segment in world.engine.topics["t"].segments)
+    world.crash("dropped")
+    assert {record.tag for record in read_all(world.engine, "t")[0].values()} == {"a", "b", "c"}
+
+
+def test_ttl_that_is_lifted_before_a_record_is_visible_does_not_take_it_at_a_restart() -> None:
+    """DESIGN §5.2, decision 18: a change of the config acts on what is visible then, before a crash and after it."""
+    world = World()
+    world.put("scratch", durability="memory", ttl_ms=9000)
+    world.write("scratch", 3)
+    world.settle()
+    world.write("scratch", 2)
+    world.clock.advance(9500)
+    world.put("scratch", ttl_ms=0)
+    world.settle()
+    shown, _ = read_all(world.engine, "scratch")
+    assert sorted(shown) == [4, 5], "what was not visible yet had not expired"
+    world.crash("kill")
+    assert read_all(world.engine, "scratch")[0] == shown
+
+
+@pytest.mark.parametrize("at", [20, 60], ids=["header", "payload"])
+def test_topic_whose_state_is_damaged_in_both_copies_keeps_its_sealed_records(at: int) -> None:
+    """Document 002: loss is always explicit. The name is lost, the records are not, and damage is counted."""
+    world = World()
+    for name in ("t", "other"):
+        world.write(name, 13, durability="fsync")
+        world.settle()
+    world.checkpoint()
+    topic = world.engine.topics["t"]
+    assert not topic.log.tail(), "nothing of it is in the checkpoint but its state"
+    shown = read_all(world.engine, "t")
+    (path,) = [path for path in world.disk.files() if path.endswith(".snap")]
+    size = len(world.disk.files()[path])
+    content = world.disk.files()[path] + bytes(scan.SLACK_BYTES)
+    copies = [
+        found.at - frame.HEADER_BYTES
+        for found in scan.walk(content, snapshot.HEADER_BYTES, size, torn_allowed=False)
+        if isinstance(found, scan.Entry) and (found.kind, found.topic_id) == (snapshot.TOPIC, topic.id)
+    ]
+    assert len(copies) == 2
+    world.disk.crash("kill", random.Random(1))
+    for copy in copies:
+        world.disk.damage(path, copy + at, bytes([content[copy + at] ^ 4]))
+    world.start()
+    assert world.engine.totals.corruption_total
+    assert read_all(world.engine, f"recovered-topic-{topic.id}") == shown

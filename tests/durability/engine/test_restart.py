@@ -1,0 +1,293 @@
+"""The engine on a data directory: what was written is there after a restart, whatever happened in between."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from topics.engine import ConfigPatch, Delete, Diff, Engine, Write
+from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
+from topics.storage.job import run_inline
+from topics.storage.segment.segment import Miss
+from topics.storage.store import Store
+from topics.testing import ManualClock
+from topics.testing.disk import FakeDisk
+
+SMALL = UpkeepSettings(segment_max_events=50, checkpoint_wal_bytes=1 << 40)
+
+
+class Machine:
+    """A disk, a clock, and one engine after the other on them."""
+
+    def __init__(self, settings: UpkeepSettings = SMALL, **store: Any) -> None:
+        self.disk = FakeDisk()
+        self.clock = ManualClock()
+        self.settings = settings
+        self.options = {"wal_file_bytes": 1 << 20, "min_free_bytes": 0, **store}
+        self.start()
+
+    def start(self) -> None:
+        self.store = Store("data", disk=self.disk, clock=self.clock, **self.options)
+        self.store.open()
+        self.engine = Engine(self.clock, self.store)
+        self.upkeep = Upkeep(self.engine, self.store, self.settings)
+        for _ in self.upkeep.recover():
+            pass
+
+    def settle(self) -> None:
+        """Run everything that is due, background work included, until nothing is left."""
+        while True:
+            self.engine.settle()
+            if not self.upkeep.step() and not run_inline(self.store.jobs()):
+                return
+
+    def checkpoint(self) -> None:
+        self.settle()
+        self.upkeep.checkpoint()
+        self.clock.advance(100)
+        self.settle()
+
+    def stop(self) -> None:
+        self.settle()
+        self.upkeep.close()
+        self.store.close()
+        self.disk.crash("kill", random.Random(1))
+        self.start()
+
+    def crash(self, damage: str = "kill") -> None:
+        self.disk.crash(damage, random.Random(1))  # type: ignore[arg-type]
+        self.start()
+
+    def read(self, topic: str, from_seq: int = 0) -> tuple[list[int], list[tuple[int, int, str]]]:
+        """Everything behind a cursor: seqs, and gaps."""
+        seqs: list[int] = []
+        gaps: list[tuple[int, int, str]] = []
+        while True:
+            try:
+                got = self.engine.diff(topic, Diff(from_seq=from_seq, limit=1000))
+            except Miss as miss:
+                run_inline([miss.job])
+                continue
+            if got.tombstone is not None:
+                gaps.append((got.tombstone.gap_from, got.tombstone.gap_to, got.tombstone.reason))
+            seqs += [record["$seq"] for record in got.records]
+            from_seq = got.next_from_seq
+            if got.caught_up:
+                return seqs, gaps
+
+
+def numbers(first: int, last: int) -> Write:
+    return Write.of(range(first, last + 1))
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
+def test_process_crash_loses_nothing(durability: str) -> None:
+    """Decision 37: kill -9 loses no frame that was acked, and the next seq is head + 1."""
+    machine = Machine()
+    machine.engine.put_topic("t", ConfigPatch(durability=durability))  # type: ignore[arg-type]
+    machine.engine.write("t", numbers(1, 10))
+    machine.crash("kill")
+    assert machine.read("t") == (list(range(1, 11)), [])
+    assert machine.engine.write("t", numbers(11, 11)).first_seq == 11
+
+
+def test_power_loss_keeps_fsync_records_and_goes_on_at_the_next_seq() -> None:
+    """DESIGN §2.2: an acked `fsync` write survives any crash."""
+    machine = Machine()
+    machine.engine.put_topic("t", ConfigPatch(durability="fsync"))
+    machine.engine.write("t", numbers(1, 10))
+    for damage in ("dropped", "torn", "garbled"):
+        machine.crash(damage)
+        assert machine.read("t") == (list(range(1, 11)), [])
+    assert machine.engine.write("t", numbers(11, 11)).first_seq == 11
+
+
+def test_power_loss_of_a_disk_topic_is_a_lost_range_and_no_seq_is_used_again() -> None:
+    """Decision 37: acked and lost seqs are never reused, and the range between is a lost range."""
+    machine = Machine()
+    machine.engine.put_topic("t", ConfigPatch(durability="disk"))
+    machine.engine.write("t", numbers(1, 10))
+    done: list[Any] = []
+    machine.engine.write("t", numbers(11, 20), done.append)
+    machine.engine.turn()
+    assert done[0].last_seq == 20, "acked without a sync"
+    machine.crash("dropped")
+    seqs, gaps = machine.read("t")
+    assert seqs == list(range(1, 11))
+    assert len(gaps) == 1
+    assert gaps[0][0] == 11
+    assert gaps[0][1] >= 20
+    ticket = machine.engine.write("t", numbers(1, 1))
+    assert ticket.first_seq == gaps[0][1] + 1
+    assert machine.read("t", gaps[0][1]) == ([ticket.first_seq], [])
+
+
+def test_clean_stop_leaves_no_gap_even_after_a_new_boot() -> None:
+    """Decision 37: a clean stop writes ceiling = head."""
+    machine = Machine()
+    machine.engine.write("t", numbers(1, 10))
+    machine.stop()
+    machine.disk.crash("dropped", random.Random(1))
+    machine.start()
+    assert machine.read("t") == (list(range(1, 11)), [])
+    assert machine.engine.write("t", numbers(11, 11)).first_seq == 11
+
+
+def test_ephemeral_records_are_gone_after_a_restart_and_said_to_be() -> None:
+    """DESIGN §2.2: the config and the head survive a clean stop; the records are lost, which readers are told."""
+    machine = Machine()
+    machine.engine.put_topic("t", ConfigPatch(durability="ephemeral", ttl_ms=99_000))
+    machine.engine.write("t", numbers(1, 10))
+    machine.stop()
+    assert machine.engine.state("t").config.ttl_ms == 99_000
+    assert machine.read("t") == ([], [(1, 10, "restart")])
+    assert machine.engine.write("t", numbers(11, 11)).first_seq == 11
+
+
+def test_sealed_records_read_the_same_before_and_after_a_restart() -> None:
+    """DESIGN §5.6: sealing changes where bytes are and nothing that a reader sees."""
+    machine = Machine()
+    for first in range(1, 500, 7):
+        machine.engine.write("t", numbers(first, first + 6))
+        machine.settle()
+    assert len(machine.engine.topics["t"].segments) >= 5
+    state = machine.engine.state("t")
+    expected = machine.read("t")
+    assert expected == (list(range(1, state.head_seq + 1)), [])
+    machine.checkpoint()
+    machine.crash("dropped")
+    assert machine.read("t")[0][: len(expected[0])] == expected[0]
+    after = machine.engine.state("t")
+    assert (after.count, after.bytes, after.earliest_seq) == (state.count, state.bytes, 1)
+
+
+def test_checkpoint_trims_the_log_and_keeps_everything() -> None:
+    """Issue 3: disk use and restart time are bounded by settings and not by history."""
+    machine = Machine()
+    for _ in range(40):
+        machine.engine.write("t", Write.of(["x" * 1000] * 20))
+        machine.settle()
+    before = machine.store.wal_bytes
+    machine.checkpoint()
+    assert machine.store.wal_bytes < before / 4
+    machine.crash("kill")
+    assert machine.read("t") == (list(range(1, 801)), [])
+
+
+@pytest.mark.parametrize("damage", ["kill", "dropped", "torn", "garbled"])
+def test_deletes_of_sealed_and_unsealed_records_survive(damage: str) -> None:
+    """DESIGN §7.4: a delete of a sealed record survives a checkpoint that trims its frame."""
+    machine = Machine()
+    machine.engine.put_topic("t", ConfigPatch(durability="fsync"))
+    for i in range(120):
+        write = Write.of([i])
+        write.records[0].tag = f"tag:{i % 10}"
+        machine.engine.write("t", write)
+    machine.settle()
+    assert len(machine.engine.topics["t"].segments) == 2
+    deleted = machine.engine.delete("t", Delete(match=["tag", "Eq", "tag:3"])).result
+    assert deleted.deleted == 12
+    assert machine.engine.delete("t", Delete(match=["tag", "Glob", "tag:4*"], before_seq=60)).result.deleted == 6
+    expected = machine.read("t")
+    machine.crash(damage)
+    assert machine.read("t") == expected
+    machine.checkpoint()
+    machine.crash(damage)
+    assert machine.read("t") == expected
+    assert machine.engine.state("t").count == 120 - 18
+
+
+def test_segment_that_is_all_deleted_is_dropped_wherever_it_stands() -> None:
+    """DESIGN §7.4: the whole-segment optimisation, also for an interior segment."""
+    machine = Machine()
+    for i in range(200):
+        write = Write.of([i])
+        write.records[0].tag = "middle" if 50 <= i < 100 else "other"
+        machine.engine.write("t", write)
+        machine.settle()
+    segments = len(machine.engine.topics["t"].segments)
+    machine.engine.delete("t", Delete(match="middle"))
+    assert len(machine.engine.topics["t"].segments) == segments - 1
+    expected = machine.read("t")
+    assert expected == ([*range(1, 51), *range(101, 201)], [])
+    machine.checkpoint()
+    machine.crash("kill")
+    assert machine.read("t") == expected
+
+
+def test_caps_and_floors_survive_a_restart() -> None:
+    """DESIGN §5.1: floors, count and bytes are the same after a restart."""
+    machine = Machine()
+    machine.engine.put_topic("t", ConfigPatch(cap_records=77, durability="fsync"))
+    for i in range(60):
+        machine.engine.write("t", numbers(i, i + 4))
+        machine.settle()
+    state = machine.engine.state("t")
+    expected = machine.read("t")
+    assert expected[1] == [(1, 300 - 77, "cap")]
+    for how in ("crash", "checkpoint", "stop"):
+        if how == "crash":
+            machine.crash("dropped")
+        elif how == "checkpoint":
+            machine.checkpoint()
+            machine.crash("dropped")
+        else:
+            machine.stop()
+        after = machine.engine.state("t")
+        assert (after.count, after.bytes, after.earliest_seq) == (state.count, state.bytes, state.earliest_seq)
+        assert machine.read("t") == expected
+
+
+def test_retries_stay_safe_across_a_restart() -> None:
+    """Decisions 9 and 39: the dedupe window and the producers survive a restart."""
+    machine = Machine()
+    first = machine.engine.write("t", Write.of([1], idempotency_key="k"))
+    machine.engine.write("t", Write.of([2], producer_id="p", producer_seq=7))
+    for checkpoint in (False, True):
+        if checkpoint:
+            machine.checkpoint()
+        machine.crash("kill")
+        again = machine.engine.write("t", Write.of([1], idempotency_key="k"))
+        assert (again.deduped, again.first_seq) == (True, first.first_seq)
+        assert machine.engine.write("t", Write.of([2], producer_id="p", producer_seq=7)).deduped
+        assert machine.engine.write("t", Write.of([2], producer_id="p", producer_seq=3)).deduped
+    assert machine.engine.state("t").count == 2
+
+
+def test_deleted_topic_stays_deleted_and_a_recreated_one_is_new() -> None:
+    """DESIGN §5.5: a recreated topic is another instance with seqs of its own."""
+    machine = Machine()
+    machine.engine.write("t", numbers(1, 60))
+    machine.settle()
+    machine.engine.delete_topic("t")
+    machine.crash("kill")
+    assert "t" not in machine.engine.topics
+    machine.engine.write("t", numbers(1, 3))
+    epoch = machine.engine.topics["t"].id
+    machine.checkpoint()
+    machine.crash("kill")
+    assert machine.read("t") == ([1, 2, 3], [])
+    assert machine.engine.topics["t"].id == epoch
+    assert not [name for name in machine.disk.list("data/segments") if not name.startswith(f"{epoch:016x}")]
+
+
+def test_old_segments_move_to_the_cold_tier_and_read_the_same() -> None:
+    """DESIGN §5.6: tiering changes nothing that a reader sees."""
+    settings = UpkeepSettings(segment_max_events=50, checkpoint_wal_bytes=1 << 40, hot_retain_segments=1)
+    machine = Machine(settings, cold_directory="cold")
+    for i in range(0, 300, 5):
+        machine.engine.write("t", numbers(i, i + 4))
+        machine.settle()
+    for _ in range(10):
+        machine.clock.advance(6000)
+        machine.settle()
+    cold = [segment for segment in machine.engine.topics["t"].segments if segment.is_cold]
+    assert len(cold) == len(machine.engine.topics["t"].segments) - 1
+    assert machine.read("t") == (list(range(1, 301)), [])
+    machine.checkpoint()
+    assert len([name for name in machine.disk.list("data/segments") if name.endswith(".data")]) == 1
+    machine.crash("dropped")
+    seqs, _ = machine.read("t")
+    assert seqs[:300] == list(range(1, 301))

@@ -1,0 +1,67 @@
+"""Files damaged, cut, emptied, removed, swapped and copied: a start loses nothing in silence and invents nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness.crash import small
+from tests.harness.oracle import Broken
+from tests.harness.vandal import visit_all
+from topics.engine.restart.recovery import Recovery
+from topics.storage import recovery
+
+
+@pytest.fixture(autouse=True)
+def _small() -> Iterator[None]:
+    with small():
+        yield
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_is_done_to_the_files_is_told_or_harmless(seed: int) -> None:
+    """Document 002: loss is always explicit; issue 3: counted, exact, and everything else there."""
+    outcomes = visit_all(seed, 156)
+    assert outcomes["costly"] > 20
+    assert outcomes["harmless"] > 20
+    assert outcomes["refused"] > 0 or seed != 1
+
+
+def _counts_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recovery, "_damage", lambda self, event: None)
+
+
+def _goes_on_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = recovery.Recovery._load_snapshot
+
+    def load(self: recovery.Recovery, wal: Any) -> Iterator[Any]:
+        try:
+            yield from newest(self, wal)
+        except recovery.Unusable:
+            yield recovery.Started(None, same_boot=True)
+
+    monkeypatch.setattr(recovery.Recovery, "_load_snapshot", load)
+
+
+def _forgets_what_a_jump_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    lose = Recovery._lose
+
+    def silent(topic: Any, first: int, last: int, reason: str = "corruption") -> None:
+        if reason != "corruption":
+            lose(topic, first, last, reason)
+
+    monkeypatch.setattr(Recovery, "_lose", staticmethod(silent))
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [_counts_no_damage, _goes_on_without_a_checkpoint, _forgets_what_a_jump_means],
+    ids=lambda bug: bug.__name__.strip("_"),
+)
+def test_vandal_finds(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 3: for each instrument a planted bug that it catches."""
+    bug(monkeypatch)
+    with pytest.raises(Broken):
+        visit_all(1, 300)

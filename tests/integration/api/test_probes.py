@@ -1,0 +1,307 @@
+"""API §8: liveness, readiness, metrics; and the page at the root."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.harness.api import DEADLINE_S, Api, Reply, until
+from tests.integration.conftest import StartApi
+from topics import __version__
+from topics.testing import ServerProcess
+
+
+@pytest.mark.parametrize("path", ["/v0/health", "/healthz"])
+def test_health(api: Api, path: str) -> None:
+    """API §8.1: `{ "status": "ok", "version": "0.1.0", "uptime_ms": 84012 }`, with an alias at the server root."""
+    body = api.get(path).ok(200)
+    assert (body["status"], body["version"]) == ("ok", __version__)
+    assert isinstance(body["uptime_ms"], int)
+    assert body["uptime_ms"] >= 0
+    later = until(lambda: (b := api.get(path).ok(200))["uptime_ms"] > body["uptime_ms"] and b, "time has passed")
+    assert later["status"] == "ok"
+
+
+@pytest.mark.parametrize("path", ["/v0/ready", "/readyz"])
+def test_ready(api: Api, topic_name: str, path: str) -> None:
+    """API §8.2.
+
+    `{ "status": "ready", "wal_replay_complete": true, "topics": 42 }`, with an alias at the server root.
+    """
+    before = api.get(path).ok(200)
+    assert (before["status"], before["wal_replay_complete"]) == ("ready", True)
+    api.put(topic_name).ok(201)
+    assert api.get(path).ok(200)["topics"] == before["topics"] + 1
+    api.remove(topic_name).ok(200)
+    assert api.get(path).ok(200)["topics"] == before["topics"]
+
+
+def test_draining_server_is_shutting_down() -> None:
+    """API §8.2.
+
+    "503 shutting_down while draining", with Retry-After (§0.6); what is in flight is answered; exit code 0.
+    """
+    with (
+        ServerProcess() as running,
+        socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as probe,
+        socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as sending,
+    ):
+        probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 OK" in probe.recv(4096)
+        head = b"PUT /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        sending.sendall(head + b"Expect: 100-continue\r\n\r\n")
+        assert b" 100 Continue" in sending.recv(4096)
+        os.kill(running.pid, signal.SIGTERM)
+        until(lambda: "stopping" in running.log(), "the server drains")
+        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        reply_of(probe).refused(503, "shutting_down")
+        sending.sendall(b"{}")
+        assert reply_of(sending).status in (201, 503)
+        running.stop()
+
+
+def reply_of(sock: socket.socket) -> Reply:
+    """The next answer on a connection."""
+    response = http.client.HTTPResponse(sock)
+    response.begin()
+    reply = Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+    response.close()
+    if reply.status == 503:
+        assert int(reply.headers["retry-after"]) >= 1
+    return reply
+
+
+def test_stop_does_not_wait_for_news() -> None:
+    """API §8.2: a waiting read ends with an ordinary empty answer, a waiting claim is told that the server stops."""
+    with ServerProcess(drain_timeout_ms=60_000, api_keys="k", max_inflight_per_key=2) as running:
+        api = Api(running.host, running.port, "k")
+        api.put("q", type="queue").ok(201)
+        answers: dict[str, Reply] = {}
+
+        def ask(action: str, body: dict[str, Any]) -> None:
+            answers[action] = api.call("POST", f"/v0/topics/q/{action}", body)
+
+        asked = (("diff", {"wait_ms": 30_000}), ("claim", {"node": "n", "wait_ms": 30_000}))
+        waiting = [threading.Thread(target=ask, args=each) for each in asked]
+        for thread in waiting:
+            thread.start()
+        until(lambda: api.topics().status == 429, "both are in flight")
+        running.stop()
+        for thread in waiting:
+            thread.join(15)
+        api.close()
+        body = answers["diff"].ok(200)
+        assert (body["records"], body["caught_up"]) == ([], True)
+        answers["claim"].refused(503, "shutting_down")
+
+
+def families(api: Api) -> dict[str, Any]:
+    """The metric families of the Prometheus exposition by name."""
+    reply = api.get("/v0/metrics")
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {family.name: family for family in text_string_to_metric_families(reply.text)}
+
+
+GAUGES = [
+    "topics_topics",
+    "topics_topics_by_class",
+    "topics_routers",
+    "topics_records_live",
+    "topics_bytes_live",
+    "topics_queue_topics",
+    "topics_queue_leases_in_flight",
+    "topics_sse_connections",
+    "topics_watch_sessions",
+    "topics_ready",
+    "topics_recovery_progress",
+    "topics_uptime_ms",
+    "topics_topic_metrics_truncated",
+    "topics_wal_queue_depth",
+    "topics_wal_queue_depth_peak",
+    "topics_wal_read_only",
+]
+COUNTERS = [
+    "topics_wal_frames",
+    "topics_wal_batches",
+    "topics_wal_fsyncs",
+    "topics_wal_bytes_written",
+    "topics_wal_rotations",
+    "topics_wal_submit_full",
+]
+TOPIC_GAUGES = [
+    "topics_topic_head_seq",
+    "topics_topic_earliest_seq",
+    "topics_topic_records_live",
+    "topics_topic_bytes_live",
+]
+
+
+@pytest.mark.parametrize("name", GAUGES)
+def test_gauge_is_exposed(api: Api, name: str) -> None:
+    """API §8.3: the process and aggregate gauges, by exactly these names, with HELP and TYPE."""
+    text = api.get("/v0/metrics").text
+    assert f"# HELP {name} " in text
+    assert f"# TYPE {name} gauge\n" in text
+    assert families(api)[name].samples
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+def test_wal_counter_is_exposed(api: Api, name: str) -> None:
+    """API §8.3: "the real WAL metrics": `_total` counters by exactly these names."""
+    text = api.get("/v0/metrics").text
+    assert f"# TYPE {name}_total counter\n" in text or f"# TYPE {name} counter\n" in text
+    assert any(line.startswith(f"{name}_total ") for line in text.splitlines()), text
+
+
+def test_fsync_histogram_is_exposed(api: Api, topic_name: str) -> None:
+    """API §8.3: "a fsync-latency histogram topics_wal_fsync_latency_us (with _bucket{le=...} / _sum / _count)"."""
+    api.put(topic_name, durability="fsync").ok(201)
+    api.write(topic_name, {"data": 1})
+    text = api.get("/v0/metrics").text
+    assert "# TYPE topics_wal_fsync_latency_us histogram\n" in text
+    assert 'topics_wal_fsync_latency_us_bucket{le="500"}' in text or 'le="500.0"' in text
+    assert 'topics_wal_fsync_latency_us_bucket{le="+Inf"}' in text
+    names = {line.split(" ")[0] for line in text.splitlines()}
+    assert {"topics_wal_fsync_latency_us_sum", "topics_wal_fsync_latency_us_count"} <= names
+
+
+def test_topic_gauges_follow_the_topic(start_api: StartApi) -> None:
+    """API §8.3: per-topic gauges "labelled {topic=...}" equal the topic's state."""
+    api = start_api()
+    api.put("jobs:1", cap_records=3).ok(201)
+    api.fill("jobs:1", 5)
+    api.put("other").ok(201)
+    state = api.state("jobs:1")
+    found = families(api)
+    values = {name: {s.labels["topic"]: s.value for s in found[name].samples} for name in TOPIC_GAUGES}
+    assert values == {
+        "topics_topic_head_seq": {"jobs:1": 5, "other": 0},
+        "topics_topic_earliest_seq": {"jobs:1": 3, "other": 1},
+        "topics_topic_records_live": {"jobs:1": 3, "other": 0},
+        "topics_topic_bytes_live": {"jobs:1": state["bytes"], "other": 0},
+    }
+
+
+def test_topic_gauges_are_bounded_and_say_so(start_api: StartApi) -> None:
+    """API §8.3: "the per-topic block is bounded and sets topics_topic_metrics_truncated if capped"."""
+    api = start_api()
+    for n in range(1500):
+        assert api.put(f"t{n}").status == 201
+    found = families(api)
+    assert found["topics_topics"].samples[0].value == 1500
+    assert 0 < len(found["topics_topic_head_seq"].samples) < 1500
+    assert found["topics_topic_metrics_truncated"].samples[0].value == 1
+
+
+def test_expired_records_leave_the_metrics(start_api: StartApi) -> None:
+    """API §8.3 with DESIGN §5.2: expired records are not live, whether or not anybody has read the topic since."""
+    api = start_api()
+    api.put("t", ttl_ms=40).ok(201)
+    api.fill("t", 3)
+    until(lambda: families(api)["topics_topic_records_live"].samples[0].value == 0, "the gauge follows the clock")
+    found = families(api)
+    assert found["topics_records_live"].samples[0].value == 0
+    assert found["topics_bytes_live"].samples[0].value == 0
+    assert found["topics_topic_earliest_seq"].samples[0].value == 4
+
+
+def test_aggregate_gauges_count_what_is_there() -> None:
+    """API §8.3.
+
+    topics_topics, topics_topics_by_class{class=...}, topics_records_live, topics_bytes_live, topics_ready.
+    """
+    with ServerProcess() as running:
+        api = Api(running.host, running.port)
+        for name, durability in (("a", "disk"), ("b", "fsync"), ("c", "memory"), ("d", "ephemeral"), ("e", "disk")):
+            api.put(name, durability=durability).ok(201)
+            api.fill(name, 2)
+        api.put("q", type="queue").ok(201)
+        total = sum(api.state(name)["bytes"] for name in "abcde")
+        found = families(api)
+        assert found["topics_topics"].samples[0].value == 6
+        by_class = {s.labels["class"]: s.value for s in found["topics_topics_by_class"].samples}
+        assert by_class == {"disk": 3, "fsync": 1, "memory": 1, "ephemeral": 1}
+        assert found["topics_records_live"].samples[0].value == 10
+        assert found["topics_bytes_live"].samples[0].value == total
+        assert found["topics_queue_topics"].samples[0].value == 1
+        assert found["topics_ready"].samples[0].value == 1
+        assert found["topics_recovery_progress"].samples[0].value == 1
+        assert found["topics_routers"].samples[0].value == 0
+        assert found["topics_topic_metrics_truncated"].samples[0].value == 0
+        api.close()
+
+
+def test_deleted_topic_leaves_the_metrics(start_api: StartApi) -> None:
+    """API §8.3: gauges describe what is there now."""
+    api = start_api()
+    api.fill("short-lived", 1)
+    assert 'topic="short-lived"' in api.get("/v0/metrics").text
+    api.remove("short-lived").ok(200)
+    assert 'topic="short-lived"' not in api.get("/v0/metrics").text
+
+
+def test_metrics_as_json(start_api: StartApi) -> None:
+    """API §8.3: "Accept: application/json for a JSON snapshot"."""
+    api = start_api()
+    api.fill("some-topic", 3)
+    reply = api.get("/v0/metrics", headers={"Accept": "application/json"})
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith("application/json")
+    said = json.dumps(reply.json)
+    for name in ("topics_topics", "topics_records_live", "topics_wal_fsyncs_total", "some-topic"):
+        assert name in said
+    assert api.get("/v0/metrics", headers={"Accept": "*/*"}).headers["content-type"].startswith("text/plain")
+
+
+def test_metrics_have_no_per_topic_counters(api: Api, topic_name: str) -> None:
+    """API §8.3: "There are no per-topic append/read/eviction/tombstone counters and no scheduler-throttle metric"."""
+    api.fill(topic_name, 1)
+    for name, family in families(api).items():
+        assert name.startswith("topics_"), name
+        if any("topic" in sample.labels for sample in family.samples):
+            assert family.type == "gauge", name
+        assert "throttle" not in name
+
+
+def test_root_is_a_page_for_people(api: Api) -> None:
+    """Issue 2.
+
+    "`GET /` is a small self-contained HTML page", with the version and curl commands for this very address.
+    """
+    reply = api.get("/", headers={"Accept": "text/html"})
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith("text/html")
+    assert __version__ in reply.text
+    assert f"{api.host}:{api.port}" in reply.text
+    assert "curl" in reply.text
+    assert 'src="http' not in reply.text
+
+
+def test_page_shows_what_topics_and_queues_hold(api: Api, topic_name: str) -> None:
+    """Issue 2: for people; the topic that was written to last comes first."""
+    api.put(topic_name, type="queue")
+    api.fill(topic_name, 3)
+    api.call("POST", f"/v0/topics/{topic_name}/claim", {"node": "w"}).ok()
+    row = api.get("/").text.partition("<tr><td>")[2].partition("</tr>")[0]
+    assert row.startswith(f"{topic_name}</td><td>3</td>")
+    assert row.endswith("<td>3</td><td>2</td><td>1</td>")
+
+
+def test_page_shows_no_topic_where_keys_are_needed(start_api: StartApi) -> None:
+    """API §0.2: without a key nobody learns a name."""
+    api = start_api(key="s3cret", api_keys="s3cret")
+    api.fill("secret-plans", 1)
+    for client in (api, api.with_key(None)):
+        page = client.get("/").text
+        assert "hidden: needs a key" in page
+        assert "secret-plans" not in page
+        assert "<table" not in page

@@ -1,0 +1,53 @@
+"""A Block rendered as one text reads the same as its records rendered one by one (API §3)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, render, render_whole
+from topics.storage import block
+
+TEXTS = st.text(min_size=0, max_size=6).map(str.encode)
+LABELS = st.none() | TEXTS
+DATAS = st.sampled_from([b"1", b"1.10", b'"\xc3\xa4"', b'{"a" : 1}', b"[1,2]", b"12345678901234567890", b"x" * 300])
+METAS = st.none() | st.just(b'{"k":"v"}')
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> block.Block:
+    n = draw(st.integers(1, 30))
+    column = lambda values: draw(st.none() | st.lists(values, min_size=n, max_size=n))  # noqa: E731
+    first_ts = draw(st.sampled_from([0, 9, 999_999_999_999, 1_790_000_000_000]))
+    steps = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    times = [first_ts + sum(steps[: i + 1]) for i in range(n)]
+    return block.encode(
+        7,
+        draw(st.sampled_from([1, 5, 95, 999_990, 2**63])),
+        times if draw(st.booleans()) else first_ts,
+        draw(st.lists(DATAS, min_size=n, max_size=n)),
+        column(LABELS),
+        column(LABELS),
+        column(METAS),
+    )
+
+
+@given(blocks(), st.sampled_from([0, WITH_DATA, WITH_TAG, WITH_DATA | WITH_META, WITH_DATA | WITH_META | WITH_TAG]))
+def test_whole_block_reads_as_its_records_one_by_one(encoded: block.Block, fields: int) -> None:
+    """API §3.2: every record is the same object whichever records it is read with."""
+    parts = render(encoded, fields)
+    wire = render_whole(encoded, fields)
+    assert wire.text == b",".join(parts)
+    assert [wire.slice(i, i + 1) for i in range(encoded.n)] == parts
+    assert wire.slice(0, encoded.n) == wire.text
+
+
+@pytest.mark.parametrize("first_seq", [1, 95])
+def test_number_of_digits_may_grow_inside_a_block(first_seq: int) -> None:
+    """Offsets hold where `$seq` gains a digit."""
+    encoded = block.encode(1, first_seq, 1_790_000_000_000, [b"1"] * 20)
+    wire = render_whole(encoded, WITH_DATA)
+    seqs = [msgspec.json.decode(wire.slice(i, i + 1))["$seq"] for i in range(20)]
+    assert seqs == list(range(first_seq, first_seq + 20))
