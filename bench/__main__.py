@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import topics
-from bench import load, sections
+from bench import against, load, sections
 from bench.bed import Bench, filesystem, load_average
 from bench.row import HEADER, Row
 
@@ -27,6 +27,9 @@ def main(
     rounds: Annotated[int, typer.Option(help="Rounds of the headline rows; the median is shown.")] = 3,
     directory: Annotated[Path | None, typer.Option(help="Where the data goes: the disk to be measured.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,
+    other: Annotated[
+        Path | None, typer.Option("--against", help="Another checkout: measure each row alternately there and here.")
+    ] = None,
     list_rows: Annotated[bool, typer.Option("--list", help="List the rows and measure nothing.")] = False,
 ) -> None:
     """Measure this machine: server on one core, load on the other."""
@@ -35,6 +38,8 @@ def main(
         for module in modules:
             print(f"{module.__name__.removeprefix('bench.')}: {' '.join(getattr(module, 'ROWS', ()))}")
         return
+    if other is not None:
+        raise typer.Exit(0 if against.compare(other.resolve(), only or (), seconds, rounds) else 1)
     bench = Bench(full, tuple(only or ()), seconds, rounds, directory)
     # As an install leaves it: what is measured is the server, not Python's compiler.
     compileall.compile_dir(Path(topics.__file__).parent, quiet=2)
