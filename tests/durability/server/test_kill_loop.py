@@ -14,7 +14,7 @@ ROUNDS_S = (0.9, 0.4, 0.7, 0.2, 0.8)
 
 # Loaded by the interpreter before anything else. From its thirtieth turn on, the server acks without writing.
 LYING_SERVER = """
-from topics.storage.wal import Shard
+from topics.storage.wal.shard import Shard
 
 honest = Shard.write
 
