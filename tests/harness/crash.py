@@ -40,8 +40,8 @@ from topics.engine.requests import RecordIn
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.errors import TopicsError
 from topics.storage.disk import Disk
+from topics.storage.history import Unusable
 from topics.storage.job import Job, run_inline
-from topics.storage.recovery import Unusable
 from topics.storage.segment.segment import Miss
 from topics.storage.store import Store
 from topics.storage.wal import file as walfile

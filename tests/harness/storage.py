@@ -11,8 +11,8 @@ from topics.errors import TopicsError
 from topics.storage import block
 from topics.storage.block import Extent
 from topics.storage.disk import Disk
+from topics.storage.history import Started, TopicLoaded, TopicsNameless
 from topics.storage.job import run_inline
-from topics.storage.recovery import Started, TopicLoaded, TopicsNameless
 from topics.storage.segment.format import Builder
 from topics.storage.segment.segment import Corrupt, Miss
 from topics.storage.segment.segments import Segment
@@ -20,7 +20,7 @@ from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.reader import SectionLoaded
 from topics.storage.store import Store
 from topics.storage.wal import frame
-from topics.storage.wal.replay import Appended, Control, Damaged
+from topics.storage.wal.reader import Appended, Control, Damaged
 from topics.testing.clock import ManualClock
 from topics.testing.disk import FakeDisk
 
@@ -67,7 +67,7 @@ class Recovered:
         self.controls: list[Control] = []
         self.damaged: list[Damaged] = []
         self.sections: list[SectionLoaded] = []
-        self.topics: dict[int, snapshot.TopicState] = {}
+        self.topics: dict[int, snapshot.TopicImage] = {}
         self.extras: dict[tuple[int, int], bytes] = {}
         self.started: Started | None = None
         self.events: list[Any] = []
@@ -80,10 +80,10 @@ class Recovered:
             assert self.started is None
             self.started = event
         elif isinstance(event, TopicLoaded):
-            self.topics[event.state.id] = event.state
-            self.heads[event.state.id] = event.state.head_seq
+            self.topics[event.image.id] = event.image
+            self.heads[event.image.id] = event.image.head_seq
             for found in event.blocks:
-                self._take(event.state.id, found, loaded=True)
+                self._take(event.image.id, found, loaded=True)
         elif isinstance(event, SectionLoaded):
             self.sections.append(event)
         elif isinstance(event, Appended):
@@ -201,12 +201,12 @@ class Mini:
 
     def _recover(self, event: Any) -> None:
         if isinstance(event, TopicLoaded):
-            topic_id = event.state.id
-            loaded = self.store.segments.load(topic_id, event.state.segments)
+            topic_id = event.image.id
+            loaded = self.store.segments.load(topic_id, event.image.segments)
             self.segments[topic_id] = loaded.segments
             self.extents[topic_id] = [sealed for found in loaded.segments for sealed in found.blocks]
             self.extents[topic_id] += event.blocks
-            self.heads[topic_id] = event.state.head_seq
+            self.heads[topic_id] = event.image.head_seq
             self.damage += loaded.damage
             for damage in loaded.damage:
                 self._lose(damage.lost)
@@ -239,7 +239,7 @@ class Mini:
     def delete(self, topic_id: int, first: int, last: int) -> Ticket:
         """One gated delete of the seqs first to last."""
         ticket = Ticket()
-        payload = frame.Delete(0, [(first, last)], 1)
+        payload = frame.Deletion(0, [(first, last)], 1)
         encoded = frame.control(frame.DELETE, self.store.next_lsn(), topic_id, payload)
         self.store.shard_of(topic_id).submit(encoded, True, ticket)
         self._delete(topic_id, first, last)
@@ -298,14 +298,14 @@ class Mini:
 
     def checkpoint(self) -> None:
         """Everything that has committed, as a checkpoint."""
-        self.store.settle()
+        self.store.run_until_idle()
         lsn = self.store.last_lsn
         sections: list[bytes] = []
         essential: list[int] = []
         for topic_id, head in sorted(self.heads.items()):
             refs = [found.ref for found in self.segments.get(topic_id, [])]
             essential.append(len(sections))
-            state = snapshot.TopicState(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head, segments=refs)
+            state = snapshot.TopicImage(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head, segments=refs)
             sections.append(snapshot.topic_section(state))
             for extent in self.extents.get(topic_id, []):
                 if isinstance(extent, block.Block):

@@ -29,7 +29,7 @@ from topics.engine import ConfigPatch, Engine
 from topics.engine.queue.requests import AckJobs, ClaimJobs, NackJobs
 from topics.engine.router.router import PutRouter
 from topics.errors import ColdUnavailable
-from topics.storage.recovery import Unusable
+from topics.storage.history import Unusable
 from topics.storage.segment import format as segment
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile

@@ -11,24 +11,24 @@ How an engine uses it, on one thread (`Driver` is whoever executes jobs; `run_in
 
     store = Store(directory, disk=RealDisk(), clock=SystemClock())
     store.open()                          # takes the lock, checks the layout; Locked or UnknownFormat
-    for event in store.recover(): ...     # rebuilds its state; see recovery.py for the events and their order
+    for event in store.recover(): ...     # rebuilds its state; see history.py for the events and their order
     store.start()                         # a generation of WAL files of its own; submit works from here on
 
     shard = store.shard_of(topic_id)      # once per topic; fixed until the process ends
-    shard.submit(frame.append(store.next_lsn(), topic_id, first_seq, n, block.raw), gated, ticket)
-    store.write()                         # once per turn: one write per shard; commits tickets that are not gated
+    shard.submit(frame.append(store.next_lsn(), topic_id, first_seq, n, block.raw), gated, waiter)
+    store.write()                         # once per turn: one write per shard; commits waiters that are not gated
     for job in store.jobs(): ...          # syncs and file preparations that may start now; the driver runs each
 
     job = store.checkpoint(sections, ...) # state as of an lsn; trims the WAL once it is durable
-    store.settle()                        # at the end: write, sync and wait for all of it, here and now
+    store.run_until_idle()                        # at the end: write, sync and wait for all of it, here and now
     store.close()                         # after a last checkpoint with clean=True, where the stop is orderly
 
 A `write` may leave frames queued while the next WAL file is being prepared (`store.pending` stays true): call it again
 after the next `done` of a job. After a job's `done`, call `jobs` again: the next group may be waiting for its sync.
 
 `submit` raises before it takes anything, so build the frame first and change engine state once it has returned; an lsn
-that was handed out and not used leaves a hole, which is harmless. Tickets of one topic commit in order as long as the
-topic's class does not change between them; after a change from `fsync` to `disk` the later, ungated ticket may commit
+that was handed out and not used leaves a hole, which is harmless. Waiters of one topic commit in order as long as the
+topic's class does not change between them; after a change from `fsync` to `disk` the later, ungated waiter may commit
 first, and the engine shows records only in seq order.
 """
 
@@ -41,8 +41,8 @@ from typing import Final
 from topics.clock import Clock
 from topics.errors import StorageReadOnly
 from topics.storage.disk import Disk
+from topics.storage.history import Event, History
 from topics.storage.job import Job, Task, run_inline
-from topics.storage.recovery import Event, Recovery
 from topics.storage.segment.segment import CACHE_BYTES
 from topics.storage.segment.segments import Segments
 from topics.storage.segment.tier import DirectoryTier
@@ -78,7 +78,7 @@ def _done(removal: Callable[[], None]) -> bool:
 class Store:
     """A data directory and everything in it.
 
-    `on_synced` is called on the engine's thread after each sync of a shard, once that sync's tickets are committed.
+    `on_synced` is called on the engine's thread after each sync of a shard, once that sync's waiters are committed.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Store:
         self._lock: int | None = None
         self._lsn = 0
         self._queued: list[Job] = []
-        self.recovery = Recovery(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
+        self.history = History(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
         self.checkpoints_total = 0
         self.checkpoint_lsn = 0
         self._recovered = False
@@ -198,24 +198,24 @@ class Store:
             raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUT_MAGIC}{LAYOUT_VERSION}")
 
     def recover(self) -> Iterator[Event]:
-        """Everything that is in the directory, as events (recovery.py); take all of them before `start`.
+        """Everything that is in the directory, as events (history.py); take all of them before `start`.
 
-        `store.recovery.progress` tells meanwhile how far it is.
+        `store.history.progress` tells meanwhile how far it is.
         """
         assert self._lock is not None, "open() comes first"
-        self.recovery.segment_files = len(self.disk.list(self.segment_directory))
+        self.history.segment_files = len(self.disk.list(self.segment_directory))
         self.segments.open()
         self.segments.patient = True
-        yield from self.recovery.events()
+        yield from self.history.events()
         self._recovered = True
-        self._lsn = self.recovery.last_lsn
-        self._old_files = dict(self.recovery.files)
+        self._lsn = self.history.last_lsn
+        self._old_files = dict(self.history.files)
 
     def start(self) -> None:
         """Open this start's generation of WAL files. Everything that writes works from here on."""
         assert self._recovered, "recover() comes first, and to its end"
         self.segments.patient = False
-        self.generation = self.recovery.last_generation + 1
+        self.generation = self.history.last_generation + 1
         self.shards = tuple(
             Shard(
                 self.disk,
@@ -252,7 +252,7 @@ class Store:
         return any(shard._frames for shard in self.shards)
 
     def write(self) -> None:
-        """Hand all queued frames to the kernel, one write per shard, and commit the tickets that are not gated."""
+        """Hand all queued frames to the kernel, one write per shard, and commit the waiters that are not gated."""
         for shard in self.shards:
             if shard._frames:
                 shard.write()
@@ -272,7 +272,7 @@ class Store:
         jobs, self._queued = self._queued, []
         for shard in self.shards:
             jobs += shard.jobs(now_ns)
-        if self.segments.flips and all(shard.settled for shard in self.shards):
+        if self.segments.flips and all(shard.is_idle for shard in self.shards):
             # The frame that says why a record is deleted goes first: a dead letter is deleted and copied, or neither.
             # Where syncs never catch up with writes, the flips are the next checkpoint's.
             flip = self.segments.flip_job()
@@ -310,7 +310,7 @@ class Store:
             return None
         self._checkpointing = True
         bytes_written = sum(shard.bytes_written_total for shard in self.shards)
-        number = self.recovery.snapshot_number + 1
+        number = self.history.snapshot_number + 1
         boot = walfile.boot_digest(self.disk.boot_id())
         header = snapshot.Header(number, lsn, boot, next_topic_id, clean)
         covered = sorted(name for name, last_lsn in self._old_files.items() if last_lsn <= lsn)
@@ -366,7 +366,7 @@ class Store:
         disk.sync_dir(self.wal_directory)
 
     def _checkpointed(self, header: snapshot.Header, covered: list[WalName]) -> None:
-        self.recovery.snapshot_number = header.number
+        self.history.snapshot_number = header.number
         self.checkpoint_lsn = header.lsn
         self.checkpoints_total += 1
         gone = set(covered)
@@ -385,11 +385,11 @@ class Store:
     @property
     def wal_bytes(self) -> int:
         """How many bytes of frames a restart would have to apply now: by which to decide on a checkpoint."""
-        old = sum(self.recovery.used_bytes[name] for name in self._old_files)
+        old = sum(self.history.used_bytes[name] for name in self._old_files)
         return old + sum(shard.bytes_written_total for shard in self.shards) - self._bytes_checkpointed
 
-    def settle(self) -> None:
-        """Write and sync everything that is queued, here and now, and commit its tickets.
+    def run_until_idle(self) -> None:
+        """Write and sync everything that is queued, here and now, and commit its waiters.
 
         Waits for the disk. Every job that was given out must be done before.
         """

@@ -14,7 +14,7 @@ ROUNDS_S = (0.9, 0.4, 0.7, 0.2, 0.8)
 
 # Loaded by the interpreter before anything else. From its thirtieth turn on, the server acks without writing.
 LYING_SERVER = """
-from topics.storage.wal import Shard
+from topics.storage.wal.shard import Shard
 
 honest = Shard.write
 
@@ -23,11 +23,11 @@ def write(self):
     if self.turns < 30 or not self._frames:
         honest(self)
         return
-    tickets, self._frames, self._tickets, self._gates = self._tickets, [], [], []
+    waiters, self._frames, self._waiters, self._gates = self._waiters, [], [], []
     self._queue_bytes = 0
-    for ticket in tickets:
-        if ticket is not None:
-            ticket.commit(0, 0)
+    for waiter in waiters:
+        if waiter is not None:
+            waiter.commit(0, 0)
 
 Shard.write = write
 """

@@ -23,8 +23,8 @@ import pytest
 from tests.harness.storage import DIRECTORY, Mini, Recovered, Ticket, Writer, open_store
 from topics.errors import ColdUnavailable
 from topics.storage import block
+from topics.storage.history import Unusable
 from topics.storage.job import run_inline
-from topics.storage.recovery import Unusable
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
 from topics.storage.wal import frame
@@ -175,13 +175,13 @@ def unsynced(sweep: Sweep) -> None:
 def checkpoint(writer: Writer, *, clean: bool = False) -> None:
     """The whole state of a writer's topics as one checkpoint, with all records in the tails."""
     store = writer.store
-    store.settle()
+    store.run_until_idle()
     sections: list[bytes] = []
     essential: list[int] = []
     lsn = store.last_lsn
     for topic_id, head in sorted(writer.heads.items()):
         essential.append(len(sections))
-        state = snapshot.TopicState(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head)
+        state = snapshot.TopicImage(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head)
         sections.append(snapshot.topic_section(state))
         sections += writer.blocks(topic_id, lsn)
     job = store.checkpoint(sections, essential, lsn=lsn, next_topic_id=9, clean=clean)
@@ -348,7 +348,7 @@ class MiniSweep:
             self.deletes.append((None, keys))
             self.deletes.append((mini.delete(topic_id, first, last), keys))
         elif choice < 0.8 and any(isinstance(extent, block.Block) for extent in mini.extents[topic_id]):
-            mini.store.settle()
+            mini.store.run_until_idle()
             mini.seal(topic_id)
         elif choice < 0.88:
             mini.checkpoint()

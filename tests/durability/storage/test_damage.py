@@ -15,7 +15,7 @@ import pytest
 from tests.durability.storage.test_crash import checkpoint, recover
 from tests.harness.storage import DIRECTORY, Mini, Writer, open_store, resolve
 from topics.storage import block
-from topics.storage.recovery import Unusable
+from topics.storage.history import Unusable
 from topics.storage.segment import format as segment
 from topics.storage.segment.segment import Corrupt
 from topics.storage.wal import frame, scan
@@ -31,7 +31,7 @@ def written() -> tuple[FakeDisk, Writer]:
     for i in range(12):
         writer.append(1 + i % 3, [b'"%d-%d"' % (i, k) for k in range(1 + i % 4)], gated=True, extra=b"key" * (i % 2))
         writer.turn()
-    store.settle()
+    store.run_until_idle()
     return disk, writer
 
 
@@ -106,7 +106,7 @@ def test_a_destroyed_sector_shows_as_a_jump_or_is_named(length: int) -> None:
     for _ in range(100):
         writer.append(1, [b'"%s"' % (b"x" * 100)])
         writer.turn()
-    store.settle()
+    store.run_until_idle()
     disk.crash("kill", random.Random(1))
     (path, *_) = (path for path in disk.files() if path.endswith(".wal"))
     for at in range(512, 16384, 512):

@@ -40,7 +40,7 @@ def test_a_failed_checkpoint_leaves_the_one_before_it(operation: str, nth: int) 
     before = mini.records()
     mini.append(1, [b'"later"'])
     mini.turn()
-    mini.store.settle()
+    mini.store.run_until_idle()
     wal = [path for path in fake.files() if path.endswith(".wal")]
     disk.fail(operation, nth)
     job = mini.store.checkpoint([], [], lsn=mini.store.last_lsn, next_topic_id=2)
@@ -60,7 +60,7 @@ def test_flips_of_a_failed_checkpoint_are_written_by_the_next() -> None:
     mini.seal(1)
     mini.checkpoint()
     mini.delete(1, 2, 2)
-    mini.store.settle()
+    mini.store.run_until_idle()
     disk.fail("write", 1)
     mini.checkpoint()
     assert mini.store.segments.flips
@@ -212,7 +212,7 @@ def test_jobs_run_on_threads_beside_the_loop(tmp_path: Path) -> None:
         if threads.running:
             threads.finish_one()
     threads.close()
-    store.settle()
+    store.run_until_idle()
     assert all(ticket.committed is not None for ticket in tickets.values())
     store.close()
     assert verify(str(tmp_path), lambda line: None) == 0

@@ -34,7 +34,7 @@ from topics.storage.block import Block
 from topics.storage.job import run_inline
 from topics.storage.segment.segment import Corrupt, Miss
 from topics.storage.wal import frame as frames
-from topics.storage.wal.replay import Appended, Control
+from topics.storage.wal.reader import Appended, Control
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
@@ -339,7 +339,7 @@ class Derivation:
                 if topic.log.is_live(first_seq + i) and first_seq + i not in queue.leases:
                     queue.delay(first_seq + i, due_ms)
 
-    def _hold(self, topic: Topic, deleted: tuple[frames.Delete, dict[int, int]] | None) -> None:
+    def _hold(self, topic: Topic, deleted: tuple[frames.Deletion, dict[int, int]] | None) -> None:
         assert topic.outbound is not None
         for forward in topic.outbound.forwards:
             upto = topic.log.head
@@ -391,14 +391,14 @@ class Derivation:
                 topic.lose(corrupt)
 
 
-def _deleted(event: Control) -> tuple[frames.Delete, dict[int, int]] | None:
+def _deleted(event: Control) -> tuple[frames.Deletion, dict[int, int]] | None:
     """What a frame deletes, and the cursors of the routers that had not seen all of it, by destination."""
     if event.kind == frames.DELETE:
-        delete: frames.Delete = event.payload
+        delete: frames.Deletion = event.payload
         return delete, dict(extras.decode_delete(delete.extra).lagging) if delete.extra else {}
     if event.kind == frames.DEAD_LETTER:
         buried = lease_event.decode_buried(event.payload)
-        return frames.Delete(0, [(seq, seq) for seq in buried.seqs], 0), dict(buried.lagging)
+        return frames.Deletion(0, [(seq, seq) for seq in buried.seqs], 0), dict(buried.lagging)
     return None
 
 

@@ -1,6 +1,6 @@
 """Recovery: from what a data directory holds to an engine that goes on where the last one stopped (DESIGN §4, §9).
 
-The storage yields events in order (storage/recovery.py); this applies them. Rules:
+The storage yields events in order (storage/history.py); this applies them. Rules:
 
 1. An append is applied once: seqs that the checkpoint already holds are skipped.
 2. A jump in a topic's seqs is a loss, and so is everything that damage names: both become lost ranges, never silence.
@@ -31,13 +31,13 @@ from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.engine.write.extra import decode as decode_append_extra
 from topics.storage import block as blocks
 from topics.storage.block import Block, Extent
-from topics.storage.recovery import Event, Started, TopicLoaded, TopicsNameless
+from topics.storage.history import Event, Started, TopicLoaded, TopicsNameless
 from topics.storage.segment.segment import Corrupt
 from topics.storage.segment.segments import Loaded
 from topics.storage.snapshot.reader import SectionLoaded
 from topics.storage.snapshot.snapshot import SegmentRef
 from topics.storage.wal import frame as frames
-from topics.storage.wal.replay import Appended, Control, Damaged
+from topics.storage.wal.reader import Appended, Control, Damaged
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
@@ -106,7 +106,7 @@ class Recovery:
             self._control(event)
 
     def _load(self, event: TopicLoaded) -> None:
-        state = event.state
+        state = event.image
         extra = decode_extra(state.extra)
         topic = self._new(state.id, state.name, _decode_config(state.config), state.created_ts)
         topic.last_ts = state.last_ts
@@ -365,7 +365,7 @@ def _check_first(topic: Topic, start: int) -> list[Corrupt]:
     return []
 
 
-def _delete(topic: Topic, payload: frames.Delete) -> None:
+def _delete(topic: Topic, payload: frames.Deletion) -> None:
     """Delete what a frame says; a sealed Block that turns out to be damaged has nothing left to delete."""
     while True:
         try:

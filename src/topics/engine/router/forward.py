@@ -489,7 +489,7 @@ class Forward:
             self.held_lost.extend((first, last) for first, last in lost if first <= last)
             self.held_head = upto
 
-    def let_go(self, cursor: int, delete: frames.Delete) -> None:
+    def let_go(self, cursor: int, delete: frames.Deletion) -> None:
         """Hold no longer what a delete took behind `cursor`: it was never copied."""
 
         def kept(block: Block, a: int, b: int) -> Iterator[Run]:

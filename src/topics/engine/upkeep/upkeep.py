@@ -71,8 +71,8 @@ class Upkeep:
         engine, store = self._engine, self._store
         engine.shelf = self._shelf
         recovery = Recovery(engine, self._load_segments)
-        yield from recovery.run(store.recover(), lambda: store.recovery.lost_power)
-        if recovery.jumped and store.recovery.one_boot:
+        yield from recovery.run(store.recover(), lambda: store.history.lost_power)
+        if recovery.jumped and store.history.one_boot:
             # No loss of power has taken what is missing.
             engine.totals.corruption_total = max(1, engine.totals.corruption_total)
         intact = not engine.totals.corruption_total
@@ -100,7 +100,7 @@ class Upkeep:
             for _ in range(2):
                 store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, lost), True)
         routers.resume()
-        store.settle()
+        store.run_until_idle()
 
     def _log_heads(self, heads: list[tuple[int, int]]) -> None:
         """Put down how far the log went, in the files of this start: then a file that goes missing is missed.

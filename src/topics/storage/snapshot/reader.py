@@ -13,7 +13,7 @@ from topics.storage import block
 from topics.storage.block import Block
 from topics.storage.disk import Disk
 from topics.storage.snapshot import snapshot
-from topics.storage.snapshot.snapshot import Header, TopicState
+from topics.storage.snapshot.snapshot import Header, TopicImage
 from topics.storage.wal import scan
 from topics.storage.wal.used import read_used
 
@@ -31,7 +31,7 @@ class SnapshotReader:
     """The sections of one snapshot file."""
 
     def __init__(self, disk: Disk, path: str, name: str) -> None:
-        self.states: dict[int, TopicState] = {}
+        self.images: dict[int, TopicImage] = {}
         self.blocks: dict[int, list[Block]] = {}
         self.sections: dict[tuple[int, int, int], SectionLoaded] = {}
         self.path = path
@@ -52,13 +52,13 @@ class SnapshotReader:
             return self._header
         if self._end is not None and self._end[0] is not None:
             return self._end[0]
-        lsn = min((state.lsn for state in self.states.values()), default=0)
-        return Header(number, lsn, bytes(16), 1 + max(self.states, default=0), clean=False)
+        lsn = min((image.lsn for image in self.images.values()), default=0)
+        return Header(number, lsn, bytes(16), 1 + max(self.images, default=0), clean=False)
 
     @property
     def is_void(self) -> bool:
         """Whether there is nothing in it that says what it held."""
-        return self._end is None and not self.states
+        return self._end is None and not self.images
 
     @property
     def complete(self) -> bool:
@@ -72,14 +72,14 @@ class SnapshotReader:
         named = {
             lost.topic_id for region in self._regions for lost in region.lost_frames if lost.kind == snapshot.TOPIC
         }
-        return sorted((named | self.blocks.keys()) - self.states.keys())
+        return sorted((named | self.blocks.keys()) - self.images.keys())
 
     def regions(self) -> list[scan.Region]:
         """What could not be read. A topic whose second copy was read is not among what is lost."""
         regions = []
         for region in self._regions:
             named = tuple(
-                lost for lost in region.lost_frames if lost.kind != snapshot.TOPIC or lost.topic_id not in self.states
+                lost for lost in region.lost_frames if lost.kind != snapshot.TOPIC or lost.topic_id not in self.images
             )
             regions.append(region._replace(lost_frames=named))
         if self._header is None:
@@ -99,7 +99,7 @@ class SnapshotReader:
     def _section(self, entry: scan.Entry) -> None:
         payload = self.data[entry.at : entry.at + entry.length]
         if entry.kind == snapshot.TOPIC:
-            self.states.setdefault(entry.topic_id, snapshot.decode_topic(payload))
+            self.images.setdefault(entry.topic_id, snapshot.decode_topic(payload))
         elif entry.kind == snapshot.BLOCK:
             self.blocks.setdefault(entry.topic_id, []).append(block.decode(payload)[0])
         elif entry.kind == snapshot.END:

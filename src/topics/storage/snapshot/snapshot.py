@@ -15,7 +15,7 @@ checks, so damage in a snapshot is found, skipped and named by the same code.
 
 A section's kind is one of those below or, from FIRST_ENGINE_KIND on, the engine's own. Its frame lsn is the lsn up to
 which it includes the topic's frames: a topic may be written later than the header, while others go on. The section
-TOPIC holds the msgpack of `TopicState`; each BLOCK behind it holds a Block of its tail, with its delete flags. Sections
+TOPIC holds the msgpack of `TopicImage`; each BLOCK behind it holds a Block of its tail, with its delete flags. Sections
 that a topic cannot do without are written twice, the second copy behind everything else with bit 0 of the frame's
 flags set, so that no single damaged place takes a topic's name from it. The last section is END: the header once
 more, and how many sections stand before it.
@@ -74,7 +74,7 @@ class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
     last_seq: int
 
 
-class TopicState(msgspec.Struct, omit_defaults=True):
+class TopicImage(msgspec.Struct, omit_defaults=True):
     """One topic as of `lsn`. Everything is plain data, so that old snapshots stay readable when fields are added.
 
     `config` is JSON text. `lost` are lost ranges (from, to, reason). `producers` has the last seq of each producer,
@@ -99,8 +99,8 @@ class TopicState(msgspec.Struct, omit_defaults=True):
     extra: bytes = b""
 
 
-_encode_state = msgspec.msgpack.Encoder().encode
-_decode_state = msgspec.msgpack.Decoder(TopicState).decode
+_encode_image = msgspec.msgpack.Encoder().encode
+_decode_image = msgspec.msgpack.Decoder(TopicImage).decode
 
 
 def file_name(number: int) -> str:
@@ -131,14 +131,14 @@ def decode_header(data: bytes, path: str) -> Header | None:
     return Header(number, lsn, boot, next_topic_id, bool(flags & CLEAN))
 
 
-def topic_section(state: TopicState) -> bytes:
+def topic_section(image: TopicImage) -> bytes:
     """The section of a topic; list it among the essential ones."""
-    return frame.encode(TOPIC, state.lsn, state.id, _encode_state(state))
+    return frame.encode(TOPIC, image.lsn, image.id, _encode_image(image))
 
 
-def decode_topic(payload: bytes) -> TopicState:
+def decode_topic(payload: bytes) -> TopicImage:
     """The topic of a TOPIC section."""
-    return _decode_state(payload)
+    return _decode_image(payload)
 
 
 def block_section(lsn: int, topic_id: int, first_seq: int, n: int, encoded: bytes) -> bytes:

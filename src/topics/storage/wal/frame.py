@@ -118,7 +118,7 @@ class Drop(msgspec.Struct, array_like=True, frozen=True):
     ts: int
 
 
-class Delete(msgspec.Struct, array_like=True, frozen=True):
+class Deletion(msgspec.Struct, array_like=True, frozen=True):
     """DELETE: records gone for good: all below `before_seq` (0: none), and the ranges, both ends included.
 
     `evicted` has the highest seqs that cap and TTL had taken by then: the flags of deleted records may be on disk
@@ -160,7 +160,7 @@ PAYLOADS: Final[dict[int, type[msgspec.Struct]]] = {
     CREATE: Create,
     CONFIG: Config,
     DROP: Drop,
-    DELETE: Delete,
+    DELETE: Deletion,
     CEILING: Ceiling,
     LOST: Lost,
     HEADS: Heads,

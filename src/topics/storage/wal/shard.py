@@ -1,16 +1,16 @@
 """Shard: one ordered stream of frames with its own files and its own group commit.
 
 The engine submits frames; once per turn of its loop it calls `write`, which hands all of them to the kernel in one
-call. A frame is then safe from the death of the process, and its ticket commits unless it is gated. Gated tickets
+call. A frame is then safe from the death of the process, and its waiter commits unless it is gated. Gated waiters
 commit once an `fdatasync` that began after their write has returned. Frames that arrive while a sync runs form the
 next group, so the slower the disk, the larger the group, and the sync rate is the disk's own.
 
 Rules that this file keeps:
 
-1. Tickets of one gate commit in the order in which they were submitted.
-2. A gated ticket never commits before its bytes, and the name of the file that holds them, are durable.
+1. Waiters of one gate commit in the order in which they were submitted.
+2. A gated waiter never commits before its bytes, and the name of the file that holds them, are durable.
 3. At most one sync runs at a time; it covers everything written before it began, in every file still unsynced.
-4. A failed write or sync poisons the shard: no ticket that has not committed ever will, each fails with
+4. A failed write or sync poisons the shard: no waiter that has not committed ever will, each fails with
    StorageReadOnly, and so does every later submit. After a failed sync the kernel may have dropped the dirty pages and
    report success next time, so trying again would be a lie; only a restart, which replays, clears it.
 5. What waits is bounded: bytes that are queued or wait for their sync. Beyond that `submit` raises QueueFull, and the
@@ -57,7 +57,7 @@ class QueueFull(Throttled):
     """The storage is behind; retry shortly."""
 
 
-class Ticket(Protocol):
+class Waiter(Protocol):
     """What waits for a frame. Exactly one of the two is called, once, on the engine's thread."""
 
     def commit(self, write_ns: int, sync_ns: int) -> None:
@@ -122,13 +122,13 @@ class Shard:
         self._queue_bytes_max = queue_bytes_max
         self._sync_interval_ns = sync_interval_ns
         self._frames: list[bytes] = []
-        self._tickets: list[Ticket | None] = []
+        self._waiters: list[Waiter | None] = []
         self._gates: list[bool] = []
         self._queue_bytes = 0
-        # Gated tickets whose frames are written, with the time of the write; the sync that runs has its own list.
-        self._waiting: list[tuple[Ticket, int, int]] = []
+        # Gated waiters whose frames are written, with the time of the write; the sync that runs has its own list.
+        self._waiting: list[tuple[Waiter, int, int]] = []
         self._waiting_bytes = 0
-        self._syncing: list[tuple[Ticket, int, int]] | None = None
+        self._syncing: list[tuple[Waiter, int, int]] | None = None
         self._dirty_since_ns: int | None = None
         self._poison: StorageReadOnly | None = None
         self._next: WrittenFile | None = None
@@ -149,7 +149,7 @@ class Shard:
         return bool(self._frames)
 
     @property
-    def settled(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether everything that was submitted is durable."""
         return not self._frames and self.synced_lsn >= self.written_lsn
 
@@ -168,7 +168,7 @@ class Shard:
         """Why the shard takes no writes, or None while it does."""
         return self._poison
 
-    def submit(self, frame: bytes, gated: bool, ticket: Ticket | None = None) -> None:
+    def submit(self, frame: bytes, gated: bool, waiter: Waiter | None = None) -> None:
         """Queue a frame for the next `write`.
 
         Raises, and takes nothing, where the shard is poisoned (StorageReadOnly) or behind (QueueFull), or the disk is
@@ -184,19 +184,19 @@ class Shard:
             raise QueueFull(retry_after_ms=100, queue_bytes=self.queue_bytes, queue_bytes_max=self._queue_bytes_max)
         self._queue_bytes = size
         self._frames.append(frame)
-        self._tickets.append(ticket)
+        self._waiters.append(waiter)
         self._gates.append(gated)
 
     def write(self) -> None:
-        """Hand everything queued to the kernel and commit the tickets that are not gated."""
+        """Hand everything queued to the kernel and commit the waiters that are not gated."""
         frames = self._frames
         if not frames:
             return
         depth = self.queue_depth
         if depth > self.queue_depth_peak:
             self.queue_depth_peak = depth
-        tickets, gates = self._tickets, self._gates
-        self._frames, self._tickets, self._gates = [], [], []
+        waiters, gates = self._waiters, self._gates
+        self._frames, self._waiters, self._gates = [], [], []
         queue_bytes, self._queue_bytes = self._queue_bytes, 0
         started_ns = self._clock.elapsed_ns()
         file = self._file
@@ -209,15 +209,15 @@ class Shard:
             else:
                 count = self._write_across(frames)
         except OSError as error:
-            self._tickets, self._gates = tickets, gates
+            self._waiters, self._gates = waiters, gates
             self._fail("write", error)
             return
         if count < len(frames):
-            self._requeue(frames, tickets, gates, count)
+            self._requeue(frames, waiters, gates, count)
             frames = frames[:count]
             queue_bytes -= self._queue_bytes
         if count:
-            self._commit_written(frames, tickets, gates, queue_bytes, started_ns)
+            self._commit_written(frames, waiters, gates, queue_bytes, started_ns)
 
     def _write_across(self, frames: list[bytes]) -> int:
         """Write frames over as many files as they need; how many were written before the next file was not ready."""
@@ -238,14 +238,14 @@ class Shard:
                 break
         return done
 
-    def _requeue(self, frames: list[bytes], tickets: list[Ticket | None], gates: list[bool], count: int) -> None:
+    def _requeue(self, frames: list[bytes], waiters: list[Waiter | None], gates: list[bool], count: int) -> None:
         self._frames = frames[count:]
-        self._tickets = tickets[count:]
+        self._waiters = waiters[count:]
         self._gates = gates[count:]
         self._queue_bytes = sum(map(len, self._frames))
 
     def _commit_written(
-        self, frames: list[bytes], tickets: list[Ticket | None], gates: list[bool], size: int, started_ns: int
+        self, frames: list[bytes], waiters: list[Waiter | None], gates: list[bool], size: int, started_ns: int
     ) -> None:
         now_ns = self._clock.elapsed_ns()
         write_ns = now_ns - started_ns
@@ -255,14 +255,14 @@ class Shard:
         self.bytes_written_total += size
         if self._dirty_since_ns is None:
             self._dirty_since_ns = now_ns
-        for frame, ticket, gated in zip(frames, tickets, gates, strict=False):
-            if ticket is None:
+        for frame, waiter, gated in zip(frames, waiters, gates, strict=False):
+            if waiter is None:
                 continue
             if gated:
-                self._waiting.append((ticket, now_ns, write_ns))
+                self._waiting.append((waiter, now_ns, write_ns))
                 self._waiting_bytes += len(frame)
             else:
-                ticket.commit(write_ns, 0)
+                waiter.commit(write_ns, 0)
 
     def _rotate(self, frame_bytes: int) -> bool:
         """Make the next file the current one; False where it is not ready yet. A frame always fits into it."""
@@ -291,7 +291,7 @@ class Shard:
         return WrittenFile(name, handle, size)
 
     def sync_due(self, now_ns: int) -> bool:
-        """Whether a sync should start: a gated ticket waits, or written bytes have waited for the interval."""
+        """Whether a sync should start: a gated waiter waits, or written bytes have waited for the interval."""
         if self._syncing is not None or self._dirty_since_ns is None or self._poison is not None:
             return False
         return bool(self._waiting) or now_ns - self._dirty_since_ns >= self._sync_interval_ns
@@ -316,18 +316,18 @@ class Shard:
         job.waiting_bytes = waiting_bytes
         return job
 
-    def after_sync(self, ticket: Ticket) -> None:
-        """Commit a ticket that has no frame of its own once everything written up to now is durable."""
+    def after_sync(self, waiter: Waiter) -> None:
+        """Commit a waiter that has no frame of its own once everything written up to now is durable."""
         if self._poison is not None:
-            ticket.fail(self._refusal())
+            waiter.fail(self._refusal())
         elif self.synced_lsn >= self.written_lsn:
-            ticket.commit(0, 0)
+            waiter.commit(0, 0)
         elif self._dirty_since_ns is None:
             # The sync that runs covers all of it.
             assert self._syncing is not None
-            self._syncing.append((ticket, self._clock.elapsed_ns(), 0))
+            self._syncing.append((waiter, self._clock.elapsed_ns(), 0))
         else:
-            self._waiting.append((ticket, self._clock.elapsed_ns(), 0))
+            self._waiting.append((waiter, self._clock.elapsed_ns(), 0))
 
     def flush(self) -> Callable[[], None]:
         """What makes everything written up to now durable, for a job's thread; where it fails, call `flush_failed`."""
@@ -345,7 +345,7 @@ class Shard:
             self._fail("sync", error)
 
     def synced(self, job: _Sync, error: BaseException | None) -> None:
-        """Take over what a sync brought: commit its tickets, or poison the shard."""
+        """Take over what a sync brought: commit its waiters, or poison the shard."""
         if self._poison is not None:
             return
         if error is not None:
@@ -362,8 +362,8 @@ class Shard:
         for file in job.retired:
             self._trimmable.append(file)
         now_ns = self._clock.elapsed_ns()
-        for ticket, written_ns, write_ns in job.tickets:
-            ticket.commit(write_ns, now_ns - written_ns)
+        for waiter, written_ns, write_ns in job.waiters:
+            waiter.commit(write_ns, now_ns - written_ns)
         self._on_synced()
 
     @property
@@ -455,9 +455,9 @@ class Shard:
     def _fail(self, what: str, error: BaseException) -> None:
         reason = f"{what} failed in WAL shard {self.index}: {error}"
         self._poison = StorageReadOnly(f"{reason}; the shard takes no writes until a restart", shard=self.index)
-        unacked: list[Ticket | None] = [ticket for ticket, _, _ in (*(self._syncing or ()), *self._waiting)]
-        unacked += self._tickets
-        self._frames, self._tickets, self._gates = [], [], []
+        unacked: list[Waiter | None] = [waiter for waiter, _, _ in (*(self._syncing or ()), *self._waiting)]
+        unacked += self._waiters
+        self._frames, self._waiters, self._gates = [], [], []
         self._waiting, self._syncing = [], None
         self._queue_bytes = self._waiting_bytes = 0
         if what == "write":
@@ -468,9 +468,9 @@ class Shard:
             # For the next start under this kernel, which reads from its memory what may not be on the disk.
             with contextlib.suppress(OSError):
                 self._disk.close(self._disk.create(f"{self._directory}/{walfile.SUSPECT_NAME}"))
-        for ticket in unacked:
-            if ticket is not None:
-                ticket.fail(self._refusal())
+        for waiter in unacked:
+            if waiter is not None:
+                waiter.fail(self._refusal())
 
     def _refusal(self) -> StorageReadOnly:
         """Why nothing is taken, as an exception of its own: one that is raised again and again grows with each time."""
@@ -481,7 +481,7 @@ class Shard:
 class _Sync:
     """The running sync of a shard: older files first, so that an order seen on disk is one that was written."""
 
-    __slots__ = ("_current", "_shard", "name", "retired", "tickets", "took_ns", "upto_lsn", "waiting_bytes")
+    __slots__ = ("_current", "_shard", "name", "retired", "took_ns", "upto_lsn", "waiters", "waiting_bytes")
 
     def __init__(
         self,
@@ -489,11 +489,11 @@ class _Sync:
         retired: list[WrittenFile],
         current: WrittenFile,
         upto_lsn: int,
-        tickets: list[tuple[Ticket, int, int]],
+        waiters: list[tuple[Waiter, int, int]],
     ) -> None:
         self.name = "sync"
         self.retired = retired
-        self.tickets = tickets
+        self.waiters = waiters
         self.upto_lsn = upto_lsn
         self.waiting_bytes = 0
         self.took_ns = 0
@@ -510,5 +510,5 @@ class _Sync:
         self.took_ns = shard._clock.elapsed_ns() - started_ns
 
     def done(self, error: BaseException | None) -> None:
-        """Commit the tickets, or poison the shard."""
+        """Commit the waiters, or poison the shard."""
         self._shard.synced(self, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from topics.storage.disk import Disk
-from topics.storage.wal.replay import SLACK_BYTES
+from topics.storage.wal.reader import SLACK_BYTES
 
 PROBE_BYTES: Final = 1 << 20
 ZEROS_KEPT_BYTES: Final = 64 << 10

@@ -145,7 +145,7 @@ def test_tools_work_on_a_real_directory(tmp_path: object) -> None:
     assert list(store.recover())
     store.start()
     store.shard_of(1).submit(frame.control(frame.DROP, store.next_lsn(), 1, frame.Drop(1)), False)
-    store.settle()
+    store.run_until_idle()
     store.close()
     report: list[str] = []
     assert verify(str(tmp_path), report.append) == 0, report

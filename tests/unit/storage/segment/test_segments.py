@@ -66,7 +66,7 @@ def test_delete_of_a_sealed_record_flips_one_byte_behind_the_checksum_and_surviv
     mini.delete(7, 4, 4)
     mini.turn()
     assert mini.disk.files()[path] == before, "the flag is not on the disk before its frame is durable"
-    mini.store.settle()
+    mini.store.run_until_idle()
     mini.turn()
     after = mini.disk.files()[path]
     changed = [i for i in range(len(after)) if before[i] != after[i]]
@@ -97,7 +97,7 @@ def test_checkpoint_writes_the_flips_before_it_trims() -> None:
     mini = sealed_topic()
     mini.checkpoint()
     mini.delete(7, 1, 30)
-    mini.store.settle()
+    mini.store.run_until_idle()
     assert mini.store.segments.flips
     mini.checkpoint()
     assert not mini.store.segments.flips

@@ -232,7 +232,7 @@ def test_low_space_refuses_growth_but_not_deletes() -> None:
     with pytest.raises(StorageFull) as caught:
         writer.append(1, [b"2"])
     assert caught.value.status == 503
-    writer.control(frame.DELETE, 1, frame.Delete(2, [], 1))
+    writer.control(frame.DELETE, 1, frame.Deletion(2, [], 1))
     disk.free = 1000
     clock.advance(1000)
     store.jobs()

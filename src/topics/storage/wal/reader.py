@@ -1,8 +1,8 @@
-"""Replay: the frames of one shard as events, small appends gathered into larger Blocks on the way.
+"""ShardReader: the frames of one shard as events, small appends gathered into larger Blocks on the way.
 
 A million writes of one record are a million frames, and an object for each would cost more time and memory than all
 else in a restart. So consecutive one-record appends of a topic are gathered by column, and come out as one Block of up
-to RUN_RECORDS_MAX records. Where many stand in a row, they are read by column too (stretch.py); all others are taken
+to RUN_RECORDS_MAX records. Where many stand in a row, they are read by column too (singles.py); all others are taken
 one by one, by a loop in which one `unpack` per frame reads the checksum behind the frame before it, its header and the
 first fields of its Block. Both ways give the same events.
 
@@ -23,12 +23,12 @@ from xxhash import xxh3_64_intdigest
 
 from topics.storage import block
 from topics.storage.block import Block
-from topics.storage.wal import frame, scan, stretch
-from topics.storage.wal.stretch import Records
+from topics.storage.wal import frame, scan, singles
+from topics.storage.wal.singles import Records, Singles
 
 RUN_RECORDS_MAX: Final = 1000
 # A record larger than this is worth a Block of its own; it also bounds a run to 4 MiB.
-RUN_DATA_BYTES_MAX: Final = stretch.DATA_BYTES_MAX
+RUN_DATA_BYTES_MAX: Final = singles.DATA_BYTES_MAX
 BATCH_FRAMES: Final = 4000
 
 # Checksum of the frame before; frame header; columns, data bytes and ts of the Block.
@@ -138,7 +138,7 @@ class _Run:
         return event
 
 
-class Replay:
+class ShardReader:
     """Turns the bytes of one shard's files in one generation, in order, into events.
 
     `skip` gives per topic the lsn up to which a checkpoint holds its state already; `skip_lsn` does for all others.
@@ -165,7 +165,7 @@ class Replay:
         is_end = False
         by_one = 1
         while not is_end:
-            found = stretch.read(data, halves, at)
+            found = singles.read(data, halves, at)
             if found is not None:
                 self._gather(found)
                 at = found.end
@@ -193,7 +193,7 @@ class Replay:
         yield from out
         yield event
 
-    def _gather(self, found: stretch.Stretch) -> None:
+    def _gather(self, found: Singles) -> None:
         for topic_id, i, j in found.topics():
             run = self._run(topic_id)
             for records in found.records(i, j, run.skip_lsn):

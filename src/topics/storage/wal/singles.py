@@ -1,11 +1,11 @@
-"""Stretch: one-record appends that stand in a row in the WAL, read by column.
+"""Singles: one-record appends that stand in a row in the WAL, read by column.
 
 A million writes of one record are a million frames, and what Python does for each of them is most of a restart. So
 where many stand in a row, every step is one call that loops over all of them in C: their lengths are followed from
 frame to frame, the frames are cut out and hashed, the hashes compared with the checksums, and the heads put side by
 side, where a field of all of them is one slice.
 
-Nothing is believed that replay.py would not believe of a single frame: each has its own checksum verified. A stretch
+Nothing is believed that reader.py would not believe of a single frame: each has its own checksum verified. A stretch
 ends before the first frame that is not whole or is anything but a small append of one record, and who asked takes that
 one by itself.
 
@@ -78,7 +78,7 @@ class Records(NamedTuple):
     extras: list[tuple[int, bytes]]
 
 
-class Stretch:
+class Singles:
     """Verified frames in the order of their topics, each topic's own in the order of the log."""
 
     def __init__(self, bodies: list[bytes], heads: bytes, end: int) -> None:
@@ -170,7 +170,7 @@ def _heads(bodies: list[bytes]) -> bytes:
     return b"".join(map(_head, bodies))
 
 
-def read(data: bytes, halves: array[int], at: int) -> Stretch | None:
+def read(data: bytes, halves: array[int], at: int) -> Singles | None:
     """The stretch that begins at `at`, or None where there is none that is worth it.
 
     `halves` are the half words of `data`, as far as it may be read; `at` is a multiple of 8.
@@ -197,7 +197,7 @@ def read(data: bytes, halves: array[int], at: int) -> Stretch | None:
         n = next(k for k in range(n) if digests[k] != checksums[k])
         if n < FRAMES_MIN:
             return None
-    return Stretch(bodies[:n], heads[: n * _HEAD_BYTES], at + 4 * sum(steps[:n]))
+    return Singles(bodies[:n], heads[: n * _HEAD_BYTES], at + 4 * sum(steps[:n]))
 
 
 def _walk(halves: array[int], i: int) -> list[int]:

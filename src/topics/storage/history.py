@@ -1,11 +1,11 @@
-"""Recovery: a data directory as the events that rebuild an engine.
+"""History: a data directory as the events that rebuild an engine.
 
-`Recovery.events()` yields, in this order:
+`History.events()` yields, in this order:
 
 1. `Started`, once: what the checkpoint says and whether the kernel is still the one that wrote the WAL.
 2. `TopicLoaded` for every topic of the checkpoint, `TopicsNameless` for those whose state cannot be read, then
    `SectionLoaded` for every section of the engine's own, and `Damaged` for what could not be read of it.
-3. `Appended`, `Control` and `Damaged` from the WAL, generation by generation, in the order that replay.py promises.
+3. `Appended`, `Control` and `Damaged` from the WAL, generation by generation, in the order that reader.py promises.
    Frames that the checkpoint includes are left out. A frame may name a topic that is not there any more (its DROP
    came before the checkpoint reached it), and its DROP follows.
 
@@ -33,11 +33,11 @@ from topics.storage.block import Block
 from topics.storage.disk import Disk
 from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.reader import SectionLoaded, SnapshotReader
-from topics.storage.snapshot.snapshot import Header, TopicState
+from topics.storage.snapshot.snapshot import Header, TopicImage
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
 from topics.storage.wal.file import WalName
-from topics.storage.wal.replay import Appended, Control, Damaged, Replay
+from topics.storage.wal.reader import Appended, Control, Damaged, ShardReader
 from topics.storage.wal.used import read_slack, read_used, used_bytes
 
 WINDOW_BYTES: Final = 1 << 19
@@ -48,7 +48,7 @@ SNAPSHOT_LOST: Final = (
 
 
 class Started(NamedTuple):
-    """Recovery has begun. `header` is None where there is no checkpoint yet.
+    """History has begun. `header` is None where there is no checkpoint yet.
 
     `same_boot`: the kernel that has the last WAL bytes still runs, so nothing that was written is missing.
     """
@@ -58,9 +58,9 @@ class Started(NamedTuple):
 
 
 class TopicLoaded(NamedTuple):
-    """A topic of the checkpoint and the Blocks of its tail, ascending; sealed segments are named in the state."""
+    """A topic of the checkpoint and the Blocks of its tail, ascending; sealed segments are named in the image."""
 
-    state: TopicState
+    image: TopicImage
     blocks: list[Block]
 
 
@@ -81,7 +81,7 @@ class Unusable(Exception):
 Event = Started | TopicLoaded | SectionLoaded | TopicsNameless | Appended | Control | Damaged
 
 
-class Recovery:
+class History:
     """One reading of a data directory. Afterwards it knows what there is to trim and where the lsns go on."""
 
     def __init__(self, disk: Disk, wal_directory: str, snapshot_directory: str, quarantine_directory: str) -> None:
@@ -223,11 +223,11 @@ class Recovery:
         header = loaded.header(self.snapshot_number)
         self._skip_lsn = header.lsn
         self._boots.add(header.boot)
-        self.last_lsn = max([header.lsn, *(state.lsn for state in loaded.states.values())])
-        self._skip = {topic_id: state.lsn for topic_id, state in loaded.states.items()}
+        self.last_lsn = max([header.lsn, *(image.lsn for image in loaded.images.values())])
+        self._skip = {topic_id: image.lsn for topic_id, image in loaded.images.items()}
         yield Started(header, self.same_boot)
-        for topic_id, state in loaded.states.items():
-            yield TopicLoaded(state, loaded.blocks.pop(topic_id, []))
+        for topic_id, image in loaded.images.items():
+            yield TopicLoaded(image, loaded.blocks.pop(topic_id, []))
         nameless = loaded.nameless()
         if nameless or not loaded.complete:
             yield TopicsNameless({topic_id: loaded.blocks.get(topic_id, []) for topic_id in nameless}, loaded.complete)
@@ -241,19 +241,19 @@ class Recovery:
 
     def _shard(self, names: list[WalName], *, begins: bool) -> Iterator[Appended | Control | Damaged]:
         """The events of one shard in one generation; `begins` says that its first file must be there."""
-        replay = Replay(self._skip, self._skip_lsn)
+        reader = ShardReader(self._skip, self._skip_lsn)
         previous = names[0]._replace(number=0) if begins else None
         # The next file is prepared ahead of time: behind the last one in use there may be one that is empty.
         last = max((name for name in names if self._in_use(name)), default=names[-1])
         for name in names:
             if previous is not None and name.number != previous.number + 1:
-                yield from replay.damaged(self._missing(previous._replace(number=previous.number + 1), replay.last_lsn))
+                yield from reader.damaged(self._missing(previous._replace(number=previous.number + 1), reader.last_lsn))
             previous = name
-            yield from self._file(name, replay, is_last=name >= last)
-            self.files[name] = replay.last_lsn
-        yield from replay.finish()
-        self.frames += replay.frames
-        self.last_lsn = max(self.last_lsn, replay.last_lsn)
+            yield from self._file(name, reader, is_last=name >= last)
+            self.files[name] = reader.last_lsn
+        yield from reader.finish()
+        self.frames += reader.frames
+        self.last_lsn = max(self.last_lsn, reader.last_lsn)
 
     def _in_use(self, name: WalName) -> bool:
         """Whether anything was written behind a file's header."""
@@ -263,7 +263,7 @@ class Recovery:
         finally:
             self._disk.close(handle)
 
-    def _file(self, name: WalName, replay: Replay, *, is_last: bool) -> Iterator[Appended | Control | Damaged]:
+    def _file(self, name: WalName, reader: ShardReader, *, is_last: bool) -> Iterator[Appended | Control | Damaged]:
         path = f"{self._wal}/{name}"
         handle = self._disk.open(path, writable=True)
         try:
@@ -272,12 +272,12 @@ class Recovery:
             header = walfile.decode_header(head, path)
             if header is None:
                 damage = scan.Region(0, len(head), "corrupt", (), (), True)
-                yield from replay.damaged(self._damaged(path, str(name), head, damage, replay.last_lsn))
+                yield from reader.damaged(self._damaged(path, str(name), head, damage, reader.last_lsn))
             at = walfile.HEADER_BYTES
             is_short = size < (walfile.HEADER_BYTES if header is None else header.length)
             done_before = self.bytes_done
             while at < used:
-                at = yield from self._frames(handle, replay, at, used)
+                at = yield from self._frames(handle, reader, at, used)
                 if not self._disk.read(handle, at, used - at).strip(b"\0"):
                     break
                 # Only here, where frames end before their file does, is all of it needed at once.
@@ -285,7 +285,7 @@ class Recovery:
                 region, behind = self._region(name, data, at, used, may_be_torn=is_last and not is_short)
                 if region is None:
                     break
-                yield from replay.damaged(self._damaged(path, str(name), data, region, replay.last_lsn))
+                yield from reader.damaged(self._damaged(path, str(name), data, region, reader.last_lsn))
                 if region.reason == "torn":
                     if behind is None:
                         self._disk.write(handle, at, bytes(min(region.length, size - at)))
@@ -297,7 +297,7 @@ class Recovery:
             self.bytes_done = done_before + size
             if is_short:
                 end = scan.Region(size, 0, "corrupt", (), (), False)
-                yield from replay.damaged(self._damaged(path, str(name), b"", end, replay.last_lsn))
+                yield from reader.damaged(self._damaged(path, str(name), b"", end, reader.last_lsn))
                 self._end_lost = self._end_lost or (is_last and name.generation == self.last_generation)
             self.used_bytes[name] = at
             if at > walfile.HEADER_BYTES:
@@ -311,7 +311,7 @@ class Recovery:
             self._disk.close(handle)
 
     def _frames(
-        self, handle: int, replay: Replay, at: int, used: int
+        self, handle: int, reader: ShardReader, at: int, used: int
     ) -> Generator[Appended | Control | Damaged, None, int]:
         """The events of the whole frames from `at` on; then where they end.
 
@@ -324,7 +324,7 @@ class Recovery:
             end = min(used, begin + length)
             data = read_slack(self._disk, handle, begin, end)
             reached = at
-            for event in replay.frames_in(data, frame.ALIGN_BYTES, end - begin):
+            for event in reader.frames_in(data, frame.ALIGN_BYTES, end - begin):
                 if isinstance(event, int):
                     reached = begin + event
                 else:
