@@ -39,10 +39,9 @@ from topics.engine import topic as topic_module
 from topics.engine.requests import RecordIn
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.errors import TopicsError
+from topics.storage.damage import Unusable
 from topics.storage.disk import Disk
-from topics.storage.history import Unusable
-from topics.storage.job import Job, run_inline
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Job, Miss, run_inline
 from topics.storage.store import Store
 from topics.storage.wal import file as walfile
 from topics.testing.clock import ManualClock

@@ -10,12 +10,12 @@ from topics.clock import Clock
 from topics.errors import TopicsError
 from topics.storage import block
 from topics.storage.block import Extent
+from topics.storage.damage import Corrupt
 from topics.storage.disk import Disk
 from topics.storage.history import Started, TopicLoaded, TopicsNameless
-from topics.storage.job import run_inline
+from topics.storage.job import Miss, run_inline
 from topics.storage.segment.format import Builder
-from topics.storage.segment.segment import Corrupt, Miss
-from topics.storage.segment.segments import Segment
+from topics.storage.segment.segment import Segment
 from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.reader import SectionLoaded
 from topics.storage.store import Store

@@ -32,10 +32,9 @@ from topics.server.driver import Driver
 from topics.server.http.connections import ConnectionLimits, Connections
 from topics.server.http.http2 import Http2
 from topics.settings import Settings
+from topics.storage.damage import UnknownFormat, Unusable
 from topics.storage.disk import Locked, RealDisk
-from topics.storage.history import Unusable
 from topics.storage.store import Store
-from topics.storage.wal.file import UnknownFormat
 
 log = logging.getLogger("topics")
 

@@ -18,8 +18,8 @@ from topics.spark.columns import View
 from topics.spark.errors import SourceError
 from topics.spark.options import ReadOptions
 from topics.storage.block import DELETED
+from topics.storage.damage import UnknownFormat
 from topics.storage.segment import format as segment
-from topics.storage.wal.file import UnknownFormat
 
 SEGMENTS_DIR: Final = "segments"
 

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 
 from topics.storage import quarantine
 from topics.storage.block import Block
+from topics.storage.damage import Unusable
 from topics.storage.disk import Disk
 from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.reader import SectionLoaded, SnapshotReader
@@ -72,10 +73,6 @@ class TopicsNameless(NamedTuple):
 
     tails: dict[int, list[Block]]
     complete: bool
-
-
-class Unusable(Exception):
-    """A data directory that no start should touch before somebody has put it right; the message says how."""
 
 
 Event = Started | TopicLoaded | SectionLoaded | TopicsNameless | Appended | Control | Damaged

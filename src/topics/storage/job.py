@@ -26,6 +26,14 @@ class Job(Protocol):
         """Take the result over. Called once, on the engine's thread, with what `run` raised, or None."""
 
 
+class Miss(Exception):
+    """The bytes are not in memory: run `job`, then execute the command again."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        super().__init__("the bytes have to be read first")
+
+
 class Task:
     """A Job made of two functions: `work` runs on any thread, `finish` gets its error, or None, on the engine's."""
 

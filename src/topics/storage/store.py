@@ -40,6 +40,7 @@ from typing import Final
 
 from topics.clock import Clock
 from topics.errors import StorageReadOnly
+from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk
 from topics.storage.history import Event, History
 from topics.storage.job import Job, Task, run_inline
@@ -48,7 +49,7 @@ from topics.storage.segment.segments import Segments
 from topics.storage.segment.tier import DirectoryTier
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
-from topics.storage.wal.file import UnknownFormat, WalName
+from topics.storage.wal.file import WalName
 from topics.storage.wal.shard import FILE_BYTES, QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
 
 LAYOUT_NAME: Final = "LAYOUT"

@@ -28,8 +28,7 @@ from topics.engine.restart.derivation import Derivation
 from topics.engine.restart.recovery import Recovery
 from topics.engine.router.router import PutRouter
 from topics.errors import TopicsError
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Miss, run_inline
 from topics.testing.disk import DAMAGES, Damage
 
 NAMES = strategies.sampled_from(["capped", "capped", "common", "mixed", "kept", "scratch", "passing"])

@@ -12,6 +12,7 @@ from tests.harness.oracle import Broken
 from tests.harness.vandal import visit_all
 from topics.engine.restart.recovery import Recovery
 from topics.storage import history
+from topics.storage.damage import Unusable
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def _goes_on_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(self: history.History, wal: Any) -> Iterator[Any]:
         try:
             yield from newest(self, wal)
-        except history.Unusable:
+        except Unusable:
             yield history.Started(None, same_boot=True)
 
     monkeypatch.setattr(history.History, "_load_snapshot", load)

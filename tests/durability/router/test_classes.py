@@ -19,8 +19,7 @@ from topics.engine.queue.requests import ClaimJobs
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import TopicsError
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Miss, run_inline
 from topics.testing.disk import DAMAGES
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")

@@ -23,7 +23,7 @@ import pytest
 from tests.harness.storage import DIRECTORY, Mini, Recovered, Ticket, Writer, open_store
 from topics.errors import ColdUnavailable
 from topics.storage import block
-from topics.storage.history import Unusable
+from topics.storage.damage import Unusable
 from topics.storage.job import run_inline
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store

@@ -15,9 +15,8 @@ import pytest
 from tests.durability.storage.test_crash import checkpoint, recover
 from tests.harness.storage import DIRECTORY, Mini, Writer, open_store, resolve
 from topics.storage import block
-from topics.storage.history import Unusable
+from topics.storage.damage import Corrupt, Unusable
 from topics.storage.segment import format as segment
-from topics.storage.segment.segment import Corrupt
 from topics.storage.wal import frame, scan
 from topics.storage.wal.used import read_used
 from topics.testing.disk import FakeDisk

@@ -31,8 +31,8 @@ from topics.engine.router.forward import SLICE_RECORDS, SOURCE_TRIM, Forward
 from topics.engine.write import extra as extras
 from topics.storage import block as blocks
 from topics.storage.block import Block
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Corrupt, Miss
+from topics.storage.damage import Corrupt
+from topics.storage.job import Miss, run_inline
 from topics.storage.wal import frame as frames
 from topics.storage.wal.reader import Appended, Control
 

@@ -31,11 +31,11 @@ from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.engine.write.extra import decode as decode_append_extra
 from topics.storage import block as blocks
 from topics.storage.block import Block, Extent
+from topics.storage.damage import Corrupt
 from topics.storage.history import Event, Started, TopicLoaded, TopicsNameless
-from topics.storage.segment.segment import Corrupt
+from topics.storage.segment.format import SegmentRef
 from topics.storage.segment.segments import Loaded
 from topics.storage.snapshot.reader import SectionLoaded
-from topics.storage.snapshot.snapshot import SegmentRef
 from topics.storage.wal import frame as frames
 from topics.storage.wal.reader import Appended, Control, Damaged
 

@@ -45,7 +45,7 @@ from topics.engine.write.derive import derive
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.engine.write.unkept import GONE, KEPT
 from topics.errors import TopicsError
-from topics.storage.segment.segment import Corrupt
+from topics.storage.damage import Corrupt
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:

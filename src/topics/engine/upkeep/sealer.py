@@ -19,7 +19,8 @@ from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
 
 if TYPE_CHECKING:
     from topics.engine.topic import Topic
-    from topics.storage.segment.segments import Segment, Segments
+    from topics.storage.segment.segment import Segment
+    from topics.storage.segment.segments import Segments
     from topics.storage.store import Store
 
 log = logging.getLogger("topics.sealer")

@@ -40,7 +40,7 @@ from topics.errors import InvalidRequest
 from topics.server.api.handlers import answer
 from topics.server.http.reply import prefix
 from topics.storage.block import DELETED, Block, Extent, merge
-from topics.storage.segment.segment import Corrupt
+from topics.storage.damage import Corrupt
 
 if TYPE_CHECKING:
     from topics.engine import Engine

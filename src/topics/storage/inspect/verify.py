@@ -12,13 +12,14 @@ from collections.abc import Callable
 import msgspec
 
 from topics.storage import block, store
+from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk, RealDisk
 from topics.storage.segment import format as segment
 from topics.storage.segment.format import SegmentName
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.file import UnknownFormat, WalName
+from topics.storage.wal.file import WalName
 from topics.storage.wal.used import read_used
 
 Write = Callable[[str], object]

@@ -20,38 +20,17 @@ from typing import TYPE_CHECKING, Final
 from topics.errors import ColdUnavailable, StorageUnreadable, TopicsError
 from topics.storage import block
 from topics.storage.block import DELETED, Block, Extent
-from topics.storage.job import Job
+from topics.storage.damage import Corrupt, LostRecords
+from topics.storage.job import Miss
 from topics.storage.segment import format as segment
-from topics.storage.segment.format import Place, SegmentName, Tags
+from topics.storage.segment.format import Place, SegmentName, SegmentRef, Tags
 from topics.storage.segment.tier import Tier
-from topics.storage.snapshot.snapshot import SegmentRef
-from topics.storage.wal.scan import LostRecords
 
 if TYPE_CHECKING:
     from topics.storage.segment.segments import Segments
 
 CACHE_BYTES: Final = 64 << 20
 RETRY_AFTER_MS: Final = 1000
-
-
-class Miss(Exception):
-    """The bytes are not in memory: run `job`, then execute the command again."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        super().__init__("the bytes have to be read first")
-
-
-class Corrupt(Exception):
-    """The stored bytes are damaged: the records of `lost` cannot be read any more."""
-
-    def __init__(self, path: str, offset: int, length: int, lost: LostRecords, quarantined: str = "") -> None:
-        self.path = path
-        self.offset = offset
-        self.length = length
-        self.lost = lost
-        self.quarantined = quarantined
-        super().__init__(f"{path}: damaged at {offset}, {length} bytes")
 
 
 class BlockCache:

@@ -35,6 +35,7 @@ from typing import NamedTuple
 from topics.errors import TopicsError
 from topics.storage import block, quarantine
 from topics.storage.block import DELETED, Block
+from topics.storage.damage import Corrupt, LostRecords
 from topics.storage.disk import Disk
 from topics.storage.job import Job, Task
 from topics.storage.segment import format as segment
@@ -46,14 +47,11 @@ from topics.storage.segment.format import (
     Builder,
     Place,
     SegmentName,
+    SegmentRef,
     Tags,
 )
-from topics.storage.segment.segment import CACHE_BYTES, BlockCache, Corrupt, SealedBlock, Segment, unreadable
+from topics.storage.segment.segment import CACHE_BYTES, BlockCache, SealedBlock, Segment, unreadable
 from topics.storage.segment.tier import DirectoryTier, Tier
-from topics.storage.snapshot.snapshot import SegmentRef
-from topics.storage.wal.scan import LostRecords
-
-__all__ = ["Loaded", "Segment", "Segments"]
 
 _Flips = dict[Segment, list[tuple[SealedBlock, int, int]]]
 

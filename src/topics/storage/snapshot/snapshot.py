@@ -34,9 +34,10 @@ from typing import Final, NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk
+from topics.storage.segment.format import SegmentRef
 from topics.storage.wal import frame
-from topics.storage.wal.file import UnknownFormat
 
 MAGIC: Final = b"TOPICSNP"
 VERSION: Final = 1
@@ -64,14 +65,6 @@ class Header(NamedTuple):
     boot: bytes
     next_topic_id: int
     clean: bool
-
-
-class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
-    """A sealed segment of a topic: `n` records from `first_seq` to `last_seq`, perhaps with gaps."""
-
-    first_seq: int
-    n: int
-    last_seq: int
 
 
 class TopicImage(msgspec.Struct, omit_defaults=True):

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk
 
 MAGIC: Final = b"TOPICWAL"
@@ -46,10 +47,6 @@ _CHECKSUM = struct.Struct("<Q")
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{8})\.wal")
 
 assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
-
-
-class UnknownFormat(Exception):
-    """A file was written in a format that this program does not read."""
 
 
 class WalName(NamedTuple):

@@ -23,6 +23,7 @@ from xxhash import xxh3_64_intdigest
 
 from topics.storage import block
 from topics.storage.block import Block
+from topics.storage.damage import LostRecords
 from topics.storage.wal import frame, scan, singles
 from topics.storage.wal.singles import Records, Singles
 
@@ -84,7 +85,7 @@ class Damaged(NamedTuple):
     offset: int
     length: int
     reason: str
-    lost: tuple[scan.LostRecords, ...]
+    lost: tuple[LostRecords, ...]
     lost_frames: tuple[scan.LostFrame, ...]
     complete: bool
     quarantined: str

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_intdigest, xxh32_intdigest
 
 from topics.storage import block
+from topics.storage.damage import LostRecords
 from topics.storage.wal import frame
 
 _FIRST = struct.Struct("<4sB3xIIQQQ8x")
@@ -47,14 +48,6 @@ class Entry(NamedTuple):
     n: int
     at: int
     length: int
-
-
-class LostRecords(NamedTuple):
-    """Records that a damaged frame held: `n` of them from `first_seq`."""
-
-    topic_id: int
-    first_seq: int
-    n: int
 
 
 class LostFrame(NamedTuple):

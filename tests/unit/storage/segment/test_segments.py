@@ -9,11 +9,11 @@ import pytest
 from tests.harness.storage import DIRECTORY, Mini, resolve
 from topics.errors import ColdUnavailable
 from topics.storage import block
-from topics.storage.job import run_inline
+from topics.storage.damage import Corrupt, UnknownFormat
+from topics.storage.job import Miss, run_inline
 from topics.storage.segment import format as segment
 from topics.storage.segment.format import Builder, SegmentName, Tags
-from topics.storage.segment.segment import BlockCache, Corrupt, Miss
-from topics.storage.wal.file import UnknownFormat
+from topics.storage.segment.segment import BlockCache
 from topics.testing.disk import FakeDisk, FaultDisk
 
 HOT = f"{DIRECTORY}/segments"

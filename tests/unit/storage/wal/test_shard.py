@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.storage import DIRECTORY, Recovered, Ticket, Writer, open_store
 from topics.errors import StorageFull, StorageReadOnly
+from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Locked
 from topics.storage.job import Job, run_inline
 from topics.storage.memory import MemoryStore
@@ -17,7 +18,6 @@ from topics.storage.store import Store, shard_index
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame
 from topics.storage.wal import shard as wal
-from topics.storage.wal.file import UnknownFormat
 from topics.testing.clock import ManualClock
 from topics.testing.disk import FakeDisk, FaultDisk, MonitorViolation
 
