@@ -33,7 +33,7 @@ from topics.storage import block as blocks
 from topics.storage.block import Block, Extent
 from topics.storage.damage import Corrupt
 from topics.storage.history import Event, Started, TopicLoaded, TopicsNameless
-from topics.storage.segment.format import SegmentRef
+from topics.storage.segment.ref import SegmentRef
 from topics.storage.segment.segments import Loaded
 from topics.storage.snapshot.reader import SectionLoaded
 from topics.storage.wal import frame as frames

@@ -19,7 +19,7 @@ from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
 from topics.engine.upkeep.shelf import Shelf
 from topics.storage.job import run_inline
-from topics.storage.segment.format import SegmentRef
+from topics.storage.segment.ref import SegmentRef
 from topics.storage.segment.segments import Loaded
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames

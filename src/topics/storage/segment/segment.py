@@ -23,7 +23,8 @@ from topics.storage.block import DELETED, Block, Extent
 from topics.storage.damage import Corrupt, LostRecords
 from topics.storage.job import Miss
 from topics.storage.segment import format as segment
-from topics.storage.segment.format import Place, SegmentName, SegmentRef, Tags
+from topics.storage.segment.format import Place, SegmentName, Tags
+from topics.storage.segment.ref import SegmentRef
 from topics.storage.segment.tier import Tier
 
 if TYPE_CHECKING:

@@ -47,9 +47,9 @@ from topics.storage.segment.format import (
     Builder,
     Place,
     SegmentName,
-    SegmentRef,
     Tags,
 )
+from topics.storage.segment.ref import SegmentRef
 from topics.storage.segment.segment import CACHE_BYTES, BlockCache, SealedBlock, Segment, unreadable
 from topics.storage.segment.tier import DirectoryTier, Tier
 
