@@ -12,6 +12,7 @@ from topics.storage import block
 from topics.storage.block import Extent
 from topics.storage.damage import Corrupt
 from topics.storage.disk import Disk
+from topics.storage.flags import DELETED
 from topics.storage.history import Started, TopicLoaded, TopicsNameless
 from topics.storage.job import Miss, run_inline
 from topics.storage.segment.format import Builder
@@ -101,7 +102,7 @@ class Recovered:
                     self._take(topic_id, found, loaded=True)
 
     def _take(self, topic_id: int, found: block.Block, *, loaded: bool) -> None:
-        assert block.topic_id_of(found) == topic_id
+        assert found.topic_id == topic_id
         head = self.heads.get(topic_id, 0)
         if not loaded:
             assert found.first_seq > head, "no record comes twice"
@@ -109,7 +110,7 @@ class Recovered:
                 self.gaps.append((topic_id, head + 1, found.first_seq - 1))
         records = self.records.setdefault(topic_id, {})
         for i, data in enumerate(found.datas()):
-            if found.flags is None or found.flags[i] != block.DELETED:
+            if found.flags is None or found.flags[i] != DELETED:
                 records[found.first_seq + i] = data
         self.heads[topic_id] = max(head, found.last_seq)
 

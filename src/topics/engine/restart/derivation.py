@@ -289,7 +289,7 @@ class Derivation:
             return False
         made = self._patiently(lambda: forward.make(runs, topic.log.head + 1, topic.last_ts), forward.source)
         if made.block is not None:
-            self._adopt(topic, made.block if made.block.n <= room else _front(topic.id, made.block, room))
+            self._adopt(topic, made.block if made.block.n <= room else made.block.slice(0, room))
         return True
 
     def _adopt(self, topic: Topic, block: Block) -> None:
@@ -433,16 +433,3 @@ def _place(topic: Topic, event: Appended | Control) -> tuple[int, int]:
 def _in_source(topic: Topic, position: int, source_id: int) -> int:
     """A position, if it is one in the topic's source as far as that is known here; otherwise -1."""
     return position if topic.inbound is None or source_id in (0, topic.inbound.source.id) else -1
-
-
-def _front(topic_id: int, block: Block, n: int) -> Block:
-    """The first n records of a Block."""
-    return blocks.encode(
-        topic_id,
-        block.first_seq,
-        list(block.columns.ts)[:n],
-        block.datas()[:n],
-        block.nodes()[:n] if block.bits & blocks.HAS_NODE else None,
-        block.tags()[:n] if block.bits & blocks.HAS_TAG else None,
-        block.metas()[:n] if block.bits & blocks.HAS_META else None,
-    )

@@ -29,8 +29,7 @@ from topics.engine.restart.derivation import CRASH, RESTART, Derivation
 from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.engine.write.extra import decode as decode_append_extra
-from topics.storage import block as blocks
-from topics.storage.block import Block, Extent
+from topics.storage.block import Extent
 from topics.storage.damage import Corrupt
 from topics.storage.history import Event, Started, TopicLoaded, TopicsNameless
 from topics.storage.segment.ref import SegmentRef
@@ -219,7 +218,7 @@ class Recovery:
         if block.last_seq <= head:
             return
         if block.first_seq <= head:
-            block = _behind(event.topic_id, block, head)
+            block = block.slice(head + 1 - block.first_seq, block.n)
         elif block.first_seq > head + 1:
             self.jumped = True
             self._lose(topic, head + 1, block.first_seq - 1)
@@ -376,17 +375,3 @@ def _delete(topic: Topic, payload: frames.Deletion) -> None:
             return
         except Corrupt as corrupt:
             topic.lose(corrupt)
-
-
-def _behind(topic_id: int, block: Block, head: int) -> Block:
-    """The part of a Block that lies behind `head`."""
-    i = head + 1 - block.first_seq
-    return blocks.encode(
-        topic_id,
-        head + 1,
-        list(block.columns.ts)[i:],
-        block.datas()[i:],
-        block.nodes()[i:] if block.bits & blocks.HAS_NODE else None,
-        block.tags()[i:] if block.bits & blocks.HAS_TAG else None,
-        block.metas()[i:] if block.bits & blocks.HAS_META else None,
-    )

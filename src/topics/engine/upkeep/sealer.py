@@ -14,8 +14,9 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from topics.storage.block import Block, merge
+from topics.storage.block import Block
 from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
+from topics.storage.splice import merge
 
 if TYPE_CHECKING:
     from topics.engine.topic import Topic

@@ -15,6 +15,7 @@ import msgspec
 from topics.storage import block
 from topics.storage.block import Block
 from topics.storage.disk import Disk, RealDisk
+from topics.storage.flags import DELETED
 from topics.storage.segment import format as segment
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
@@ -123,7 +124,7 @@ def _segment(disk: Disk, directory: str, file: str) -> Iterator[Line]:
             "file": file,
             "offset": place.offset,
             "kind": "block",
-            "topic_id": block.topic_id_of(found),
+            "topic_id": found.topic_id,
             "first_seq": found.first_seq,
             "n": found.n,
             "records": records(found),
@@ -152,7 +153,7 @@ def records(found: Block) -> list[Line]:
         if meta is not None:
             row["meta"] = msgspec.Raw(meta)
         row["data"] = msgspec.Raw(found.data(i))
-        if found.flags is not None and found.flags[i] == block.DELETED:
+        if found.flags is not None and found.flags[i] == DELETED:
             row["deleted"] = True
         rows.append(row)
     return rows

@@ -193,7 +193,7 @@ class _Check:
             self._bad(file, entry.at, str(error))
             return
         self._records += found.n
-        if (block.topic_id_of(found), found.first_seq, found.n) != (entry.topic_id, entry.first_seq, entry.n):
+        if (found.topic_id, found.first_seq, found.n) != (entry.topic_id, entry.first_seq, entry.n):
             self._bad(file, entry.at, "the Block does not hold what the frame says")
         ts = found.columns.ts
         if any(ts[i] > ts[i + 1] for i in range(found.n - 1)):

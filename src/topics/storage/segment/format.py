@@ -161,7 +161,7 @@ class Builder:
     def add(self, found: Block) -> None:
         """Take the next Block, with the delete flags it has now."""
         assert not self.places or found.first_seq > self.sources[-1].last_seq, "Blocks come in order"
-        assert block.topic_id_of(found) == self.topic_id
+        assert found.topic_id == self.topic_id
         encoded = found.encoded()
         length = len(encoded) - found.n
         size_bytes = found.size_bytes(0, found.n)
@@ -304,7 +304,7 @@ def scan_blocks(data: bytes, topic_id: int | None = None) -> list[Place]:
             continue
         size_bytes = found.size_bytes(0, found.n)
         length = end - at - found.n
-        if topic_id is None or block.topic_id_of(found) == topic_id:
+        if topic_id is None or found.topic_id == topic_id:
             places.append(Place(at, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n))
         at = end
     return places

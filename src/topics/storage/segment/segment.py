@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from topics.errors import ColdUnavailable, StorageUnreadable, TopicsError
 from topics.storage import block
-from topics.storage.block import DELETED, Block, Extent
+from topics.storage.block import Block, Extent
 from topics.storage.damage import Corrupt, LostRecords
+from topics.storage.flags import DELETED, deleted_runs
 from topics.storage.job import Miss
 from topics.storage.segment import format as segment
 from topics.storage.segment.format import Place, SegmentName, Tags
@@ -117,7 +118,7 @@ class SealedBlock(Extent):
         """The Block in these bytes, checked. Raises Corrupt."""
         try:
             found, _ = block.decode(data, with_flags=False)
-            if (block.topic_id_of(found), found.first_seq, found.n) == (
+            if (found.topic_id, found.first_seq, found.n) == (
                 self.segment.name.topic_id,
                 self.first_seq,
                 self.n,
@@ -178,13 +179,8 @@ class SealedBlock(Extent):
     def take_flags(self, flags: bytes) -> None:
         """Take the flags that stand on disk."""
         assert len(flags) == self.n
-        at = flags.find(DELETED)
-        while at >= 0:
-            end = at
-            while end < self.n and flags[end] == DELETED:
-                end += 1
-            super().delete(at, end)
-            at = flags.find(DELETED, end)
+        for i, j in deleted_runs(flags):
+            super().delete(i, j)
 
     def take_flags_unread(self, flags: bytes) -> None:
         """Take flags over where the content is out of reach: the bytes that are left are estimated until it is read."""

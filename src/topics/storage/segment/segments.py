@@ -34,9 +34,10 @@ from typing import NamedTuple
 
 from topics.errors import TopicsError
 from topics.storage import block, quarantine
-from topics.storage.block import DELETED, Block
+from topics.storage.block import Block
 from topics.storage.damage import Corrupt, LostRecords
 from topics.storage.disk import Disk
+from topics.storage.flags import DELETED
 from topics.storage.job import Job, Task
 from topics.storage.segment import format as segment
 from topics.storage.segment.format import (

@@ -39,8 +39,7 @@ _MAGIC_WORD: Final = int.from_bytes(frame.MAGIC, "little")
 _APPEND_WORD: Final = _MAGIC_WORD | frame.APPEND << 32
 SLACK_BYTES: Final = _STEP.size
 _BLOCK = struct.Struct("<5xB26xIIII")
-_ONE_OVERHEAD_BYTES: Final = block.HEADER_BYTES + 8 + 4 + block.CHECKSUM_BYTES
-_DATA_AT: Final = frame.HEADER_BYTES + block.HEADER_BYTES + 8 + 4
+_DATA_AT: Final = frame.HEADER_BYTES + block.SINGLE_DATA_AT[0]
 
 assert SLACK_BYTES >= scan.SLACK_BYTES
 
@@ -217,7 +216,7 @@ class ShardReader:
     def _batch(self, data: bytes, view: memoryview, at: int, size: int, limit: int) -> int:
         """Take up to `limit` whole frames one by one; where they end."""
         unpack, digest, append_word, data_max = _STEP.unpack_from, xxh3_64_intdigest, _APPEND_WORD, RUN_DATA_BYTES_MAX
-        plain, overhead, data_offset, run_max = block.PLAIN, _ONE_OVERHEAD_BYTES, _DATA_AT, RUN_RECORDS_MAX
+        plain, overhead, data_offset, run_max = block.PLAIN, block.SINGLE_OVERHEAD_BYTES, _DATA_AT, RUN_RECORDS_MAX
         end_max = size - 8
         run_topic = -1
         run = _Run(-1, 0)

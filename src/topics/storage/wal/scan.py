@@ -192,7 +192,7 @@ def _named(data: bytes, at: int, end: int) -> tuple[tuple[LostRecords, ...], tup
             found, _ = block.decode(data, start, with_flags=False)
         except block.BlockError:
             continue
-        topic_id = block.topic_id_of(found)
+        topic_id = found.topic_id
         lost[topic_id, found.first_seq] = LostRecords(topic_id, found.first_seq, found.n)
     return tuple(lost[key] for key in sorted(lost)), tuple(lost_frames[key] for key in sorted(lost_frames))
 

@@ -39,7 +39,7 @@ TOPIC_FRAMES_MIN: Final = 8
 # A record larger than this is worth a Block of its own.
 DATA_BYTES_MAX: Final = 4096
 
-_OVERHEAD_BYTES: Final = block.HEADER_BYTES + 8 + 4 + block.CHECKSUM_BYTES
+_OVERHEAD_BYTES: Final = block.SINGLE_OVERHEAD_BYTES
 _LENGTHS_AT: Final = frame.HEADER_BYTES + block.HEADER_BYTES + 8
 # The fields of a frame, up to all four lengths. No frame of a stretch has fewer bytes before its checksum.
 _HEAD_BYTES: Final = 120
