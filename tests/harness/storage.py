@@ -195,7 +195,7 @@ class Mini:
         self.store.open()
         for event in self.store.recover():
             self._recover(event)
-        self.store.segments.sweep()
+        self.store.segments.loader.sweep()
         self.store.start()
         if isinstance(disk, FakeDisk):
             disk.monitor.attach(self.store)
@@ -203,7 +203,7 @@ class Mini:
     def _recover(self, event: Any) -> None:
         if isinstance(event, TopicLoaded):
             topic_id = event.image.id
-            loaded = self.store.segments.load(topic_id, event.image.segments)
+            loaded = self.store.segments.loader.load(topic_id, event.image.segments)
             self.segments[topic_id] = loaded.segments
             self.extents[topic_id] = [sealed for found in loaded.segments for sealed in found.blocks]
             self.extents[topic_id] += event.blocks

@@ -44,7 +44,7 @@ from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk
 from topics.storage.history import Event, History
 from topics.storage.job import Job, Task, run_inline
-from topics.storage.segment.segment import CACHE_BYTES
+from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
 from topics.storage.segment.tier import DirectoryTier
 from topics.storage.snapshot import snapshot
@@ -205,8 +205,8 @@ class Store:
         """
         assert self._lock is not None, "open() comes first"
         self.history.segment_files = len(self.disk.list(self.segment_directory))
-        self.segments.open()
-        self.segments.patient = True
+        self.segments.tiers.open()
+        self.segments.tiers.patient = True
         yield from self.history.events()
         self._recovered = True
         self._lsn = self.history.last_lsn
@@ -215,7 +215,7 @@ class Store:
     def start(self) -> None:
         """Open this start's generation of WAL files. Everything that writes works from here on."""
         assert self._recovered, "recover() comes first, and to its end"
-        self.segments.patient = False
+        self.segments.tiers.patient = False
         self.generation = self.history.last_generation + 1
         self.shards = tuple(
             Shard(
@@ -276,7 +276,7 @@ class Store:
         if self.segments.flips and all(shard.is_idle for shard in self.shards):
             # The frame that says why a record is deleted goes first: a dead letter is deleted and copied, or neither.
             # Where syncs never catch up with writes, the flips are the next checkpoint's.
-            flip = self.segments.flip_job()
+            flip = self.segments.flips.job()
             if flip is not None:
                 jobs.append(flip)
         return jobs
@@ -322,7 +322,7 @@ class Store:
         twice = list(essential)
         # A flag on disk must never be ahead of the frame that explains it: that frame may say more than the delete.
         flushes = [(shard, shard.flush()) for shard in self.shards] if self.segments.flips else []
-        write_flips, flips_written = self.segments.checkpoint_flips()
+        write_flips, flips_written = self.segments.flips.checkpoint()
         durable: list[bool] = []
         flushing: list[Shard] = []
 
@@ -414,7 +414,7 @@ class Store:
         for shard in self.shards:
             shard.close()
         self.shards = ()
-        self.segments.close()
+        self.segments.tiers.close()
         if self._lock is not None:
             self.disk.unlock(self._lock)
             self._lock = None

@@ -20,7 +20,7 @@ from topics.engine.topic import Topic
 from topics.engine.upkeep.upkeep import Upkeep
 from topics.engine.write.dedupe import Dedupe
 from topics.storage import history, quarantine
-from topics.storage.segment.segments import Segments
+from topics.storage.segment.flips import Flips
 from topics.storage.snapshot import snapshot
 from topics.storage.wal.shard import Shard, _Sync
 from topics.testing.disk import FakeDisk, MonitorViolation
@@ -135,7 +135,7 @@ def _forgets_what_it_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forgets_deletes_of_sealed_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Segments, "_write_flips", lambda self, flips: None)
+    monkeypatch.setattr(Flips, "_write", lambda self, flips: None)
 
 
 def _trims_before_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:

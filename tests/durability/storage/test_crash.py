@@ -406,7 +406,7 @@ def test_sweep_catches_a_segment_that_goes_before_the_checkpoint() -> None:
     mini.seal(1)
     mini.checkpoint()
     segments = mini.store.segments
-    assert segments.cold is not None
+    assert segments.tiers.cold is not None
     sync_dir = sweep.disk.sync_dir
     sweep.disk.sync_dir = lambda path: None if path == "/cold" else sync_dir(path)  # type: ignore[method-assign]
     sweep.disk.monitor.unlinking = lambda path: None  # type: ignore[method-assign]
@@ -426,8 +426,8 @@ def test_sweep_catches_a_checkpoint_that_forgets_the_flips() -> None:
         mini.turn()
     mini.seal(1)
     mini.checkpoint()
-    mini.store.segments.flip_job = lambda: None  # type: ignore[method-assign]
-    mini.store.segments.checkpoint_flips = lambda: (lambda: None, lambda error: None)  # type: ignore[method-assign]
+    mini.store.segments.flips.job = lambda: None  # type: ignore[method-assign]
+    mini.store.segments.flips.checkpoint = lambda: (lambda: None, lambda error: None)  # type: ignore[method-assign]
     sweep.deletes.append((mini.delete(1, 3, 3), [(1, 3)]))
     for i in range(30, 60):
         sweep.tried[1, i + 1] = b'"%d"' % i

@@ -193,7 +193,7 @@ def test_a_wrong_byte_anywhere_in_a_segment_loses_only_what_is_named(suffix: str
         assert len(mini.lost) in ({0, 3} if suffix == ".data" else {0})
         with contextlib.suppress(Corrupt):
             resolve(mini.segments[5][0].tags)
-        assert mini.damage or mini.store.segments.corrupt_total, f"the damage at {offset} went unnoticed"
+        assert mini.damage or mini.store.segments.tiers.corrupt_total, f"the damage at {offset} went unnoticed"
         again = Mini(_killed(damaged))
         assert again.records() == there, f"a second start reads {offset} otherwise"
 

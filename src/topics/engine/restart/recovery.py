@@ -32,8 +32,8 @@ from topics.engine.write.extra import decode as decode_append_extra
 from topics.storage.block import Extent
 from topics.storage.damage import Corrupt
 from topics.storage.history import Event, Started, TopicLoaded, TopicsNameless
+from topics.storage.segment.loading import Loaded
 from topics.storage.segment.ref import SegmentRef
-from topics.storage.segment.segments import Loaded
 from topics.storage.snapshot.reader import SectionLoaded
 from topics.storage.wal import frame as frames
 from topics.storage.wal.reader import Appended, Control, Damaged
@@ -158,10 +158,10 @@ class Recovery:
         assert shelf is not None
         tails = dict(event.tails)
         if not event.complete:
-            tails |= {id: [] for id in shelf.segments.topic_ids() if id not in self._by_id and id not in tails}
+            tails |= {id: [] for id in shelf.segments.loader.topic_ids() if id not in self._by_id and id not in tails}
         for id, tail in sorted(tails.items()):
             topic = self._new_nameless(id)
-            topic.segments, damage = self._open_segments(id, shelf.segments.refs(id))
+            topic.segments, damage = self._open_segments(id, shelf.segments.loader.refs(id))
             for corrupt in damage:
                 self._count(corrupt)
             extents: list[Extent] = [sealed for segment in topic.segments for sealed in segment.blocks]

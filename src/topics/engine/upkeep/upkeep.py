@@ -19,8 +19,8 @@ from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
 from topics.engine.upkeep.shelf import Shelf
 from topics.storage.job import run_inline
+from topics.storage.segment.loading import Loaded
 from topics.storage.segment.ref import SegmentRef
-from topics.storage.segment.segments import Loaded
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 from topics.storage.wal.shard import Shard
@@ -76,7 +76,7 @@ class Upkeep:
             # No loss of power has taken what is missing.
             engine.totals.corruption_total = max(1, engine.totals.corruption_total)
         intact = not engine.totals.corruption_total
-        for name in store.segments.sweep(intact=intact):
+        for name in store.segments.loader.sweep(intact=intact):
             if intact:
                 log.info("removed %s, which no checkpoint lists: its records are in the log", name)
             else:
@@ -112,7 +112,7 @@ class Upkeep:
             store.shards[0].submit(frames.control(frames.HEADS, store.next_lsn(), 0, frames.Heads(heads)), False)
 
     def _load_segments(self, topic_id: int, refs: list[SegmentRef]) -> Loaded:
-        return self._store.segments.load(topic_id, refs)
+        return self._store.segments.loader.load(topic_id, refs)
 
     def step(self) -> bool:
         """Do a slice of what is due; whether there is more to do at once."""

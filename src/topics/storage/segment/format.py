@@ -202,6 +202,15 @@ class Builder:
         return encode_tags(self._tags)
 
 
+def index_of(name: SegmentName, data: bytes, places: Sequence[Place]) -> bytes:
+    """The `.idx` file for these Blocks of a `.data` file: what is written where the first one was damaged."""
+    builder = Builder(name.topic_id, name.first_seq)
+    for place in places:
+        builder.add(block.decode(data, place.offset)[0])
+    header = encode_header(INDEX_MAGIC, name, len(places), builder.records, len(data))
+    return header + encode_directory(places) + builder.tags()
+
+
 def encode_directory(places: Sequence[Place]) -> bytes:
     """The directory and its checksum."""
     entries = b"".join(_ENTRY.pack(*place, 0) for place in places)
