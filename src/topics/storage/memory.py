@@ -7,29 +7,22 @@ the same with and without a data directory.
 from __future__ import annotations
 
 from topics.storage.job import Job
-from topics.storage.wal.shard import LATENCY_BOUNDS_US, Waiter
+from topics.storage.wal.counters import Counters
+from topics.storage.wal.waiter import Waiter
 
 
-class MemoryShard:
+class MemoryShard(Counters):
     """A shard that drops its frames and commits their waiters."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.index = 0
-        self.generation = 0
         self.written_lsn = 0
         self.synced_lsn = 0
         self.full = False
         self.read_only = None
         self.queue_bytes = 0
-        self.frames_total = 0
-        self.batches_total = 0
-        self.fsyncs_total = 0
-        self.bytes_written_total = 0
         self.rotations_total = 0
-        self.submit_full_total = 0
-        self.queue_depth_peak = 0
-        self.fsync_us_buckets = [0] * (len(LATENCY_BOUNDS_US) + 1)
-        self.fsync_us_sum = 0
         self._waiters: list[Waiter | None] = []
 
     @property

@@ -50,7 +50,8 @@ from topics.storage.segment.tier import DirectoryTier
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal.file import WalName
-from topics.storage.wal.shard import FILE_BYTES, QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
+from topics.storage.wal.files import FILE_BYTES
+from topics.storage.wal.shard import QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
 
 LAYOUT_NAME: Final = "LAYOUT"
 LAYOUT_MAGIC: Final = "topics data directory, format "
@@ -317,7 +318,7 @@ class Store:
         covered = sorted(name for name, last_lsn in self._old_files.items() if last_lsn <= lsn)
         for shard in self.shards:
             shard.rotate_for_trim()
-            covered += shard.trimmable(lsn)
+            covered += shard.files.trimmable(lsn)
         removals, self._removals = self._removals, []
         twice = list(essential)
         # A flag on disk must never be ahead of the frame that explains it: that frame may say more than the delete.
@@ -374,7 +375,7 @@ class Store:
         for name in covered:
             self._old_files.pop(name, None)
         for shard in self.shards:
-            shard.trimmed(gone)
+            shard.files.trimmed(gone)
 
     def after_checkpoint(self, removal: Callable[[], None]) -> None:
         """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.
@@ -412,7 +413,7 @@ class Store:
     def close(self) -> None:
         """Close every file and give the lock back."""
         for shard in self.shards:
-            shard.close()
+            shard.files.close()
         self.shards = ()
         self.segments.tiers.close()
         if self._lock is not None:

@@ -125,7 +125,7 @@ def test_rotation_waits_for_a_file_in_preparation_instead_of_blocking() -> None:
     store, _ = open_store(FakeDisk())
     writer = Writer(store)
     assert not [job for job in store.jobs() if job.name == "prepare"], "a file that is hardly used needs no successor"
-    while store.shards[0].prepare_needed is False:
+    while store.shards[0].files.prepare_needed is False:
         writer.append(1, [b'"%s"' % (b"x" * 100)])
         store.write()
     (prepare,) = (job for job in store.jobs() if job.name == "prepare")
@@ -347,7 +347,7 @@ def test_monitor_catches_a_sync_that_misses_the_retired_file() -> None:
     for _ in range(30):
         writer.append(1, [b'"%s"' % (b"x" * 100)], gated=True)
     store.write()
-    store.shard_of(1)._retired.clear()
+    store.shard_of(1).files.retired.clear()
 
     def run() -> None:
         jobs: list[Job] = store.jobs()
