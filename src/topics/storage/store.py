@@ -40,10 +40,11 @@ from typing import Final
 
 from topics.clock import Clock
 from topics.errors import StorageReadOnly
+from topics.storage.checkpoint import Checkpoint
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk
 from topics.storage.history import Event, History
-from topics.storage.job import Job, Task, run_inline
+from topics.storage.job import Job, run_inline
 from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
 from topics.storage.segment.tier import DirectoryTier
@@ -66,15 +67,6 @@ _MASK: Final = 0xFFFFFFFFFFFFFFFF
 def shard_index(topic_id: int, shards: int) -> int:
     """The shard that a topic's frames go to: the same for the same id and count, on every machine."""
     return ((topic_id * _GOLDEN & _MASK) >> 32) % shards
-
-
-def _done(removal: Callable[[], None]) -> bool:
-    """Do a removal; False where it failed and is to be tried again, with the next checkpoint."""
-    try:
-        removal()
-    except OSError:
-        return False
-    return True
 
 
 class Store:
@@ -311,68 +303,44 @@ class Store:
         if self._checkpointing:
             return None
         self._checkpointing = True
-        bytes_written = sum(shard.bytes_written_total for shard in self.shards)
         number = self.history.snapshot_number + 1
         boot = walfile.boot_digest(self.disk.boot_id())
-        header = snapshot.Header(number, lsn, boot, next_topic_id, clean)
         covered = sorted(name for name, last_lsn in self._old_files.items() if last_lsn <= lsn)
         for shard in self.shards:
             shard.rotate_for_trim()
             covered += shard.files.trimmable(lsn)
-        removals, self._removals = self._removals, []
-        twice = list(essential)
-        # A flag on disk must never be ahead of the frame that explains it: that frame may say more than the delete.
-        flushes = [(shard, shard.flush()) for shard in self.shards] if self.segments.flips else []
-        write_flips, flips_written = self.segments.flips.checkpoint()
-        durable: list[bool] = []
-        flushing: list[Shard] = []
 
-        def work() -> None:
-            for shard, flush in flushes:
-                flushing.append(shard)
-                flush()
-                flushing.clear()
-            write_flips()
-            snapshot.write(self.disk, self.snapshot_directory, header, sections, twice)
-            durable.append(True)
-            self._remove_replaced(number, covered)
-            removals[:] = [removal for removal in removals if not _done(removal)]
-
-        def finish(error: BaseException | None) -> None:
-            self._checkpointing = False
-            if error is not None and flushing:
-                flushing[0].flush_failed(error)
-            if durable:
-                self._checkpointed(header, covered)
-                self._bytes_checkpointed = bytes_written
-            else:
-                flips_written(error)
-            self._removals = removals + self._removals
+        def done(checkpoint: Checkpoint, error: BaseException | None) -> None:
+            self._checkpointed(checkpoint)
             if on_done is not None:
                 on_done(error)
 
-        return Task("checkpoint", work, finish)
+        removals, self._removals = self._removals, []
+        return Checkpoint(
+            self.disk,
+            self.wal_directory,
+            self.snapshot_directory,
+            snapshot.Header(number, lsn, boot, next_topic_id, clean),
+            sections,
+            list(essential),
+            shards=self.shards,
+            flips=self.segments.flips,
+            covered=covered,
+            removals=removals,
+            on_done=done,
+        )
 
-    def _remove_replaced(self, number: int, covered: list[WalName]) -> None:
-        """Unlink what a durable snapshot has replaced. Oldest first, so that a crash leaves no hole in the WAL."""
-        disk = self.disk
-        for name in disk.list(self.snapshot_directory):
-            other = snapshot.parse_name(name)
-            if other is not None and other < number:
-                disk.unlink(f"{self.snapshot_directory}/{name}")
-        disk.sync_dir(self.snapshot_directory)
-        for file in covered:
-            path = f"{self.wal_directory}/{file}"
-            if disk.exists(path):
-                disk.unlink(path)
-        disk.sync_dir(self.wal_directory)
-
-    def _checkpointed(self, header: snapshot.Header, covered: list[WalName]) -> None:
-        self.history.snapshot_number = header.number
-        self.checkpoint_lsn = header.lsn
+    def _checkpointed(self, checkpoint: Checkpoint) -> None:
+        self._checkpointing = False
+        self._removals = checkpoint.removals + self._removals
+        if not checkpoint.is_durable:
+            return
+        self.history.snapshot_number = checkpoint.header.number
+        self.checkpoint_lsn = checkpoint.header.lsn
         self.checkpoints_total += 1
-        gone = set(covered)
-        for name in covered:
+        self._bytes_checkpointed = checkpoint.bytes_written
+        gone = set(checkpoint.covered)
+        for name in gone:
             self._old_files.pop(name, None)
         for shard in self.shards:
             shard.files.trimmed(gone)
