@@ -45,7 +45,8 @@ from topics.storage.job import Job, Miss, run_inline
 from topics.storage.store import Store
 from topics.storage.wal import file as walfile
 from topics.testing.clock import ManualClock
-from topics.testing.disk import DAMAGES, Damage, FakeDisk, FaultDisk
+from topics.testing.fake_disk import DAMAGES, Damage, FakeDisk
+from topics.testing.fault_disk import FaultDisk
 
 SMALL: Final = UpkeepSettings(segment_max_events=12, checkpoint_wal_bytes=1 << 40, hot_retain_segments=1)
 DIRECTORY: Final = "data"

@@ -23,7 +23,7 @@ from topics.storage.store import Store
 from topics.storage.wal import frame
 from topics.storage.wal.reader import Appended, Control, Damaged
 from topics.testing.clock import ManualClock
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 DIRECTORY = "/data"
 

@@ -35,7 +35,7 @@ from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
 from topics.storage.wal.used import read_used
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 SECTOR_BYTES: Final = 512
 ROUNDS: Final = 14

@@ -1,6 +1,6 @@
 """Disk: everything that storage does to the world, as one small protocol.
 
-Production has `RealDisk`; tests have `topics.testing.disk`, where durable and pending bytes are kept apart. The rules
+Production has `RealDisk`; tests have `topics.testing.FakeDisk`, which keeps durable and pending bytes apart. The rules
 that a caller may rely on, and a fake must model:
 
 1. Bytes given to `write` are in the kernel when it returns: they survive the death of the process, but not of the

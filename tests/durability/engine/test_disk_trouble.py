@@ -17,7 +17,7 @@ from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import StorageFull, StorageReadOnly, StorageUnreadable
 from topics.storage.snapshot import snapshot
 from topics.storage.wal.shard import Shard
-from topics.testing.disk import DAMAGES, Damage
+from topics.testing.fake_disk import DAMAGES, Damage
 
 CLASSES = ("fsync", "disk", "memory")
 TROUBLE = [

@@ -20,7 +20,7 @@ from tests.harness.oracle import Broken, read_all
 from topics.engine.restart.recovery import Recovery
 from topics.storage.damage import Unusable
 from topics.storage.wal import scan
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 BIT = 0x10
 NAMES = ("kept", "common", "scratch")

@@ -23,7 +23,8 @@ from topics.storage import history, quarantine
 from topics.storage.segment.flips import Flips
 from topics.storage.snapshot import snapshot
 from topics.storage.wal.shard import Shard, _Sync
-from topics.testing.disk import FakeDisk, MonitorViolation
+from topics.testing.fake_disk import FakeDisk
+from topics.testing.monitor import MonitorViolation
 
 
 @pytest.fixture(autouse=True)

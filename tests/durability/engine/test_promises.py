@@ -16,7 +16,7 @@ from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
 from topics.storage.wal.shard import QueueFull
-from topics.testing.disk import Damage, FakeDisk
+from topics.testing.fake_disk import Damage, FakeDisk
 
 
 @pytest.fixture(autouse=True)

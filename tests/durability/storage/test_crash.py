@@ -29,7 +29,8 @@ from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
 from topics.storage.wal import frame
 from topics.testing.clock import ManualClock
-from topics.testing.disk import DAMAGES, Damage, FakeDisk, MonitorViolation
+from topics.testing.fake_disk import DAMAGES, Damage, FakeDisk
+from topics.testing.monitor import MonitorViolation
 
 # A life of 45 steps has about 220 calls, each a crash point in four kinds; `make crash-sweep` asks for more lives.
 SEEDS = int(os.environ.get("TOPICS_SWEEP_SEEDS", "8"))
@@ -240,7 +241,7 @@ def test_sweep_catches_an_ack_before_its_sync() -> None:
     commit_written = type(shard)._commit_written
 
     def early(frames: Any, tickets: Any, gates: Any, size: int, started_ns: int) -> None:
-        watched = [getattr(ticket, "_ticket", ticket) for ticket in tickets]
+        watched = [getattr(ticket, "_waiter", ticket) for ticket in tickets]
         commit_written(shard, frames, watched, [False] * len(gates), size, started_ns)
 
     shard._commit_written = early  # type: ignore[method-assign]
@@ -257,7 +258,7 @@ def test_sweep_catches_a_trim_before_the_snapshot_is_durable() -> None:
     sweep = Sweep()
     writer = sweep.open(wal_file_bytes=2048)
     sync = sweep.disk.sync
-    sweep.disk.monitor.renaming = lambda source, inode: None  # type: ignore[method-assign]
+    sweep.disk.monitor.renaming = lambda source, unsynced: None  # type: ignore[method-assign]
 
     def lazy(handle: int) -> None:
         if not sweep.disk._handles[handle][0].endswith(".snap.tmp"):
@@ -409,7 +410,7 @@ def test_sweep_catches_a_segment_that_goes_before_the_checkpoint() -> None:
     assert segments.tiers.cold is not None
     sync_dir = sweep.disk.sync_dir
     sweep.disk.sync_dir = lambda path: None if path == "/cold" else sync_dir(path)  # type: ignore[method-assign]
-    sweep.disk.monitor.unlinking = lambda path: None  # type: ignore[method-assign]
+    sweep.disk.monitor.unlinking = lambda path, renamed: None  # type: ignore[method-assign]
     mini.relocate(1)
     mini.checkpoint()
     with pytest.raises(ColdUnavailable):

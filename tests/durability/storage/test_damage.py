@@ -19,7 +19,7 @@ from topics.storage.damage import Corrupt, Unusable
 from topics.storage.segment import format as segment
 from topics.storage.wal import frame, scan
 from topics.storage.wal.used import read_used
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 
 def written() -> tuple[FakeDisk, Writer]:

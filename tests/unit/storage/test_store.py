@@ -19,7 +19,8 @@ from topics.storage.job import Job, run_inline
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
 from topics.storage.wal import frame
-from topics.testing.disk import FakeDisk, FaultDisk
+from topics.testing.fake_disk import FakeDisk
+from topics.testing.fault_disk import FaultDisk
 
 
 def filled(disk: FaultDisk, rounds: int = 30) -> Mini:

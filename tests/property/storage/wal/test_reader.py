@@ -20,7 +20,7 @@ from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, singles
 from topics.storage.wal.file import WalName
 from topics.storage.wal.reader import RUN_RECORDS_MAX, Appended, Control, ShardReader
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 NEVER = 1 << 60
 # What counts as a stretch (frames in a row, and of one topic), and how many bytes are read at a time.

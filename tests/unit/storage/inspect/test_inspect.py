@@ -13,7 +13,7 @@ from topics.storage.inspect.dump import dump
 from topics.storage.inspect.verify import verify
 from topics.storage.segment import format as segment
 from topics.storage.wal import frame
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 
 def furnished() -> FakeDisk:

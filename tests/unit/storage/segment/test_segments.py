@@ -14,7 +14,8 @@ from topics.storage.job import Miss, run_inline
 from topics.storage.segment import format as segment
 from topics.storage.segment.cache import BlockCache
 from topics.storage.segment.format import Builder, SegmentName, Tags
-from topics.testing.disk import FakeDisk, FaultDisk
+from topics.testing.fake_disk import FakeDisk
+from topics.testing.fault_disk import FaultDisk
 
 HOT = f"{DIRECTORY}/segments"
 

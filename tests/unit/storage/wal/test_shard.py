@@ -19,7 +19,9 @@ from topics.storage.wal import file as walfile
 from topics.storage.wal import frame
 from topics.storage.wal import shard as wal
 from topics.testing.clock import ManualClock
-from topics.testing.disk import FakeDisk, FaultDisk, MonitorViolation
+from topics.testing.fake_disk import FakeDisk
+from topics.testing.fault_disk import FaultDisk
+from topics.testing.monitor import MonitorViolation
 
 
 def reopen(disk: FakeDisk, damage: Any = "kill", **options: Any) -> tuple[Store, Recovered]:
