@@ -1,6 +1,6 @@
 """Block: n consecutive records of one topic, stored by column.
 
-A write request becomes one Block, or part of one, so its atomicity is the checksum's: all of it is there or none. The
+A write request becomes one Block, or part of one, so it is as atomic as the checksum: all of it is there or none. The
 same bytes are the payload of a WAL append frame, the tail of a topic in memory and the content of a sealed segment, so
 recovery, reading, sealing and the Spark scan share this one codec and work on whole columns instead of record by
 record.
@@ -24,11 +24,11 @@ Layout, little-endian, no padding:
     ..      4 x n      data lengths, at least 1
     ..                 node, tag, meta, data bytes, each column back to back
     ..      8          XXH3-64 (seed 0) of everything above, as an unsigned integer
-    ..      n          delete flags: 0xD5 deleted, anything else live
+    ..      n          delete flags: 0xD5 deleted, anything else live (flags.py)
 
-The flags stand behind the checksum, so flipping one in place touches a single byte that no checksum covers, and a torn
-flip reads as live. An optional column that no record uses is left out, so that the common small write stays small.
-"plain" says that no node and no tag needs escaping inside a JSON string, so that a reader may copy them as they are.
+The flags come after the checksum: deleting a record in place changes a single byte that no checksum covers. An optional
+column that no record uses is left out, so that the common small write stays small. "plain" says that no node and no tag
+needs escaping inside a JSON string, so that a reader may copy them as they are.
 
 `node` and `tag` are stored as UTF-8 text, `meta` and `data` as the JSON text that the client sent.
 """
@@ -62,8 +62,8 @@ PLAIN: Final = 8
 # What one record costs beyond its own text: ts, four lengths and the delete flag. `bytes` and `cap_bytes` count it.
 RECORD_FRAMING_BYTES: Final = 21
 
-# What a Block of one record without optional columns (n = 1, no bit but "plain") takes beside the text of its data, and
-# where that is in `raw`, as in `Columns.data_at`.
+# What a Block of one record without optional columns (n = 1, no bit but "plain") takes beyond the text of its data, and
+# where that text is in `raw`, as in `Columns.data_at`.
 SINGLE_OVERHEAD_BYTES: Final = HEADER_BYTES + 8 + 4 + CHECKSUM_BYTES
 SINGLE_DATA_AT: Final = (SINGLE_OVERHEAD_BYTES - CHECKSUM_BYTES, -CHECKSUM_BYTES)
 
@@ -133,7 +133,7 @@ class Extent(Flagged):
         raise NotImplementedError
 
     def ts_index(self, cutoff: int) -> int:
-        """The index of the first record whose ts is at least `cutoff`, or n."""
+        """The index of the first record with a ts of at least `cutoff`, or n."""
         raise NotImplementedError
 
     def ts_at(self, i: int) -> int:
@@ -236,7 +236,7 @@ class Block(Extent):
         return total
 
     def ts_index(self, cutoff: int) -> int:
-        """The index of the first record whose ts is at least `cutoff`, or n."""
+        """The index of the first record with a ts of at least `cutoff`, or n."""
         return bisect_left(self.columns.ts, cutoff)
 
     def ts_at(self, i: int) -> int:
@@ -257,7 +257,7 @@ class Block(Extent):
         )
 
     def encoded(self) -> bytes:
-        """The Block as it stands in a file, flags included."""
+        """The Block as it is in a file, flags included."""
         return self.raw + (bytes(self.n) if self.flags is None else bytes(self.flags))
 
 

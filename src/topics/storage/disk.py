@@ -79,7 +79,7 @@ class Disk(Protocol):
         """Return once the file's bytes are on stable storage."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it."""
+        """Give a file another name, replacing the file that has it."""
 
     def unlink(self, path: str) -> None:
         """Remove a name."""
@@ -88,7 +88,7 @@ class Disk(Protocol):
         """The names in a directory, sorted; empty where there is no such directory."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is something by this name."""
+        """Whether there is a file or a directory with this name."""
 
     def make_dir(self, path: str) -> None:
         """Create a directory and its parents where missing."""
@@ -106,7 +106,7 @@ class Disk(Protocol):
         """Give the lock back."""
 
     def holder(self, path: str) -> str | None:
-        """What the process that holds the lock on a file wrote about itself; None where nobody holds it."""
+        """What the process that holds the lock on a file wrote about itself; None where it is free."""
 
     def boot_id(self) -> str:
         """A text that changes whenever the kernel starts; 36 ASCII characters or fewer."""
@@ -182,7 +182,7 @@ class RealDisk:
             os.ftruncate(handle, length)
         if not zero_fill:
             return
-        # Synced chunk by chunk: one large flush would stand in the way of every commit on this disk meanwhile.
+        # Synced chunk by chunk: one large flush would delay every commit on this disk.
         for at in range(0, length, ZERO_CHUNK_BYTES):
             self.write(handle, at, _ZEROS if length - at >= ZERO_CHUNK_BYTES else _ZEROS[: length - at])
             os.fdatasync(handle)
@@ -200,7 +200,7 @@ class RealDisk:
         os.fdatasync(handle)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it."""
+        """Give a file another name, replacing the file that has it."""
         os.rename(source, target)
 
     def unlink(self, path: str) -> None:
@@ -215,7 +215,7 @@ class RealDisk:
             return []
 
     def exists(self, path: str) -> bool:
-        """Whether there is something by this name."""
+        """Whether there is a file or a directory with this name."""
         return os.path.exists(path)
 
     def make_dir(self, path: str) -> None:
@@ -254,13 +254,13 @@ class RealDisk:
         return handle
 
     def holder(self, path: str) -> str | None:
-        """What the process that holds the lock on a file wrote about itself; None where nobody holds it."""
+        """What the process that holds the lock on a file wrote about itself; None where it is free."""
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
-            # Shared, so that two who ask do not take each other for a holder.
+            # Shared, so that two processes that ask do not take each other for a holder.
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None
         except BlockingIOError:
@@ -275,7 +275,7 @@ class RealDisk:
         os.close(handle)
 
     def boot_id(self) -> str:
-        """The kernel's boot id; on a system without one, a text that never matches an earlier start."""
+        """The kernel's boot id; on a system without one, a text that never matches that of an earlier start."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                 return file.read().strip()[:36]

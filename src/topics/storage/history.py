@@ -3,20 +3,20 @@
 `History.events()` yields, in this order:
 
 1. `Started`, once: what the checkpoint says and whether the kernel is still the one that wrote the WAL.
-2. `TopicLoaded` for every topic of the checkpoint, `TopicsNameless` for those whose state cannot be read, then
+2. `TopicLoaded` for every topic of the checkpoint, `TopicsNameless` for topics with an image that cannot be read, then
    `SectionLoaded` for every section of the engine's own, and `Damaged` for what could not be read of it.
-3. `Appended`, `Control` and `Damaged` from the WAL, generation by generation, in the order that reader.py promises.
-   Frames that the checkpoint includes are left out. A frame may name a topic that is not there any more (its DROP
-   came before the checkpoint reached it), and its DROP follows.
+3. `Appended`, `Control` and `Damaged` from the WAL, generation by generation, in the order that wal/reader.py promises.
+   Frames that the checkpoint includes are left out. A frame may name a topic that is gone (its DROP came before the
+   checkpoint reached it), and its DROP follows.
 
 A directory without its checkpoint is `Unusable`: only the checkpoint has the names of topics and the list of segments.
 That it is missing shows in the WAL, which then does not begin where a WAL begins.
 
 What it does to the directory, and why a second run changes nothing: damaged bytes are copied to quarantine under a name
-made of their place; a torn end is overwritten with zeros; a torn hole is overlaid with a VOID frame; and the
+made of their place; a torn end is overwritten with zeros; a torn hole is overwritten with a VOID frame; and the
 directories and the files of the last generation are synced, so that what this process has read, and acts upon, cannot
-be lost later by a failing power supply (a process may die between a rename and the sync of its directory; the next one
-sees the name). Where a sync has failed before, they are written once more for that. All of it happens before the next
+be lost later with the power (a process may die between a rename and the sync of its directory; the next one sees the
+name). Where a sync has failed before, they are written once more before that. All of it happens before the next
 generation begins, so torn regions exist only in the last one: in every older file a bad region is corruption, today and
 at every later start.
 """
@@ -49,7 +49,7 @@ SNAPSHOT_LOST: Final = (
 
 
 class Started(NamedTuple):
-    """History has begun. `header` is None where there is no checkpoint yet.
+    """The reading has begun. `header` is None where there is no checkpoint yet.
 
     `same_boot`: the kernel that has the last WAL bytes still runs, so nothing that was written is missing.
     """
@@ -66,9 +66,9 @@ class TopicLoaded(NamedTuple):
 
 
 class TopicsNameless(NamedTuple):
-    """The checkpoint held these topics, and both copies of their state are damaged: the Blocks that are left of each.
+    """Topics of the checkpoint with both copies of their image damaged, and the Blocks that are left of each.
 
-    Where `complete` is False there may have been more topics, of which nothing is left in the checkpoint.
+    Where `complete` is False there may have been more topics, with nothing left of them in the checkpoint.
     """
 
     tails: dict[int, list[Block]]
@@ -97,7 +97,7 @@ class History:
         self._suspect = False
         self._end_lost = False
         self._copies: list[WalName] = []
-        # How many files of sealed segments there are: with neither log nor checkpoint they are nobody's.
+        # How many files of sealed segments there are: with neither log nor checkpoint they belong to no topic.
         self.segment_files = 0
         self._disk = disk
         self._wal = wal_directory
@@ -115,8 +115,8 @@ class History:
     def lost_power(self) -> bool:
         """Whether this kernel has written neither a frame nor a checkpoint of what was read: known at the end.
 
-        Files alone do not count: a process that dies right after its start leaves some, and has told nobody anything.
-        A log whose end is missing is as bad.
+        Files alone do not count: a process that dies right after its start leaves some, and has acknowledged nothing.
+        A log with its end missing is as bad.
         """
         return self._end_lost or (bool(self._boots) and walfile.boot_digest(self._disk.boot_id()) not in self._boots)
 
@@ -158,7 +158,7 @@ class History:
             self._disk.sync_dir(directory)
 
     def _wal_names(self) -> list[WalName]:
-        """The files of the WAL in order. One whose header says another name is a copy, and goes to quarantine."""
+        """The files of the WAL in order. A file with another name in its header is a copy, and goes to quarantine."""
         names: list[WalName] = []
         for name in sorted(name for name in map(walfile.parse_name, self._disk.list(self._wal)) if name is not None):
             path = f"{self._wal}/{name}"
@@ -179,13 +179,13 @@ class History:
         for copy in self._copies:
             kept = quarantine.move(self._disk, self._quarantine, f"{self._wal}/{copy}")
             self.corrupt_regions += 1
-            # It may stand in the place of the file in which the log ended.
-            behind = [name for name in names if name > copy and name.shard == copy.shard]
-            self._end_lost = self._end_lost or not behind
+            # It may be in the place of the file in which the log ended.
+            later = [name for name in names if name > copy and name.shard == copy.shard]
+            self._end_lost = self._end_lost or not later
             yield Damaged(self.last_lsn, f"{self._wal}/{copy}", 0, 0, "corrupt", (), (), False, kept)
 
     def _is_same_boot(self, names: list[WalName]) -> bool:
-        """Whether the last generation was written under this boot; no where every header of it is damaged."""
+        """Whether the last generation was written under this boot; False where all its headers are damaged."""
         current = walfile.boot_digest(self._disk.boot_id())
         for name in names:
             path = f"{self._wal}/{name}"
@@ -199,7 +199,7 @@ class History:
         return not names
 
     def _newest_snapshot(self) -> Iterator[tuple[str, SnapshotReader]]:
-        """The snapshots, the one that counts first. A file whose header says another number is a copy."""
+        """The snapshots, the one that counts first. A file with another number in its header is a copy."""
         numbers = [(snapshot.parse_name(name) or 0, name) for name in self._disk.list(self._snapshots)]
         for number, name in sorted((entry for entry in numbers if entry[0]), reverse=True):
             self.snapshot_number = max(self.snapshot_number, number)
@@ -240,7 +240,7 @@ class History:
         """The events of one shard in one generation; `begins` says that its first file must be there."""
         reader = ShardReader(self._skip, self._skip_lsn)
         previous = names[0]._replace(number=0) if begins else None
-        # The next file is prepared ahead of time: behind the last one in use there may be one that is empty.
+        # The next file is prepared ahead of time: after the last one in use there may be one that is empty.
         last = max((name for name in names if self._in_use(name)), default=names[-1])
         for name in names:
             if previous is not None and name.number != previous.number + 1:
@@ -253,7 +253,7 @@ class History:
         self.last_lsn = max(self.last_lsn, reader.last_lsn)
 
     def _in_use(self, name: WalName) -> bool:
-        """Whether anything was written behind a file's header."""
+        """Whether anything was written after a file's header."""
         handle = self._disk.open(f"{self._wal}/{name}")
         try:
             return any(self._disk.read(handle, walfile.HEADER_BYTES, frame.ALIGN_BYTES))
@@ -279,18 +279,18 @@ class History:
                     break
                 # Only here, where frames end before their file does, is all of it needed at once.
                 data, _, _ = read_used(self._disk, handle)
-                region, behind = self._region(name, data, at, used, may_be_torn=is_last and not is_short)
+                region, following = self._region(name, data, at, used, may_be_torn=is_last and not is_short)
                 if region is None:
                     break
                 yield from reader.damaged(self._damaged(path, str(name), data, region, reader.last_lsn))
                 if region.reason == "torn":
-                    if behind is None:
+                    if following is None:
                         self._disk.write(handle, at, bytes(min(region.length, size - at)))
-                    elif behind - at >= frame.FRAME_BYTES_MIN:
-                        self._disk.write(handle, at, frame.void(data[at:behind]))
-                if behind is None:
+                    elif following - at >= frame.FRAME_BYTES_MIN:
+                        self._disk.write(handle, at, frame.void(data[at:following]))
+                if following is None:
                     break
-                at = behind
+                at = following
             self.bytes_done = done_before + size
             if is_short:
                 end = scan.Region(size, 0, "corrupt", (), (), False)
@@ -301,7 +301,7 @@ class History:
                 self._boots.add(bytes(16) if header is None else header.boot)
             if name.generation == self.last_generation:
                 if self._suspect:
-                    # After a failed sync the kernel takes its pages for clean: only what is written again is synced.
+                    # After a failed sync the kernel takes its pages for clean: only what is written again gets synced.
                     self._disk.write(handle, 0, self._disk.read(handle, 0, at))
                 self._disk.sync(handle)
         finally:
@@ -312,8 +312,8 @@ class History:
     ) -> Generator[Appended | Control | Damaged, None, int]:
         """The events of the whole frames from `at` on; then where they end.
 
-        The file is read through a window: what is read is still in the processor's cache when it is looked at, and its
-        memory is there from the window before.
+        The file is read through a window: what is read is still in the processor's cache when it is looked at, and the
+        memory of the window before is used again.
         """
         length = WINDOW_BYTES
         while at < used:
@@ -339,15 +339,15 @@ class History:
     def _region(
         self, name: WalName, data: bytes, at: int, used: int, *, may_be_torn: bool
     ) -> tuple[scan.Region | None, int | None]:
-        """What stands at `at`, where frames end, and where they go on."""
-        behind = scan.next_whole(data, memoryview(data), at, used)
+        """What is at `at`, where frames end, and where they go on."""
+        following = scan.next_whole(data, memoryview(data), at, used)
         in_last_generation = name.generation == self.last_generation
         region = scan.region(
             data,
             at,
-            used if behind is None else behind,
+            used if following is None else following,
             used,
-            followed=behind is not None,
+            followed=following is not None,
             torn_allowed=in_last_generation and not self.same_boot,
         )
         if (
@@ -357,7 +357,7 @@ class History:
         ):
             # A process dies in one place only, the end of the last file in use; in older generations it was cleared.
             region = region._replace(reason="corrupt")
-        return region, behind
+        return region, following
 
     def _damaged(self, path: str, name: str, data: bytes, region: scan.Region, lsn: int) -> Damaged:
         if region.reason == "torn":

@@ -1,7 +1,7 @@
-"""Quarantine: copies of damaged bytes, so that nothing is thrown away before somebody has looked at it.
+"""Quarantine: copies of damaged bytes, so that nothing is thrown away before it can be looked at.
 
-One file per damaged region, named after the file, the offset and the length it came from. The name is all that decides
-whether a region is there already, so recovery may run any number of times and leave the same files. A file that does
+One file per damaged region, named after the file, the offset and the length it came from. The name alone decides
+whether a region is there already, so recovery may run any number of times and leaves the same files. A file that does
 not belong where it was found is moved here whole, under its own name.
 """
 
@@ -17,7 +17,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 def keep(disk: Disk, directory: str, source: str, offset: int, data: bytes) -> str:
-    """Store a copy of `data`, found at `offset` of the file named `source`; its path, or "" where that failed."""
+    """Store a copy of `data`, found at `offset` of the file `source`; the path of the copy, or "" where that failed."""
     path = f"{directory}/{source}-{offset:x}-{len(data):x}.bin"
     try:
         if not disk.exists(path):
@@ -28,7 +28,7 @@ def keep(disk: Disk, directory: str, source: str, offset: int, data: bytes) -> s
 
 
 def move(disk: Disk, directory: str, path: str) -> str:
-    """Take a whole file out of the way; where it is then, or "" where that failed and it stayed."""
+    """Move a whole file here; its new path, or "" where that failed and the file stayed."""
     source_directory, _, name = path.rpartition("/")
     target = f"{directory}/{name}"
     try:
@@ -47,7 +47,7 @@ def move(disk: Disk, directory: str, path: str) -> str:
 
 
 def _store(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
-    """Have a file hold this, durably, or not be there."""
+    """Make a file that holds this, durably, or none at all."""
     temporary = path + ".tmp"
     if disk.exists(temporary):
         disk.unlink(temporary)

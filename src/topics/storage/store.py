@@ -2,12 +2,12 @@
 
     DIR/LAYOUT            magic and format version, as text
     DIR/LOCK              held by the process that has the directory open, and says which
-    DIR/wal/              the WAL files of all shards and generations (wal.py, walfile.py)
-    DIR/snapshots/        the checkpoint (snapshot.py)
-    DIR/segments/         sealed segments (segment.py)
+    DIR/wal/              the WAL files of all shards and generations (wal/)
+    DIR/snapshots/        the checkpoint (snapshot/)
+    DIR/segments/         sealed segments (segment/)
     DIR/quarantine/       copies of damaged bytes, one file per damaged region
 
-How an engine uses it, on one thread (`Driver` is whoever executes jobs; `run_inline` of job.py is the simplest):
+How an engine uses it, on one thread (a driver executes the jobs; `run_inline` of job.py is the simplest one):
 
     store = Store(directory, disk=RealDisk(), clock=SystemClock())
     store.open()                          # takes the lock, checks the layout; Locked or UnknownFormat
@@ -20,7 +20,7 @@ How an engine uses it, on one thread (`Driver` is whoever executes jobs; `run_in
     for job in store.jobs(): ...          # syncs and file preparations that may start now; the driver runs each
 
     job = store.checkpoint(sections, ...) # state as of an lsn; trims the WAL once it is durable
-    store.run_until_idle()                        # at the end: write, sync and wait for all of it, here and now
+    store.run_until_idle()                # at the end: write and sync everything, here and now
     store.close()                         # after a last checkpoint with clean=True, where the stop is orderly
 
 A `write` may leave frames queued while the next WAL file is being prepared (`store.pending` stays true): call it again
@@ -51,8 +51,8 @@ from topics.storage.segment.tier import DirectoryTier
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal.file import WalName
-from topics.storage.wal.files import FILE_BYTES
 from topics.storage.wal.shard import QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
+from topics.storage.wal.shard_files import FILE_BYTES
 
 LAYOUT_NAME: Final = "LAYOUT"
 LAYOUT_MAGIC: Final = "topics data directory, format "
@@ -194,7 +194,7 @@ class Store:
     def recover(self) -> Iterator[Event]:
         """Everything that is in the directory, as events (history.py); take all of them before `start`.
 
-        `store.history.progress` tells meanwhile how far it is.
+        `store.history.progress` says how far it is.
         """
         assert self._lock is not None, "open() comes first"
         self.history.segment_files = len(self.disk.list(self.segment_directory))
@@ -227,7 +227,7 @@ class Store:
         self._check_space(self.clock.elapsed_ns())
 
     def next_lsn(self) -> int:
-        """The next lsn, handed out once; it goes into a frame that is submitted before the next call."""
+        """The next lsn, handed out once; put it into a frame and submit that before the next call."""
         self._lsn += 1
         return self._lsn
 
@@ -268,7 +268,7 @@ class Store:
             jobs += shard.jobs(now_ns)
         if self.segments.flips and all(shard.is_idle for shard in self.shards):
             # The frame that says why a record is deleted goes first: a dead letter is deleted and copied, or neither.
-            # Where syncs never catch up with writes, the flips are the next checkpoint's.
+            # Where syncs never catch up with writes, the next checkpoint writes the flips.
             flip = self.segments.flips.job()
             if flip is not None:
                 jobs.append(flip)
@@ -291,8 +291,8 @@ class Store:
         """The job that publishes a checkpoint, or None while one is under way.
 
         `sections` are made with snapshot.py, and `essential` are the indices of those to be written twice (every
-        TOPIC). `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic whose
-        own state is newer says so in its section. Include only what has committed: a gated frame that still waits for
+        TOPIC). `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic with
+        a newer image says so in its section. Include only what has committed: a gated frame that still waits for
         its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
         snapshot is durable, the one before it and the WAL files that it covers are removed, and everything given to
         `after_checkpoint` before this call is done. `on_done` gets the error, or None, at the end.
@@ -348,20 +348,20 @@ class Store:
     def after_checkpoint(self, removal: Callable[[], None]) -> None:
         """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.
 
-        It may be done again where it failed, so it must not mind that.
+        It is done again where it failed, so it must be harmless to repeat.
         """
         self._removals.append(removal)
 
     @property
     def wal_bytes(self) -> int:
-        """How many bytes of frames a restart would have to apply now: by which to decide on a checkpoint."""
+        """How many bytes of frames a restart would have to apply now: what decides when to take a checkpoint."""
         old = sum(self.history.used_bytes[name] for name in self._old_files)
         return old + sum(shard.bytes_written_total for shard in self.shards) - self._bytes_checkpointed
 
     def run_until_idle(self) -> None:
         """Write and sync everything that is queued, here and now, and commit its waiters.
 
-        Waits for the disk. Every job that was given out must be done before.
+        Waits for the disk. Every job that was handed out must be done before.
         """
         for shard in self.shards:
             while shard.pending and shard.read_only is None:
@@ -379,7 +379,7 @@ class Store:
                 shard.full = self.free_bytes < self._min_free_bytes
 
     def close(self) -> None:
-        """Close every file and give the lock back."""
+        """Close every file and release the lock."""
         for shard in self.shards:
             shard.files.close()
         self.shards = ()

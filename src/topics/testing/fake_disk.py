@@ -9,7 +9,7 @@ the rest, sector by sector:
     garbled   of what was not synced, each sector is there, not there, or noise
 
 Bytes that were synced are never damaged by a crash: a sector write is old or new, and a rewrite of part of a sector
-leaves the rest of it alone. Names behave likewise: of the creations, renames and removals since the last `sync_dir`, a
+leaves the rest of it alone. Names behave alike: of the creations, renames and removals since the last `sync_dir`, a
 loss of power keeps the first few, in order, as a journal does.
 
 Every mutating call is counted, and `after_call` sees each one, so a sweep can fork the disk (`clone`) at every point at
@@ -181,7 +181,7 @@ class FakeDisk:
         return any(frame in inode.content for inode in self._names.values())
 
     def damage(self, path: str, offset: int, data: bytes) -> None:
-        """Overwrite bytes behind the product's back, as a failing medium does."""
+        """Overwrite bytes unnoticed, as a failing medium does."""
         inode = self._names[path]
         assert offset + len(data) <= len(inode.content)
         inode.content[offset : offset + len(data)] = data
@@ -310,7 +310,7 @@ class FakeDisk:
         self._end("sync", path)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it."""
+        """Give a file another name, replacing the file that has it."""
         self._begin()
         inode = self._names.get(source)
         if inode is None:
@@ -341,7 +341,7 @@ class FakeDisk:
         return sorted(path[len(directory) + 1 :] for path in self._names if _parent(path) == directory)
 
     def exists(self, path: str) -> bool:
-        """Whether there is something by this name."""
+        """Whether there is a file or a directory with this name."""
         if self._down:
             raise Crashed
         return path in self._names or path in self._dirs

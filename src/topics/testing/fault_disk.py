@@ -10,7 +10,7 @@ from topics.testing.fake_disk import FakeDisk
 
 
 class FaultDisk:
-    """A disk that fails when told to, over any other disk. Everything not named here goes straight through.
+    """Any disk, failing on demand. Calls without a planned failure go straight through.
 
     `fail("write", 3)` makes the third `write` from now raise EIO; `left_bytes` lets that many bytes of a failing write
     through first. A failing `sync` makes the kernel forget the dirty pages of that file, as Linux does.

@@ -1,8 +1,8 @@
 """Dump: everything in a data directory as JSON lines, for a look at it with ordinary tools.
 
-One line per frame, snapshot section, sealed Block and damaged region, each with the file and offset it stands at. Reads
-only, takes no lock: use it on a stopped server's directory or on a copy. Nothing is interpreted beyond the codec, so
-a damaged directory can be dumped as far as it can be read.
+One line per frame, snapshot section, sealed Block and damaged region, each with its file and offset. Only reads, and
+takes no lock: use it on a stopped server's directory or on a copy. Nothing is interpreted beyond the codec, so a
+damaged directory can be dumped as far as it can be read.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Loader:
                 return (self._hot if size is None else cold), size
         except OSError:
             pass
-        # A store without a single file is not mounted. Take the index's word for what is in it: reads will report it.
+        # A store without a single file is not mounted. The index says what should be in it, and reads will fail.
         self._tiers.away = True
         return cold, None if places is None else data_bytes(places)
 

@@ -100,7 +100,7 @@ class SealedBlock(Extent):
             return self.live_bytes * (j - i) // max(1, self.live)
 
     def ts_index(self, cutoff: int) -> int:
-        """The index of the first record whose ts is at least `cutoff`, or n. May raise as `block` does."""
+        """The index of the first record with a ts of at least `cutoff`, or n. May raise as `block` does."""
         if cutoff <= self.first_ts:
             return 0
         if cutoff > self.last_ts:

@@ -1,8 +1,8 @@
 """SnapshotReader: what can be read of a snapshot file, damaged or not.
 
-Every section that is whole is there, a topic's state from its second copy where the first is damaged. What is not there
-is named by `regions`; `nameless` are topics of which only other sections are left, `complete` says that there are no
-topics of which nothing at all is left.
+Every section that is whole is there, and a topic's image comes from its second copy where the first is damaged. What is
+not there is named by `regions`. `nameless` are topics that have only other sections left; `complete` says that no topic
+is gone without a trace.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ class SnapshotReader:
 
     @property
     def is_void(self) -> bool:
-        """Whether there is nothing in it that says what it held."""
+        """Whether nothing in it says what it held."""
         return self._end is None and not self.images
 
     @property
     def complete(self) -> bool:
-        """Whether at least something is left of every topic: the state of each was there twice."""
+        """Whether at least something is left of every topic: each image was there twice."""
         return self._end is not None and (
             self._end[1] - self._sections <= 1 or all(region.complete for region in self._regions)
         )
 
     def nameless(self) -> list[int]:
-        """The ids of topics of which something is left, but neither copy of their state."""
+        """The ids of topics that have something left, but neither copy of their image."""
         named = {
             lost.topic_id for region in self._regions for lost in region.lost_frames if lost.kind == snapshot.TOPIC
         }
         return sorted((named | self.blocks.keys()) - self.images.keys())
 
     def regions(self) -> list[scan.Region]:
-        """What could not be read. A topic whose second copy was read is not among what is lost."""
+        """What could not be read. A topic that was read from its second copy is not lost."""
         regions = []
         for region in self._regions:
             named = tuple(

@@ -6,7 +6,7 @@ checks, so damage in a snapshot is found, skipped and named by the same code.
     offset  size  field
     0       8     magic "TOPICSNP"
     8       4     format version, 1
-    12      4     flags: bit 0 the server stopped cleanly behind this snapshot
+    12      4     flags: bit 0 the server stopped cleanly after this snapshot
     16      8     number, increasing
     24      8     lsn: frames up to here need no replay, except of topics that say otherwise
     32      16    boot id, as in a WAL file
@@ -15,13 +15,13 @@ checks, so damage in a snapshot is found, skipped and named by the same code.
 
 A section's kind is one of those below or, from FIRST_ENGINE_KIND on, the engine's own. Its frame lsn is the lsn up to
 which it includes the topic's frames: a topic may be written later than the header, while others go on. The section
-TOPIC holds the msgpack of `TopicImage`; each BLOCK behind it holds a Block of its tail, with its delete flags. Sections
-that a topic cannot do without are written twice, the second copy behind everything else with bit 0 of the frame's
-flags set, so that no single damaged place takes a topic's name from it. The last section is END: the header once
-more, and how many sections stand before it.
+TOPIC holds the msgpack of `TopicImage`; each BLOCK after it holds a Block of its tail, with its delete flags. Sections
+that a topic cannot do without are written twice, the second copy after everything else with bit 0 of the frame's flags
+set, so that no single damaged place costs a topic its name. The last section is END: the header once more, and how many
+sections come before it.
 
 A snapshot is written under a temporary name, synced, renamed, and the directory synced; only then are the one before it
-and the WAL files that it covers removed. So there is always one that is whole.
+and the WAL files that it covers removed. So there is always a whole one.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def file_name(number: int) -> str:
 
 
 def parse_name(text: str) -> int | None:
-    """The number of a snapshot, or None where the name is no snapshot's."""
+    """The number of a snapshot, or None for any other name."""
     match = _NAME.fullmatch(text)
     return None if match is None else int(match.group(1), 16)
 
@@ -157,7 +157,7 @@ def decode_end(payload: bytes, path: str) -> tuple[Header | None, int]:
 
 
 def write(disk: Disk, directory: str, header: Header, sections: Sequence[bytes], essential: Iterable[int]) -> None:
-    """Write a snapshot and return once it is durable under its name. `essential` are indices to be written twice."""
+    """Write a snapshot and return once it is durable under its name. `essential` are the sections to write twice."""
     path = f"{directory}/{file_name(header.number)}"
     temporary = path + ".tmp"
     if disk.exists(temporary):

@@ -1,15 +1,15 @@
 """ShardReader: the frames of one shard as events, small appends gathered into larger Blocks on the way.
 
-A million writes of one record are a million frames, and an object for each would cost more time and memory than all
-else in a restart. So consecutive one-record appends of a topic are gathered by column, and come out as one Block of up
-to RUN_RECORDS_MAX records. Where many stand in a row, they are read by column too (singles.py); all others are taken
-one by one, by a loop in which one `unpack` per frame reads the checksum behind the frame before it, its header and the
-first fields of its Block. Both ways give the same events.
+A million writes of one record are a million frames, and an object for each would cost more time and memory than
+everything else in a restart. So consecutive one-record appends of a topic are gathered by column, and come out as one
+Block of up to RUN_RECORDS_MAX records. Where there are many in a row, they are read by column too (singles.py). All
+others are taken one by one, by a loop in which one `unpack` per frame reads the checksum of the frame before it, its
+header and the first fields of its Block. Both ways give the same events.
 
 Order: the events of one topic come in the order of its frames. Frames that change what exists (`frame.STRUCTURAL`, and
-those about no topic) come in the order of their lsns over all shards, each behind everything before it in its own
-shard. Beyond that nothing is promised between topics: what one topic's frame says about another it must say with seqs,
-not by its place.
+those about no topic) come in the order of their lsns over all shards, each after everything before it in its own shard.
+Beyond that nothing is promised between topics: what one topic's frame says about another it must say with seqs, not by
+its position.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ assert SLACK_BYTES >= scan.SLACK_BYTES
 
 
 class Extra(NamedTuple):
-    """The engine's bytes behind the Block of one append of `n` records from `first_seq`."""
+    """The engine's bytes after the Block of one append of `n` records from `first_seq`."""
 
     first_seq: int
     n: int
@@ -73,10 +73,10 @@ class Control(NamedTuple):
 class Damaged(NamedTuple):
     """Bytes that are neither frames nor the unused end of a file, in the WAL or in the snapshot.
 
-    `reason` "corrupt" is a loss to be told: each of `lost` becomes a lost range of its topic, whatever its class.
-    "torn" is what was being written when the power went, or the process died in a write: no sync had acknowledged any
-    of it. Where `complete` is False, more may be lost than is named; a hole before later records of a topic shows as a
-    jump of `first_seq` in any case. `quarantined` is where a copy of the bytes is, or "".
+    `reason` "corrupt" is a loss to report: each of `lost` becomes a lost range of its topic, whatever its class. "torn"
+    is what was being written when the power went, or the process died in a write: no sync had acknowledged any of it.
+    Where `complete` is False, more may be lost than is named; a hole before later records of a topic shows as a jump of
+    `first_seq` in any case. `quarantined` is where a copy of the bytes is, or "".
     """
 
     lsn: int
@@ -141,7 +141,7 @@ class _Run:
 class ShardReader:
     """Turns the bytes of one shard's files in one generation, in order, into events.
 
-    `skip` gives per topic the lsn up to which a checkpoint holds its state already; `skip_lsn` does for all others.
+    `skip` has, for each topic, the lsn up to which a checkpoint holds its state; `skip_lsn` is that of all others.
     """
 
     def __init__(self, skip: dict[int, int], skip_lsn: int) -> None:
@@ -174,7 +174,7 @@ class ShardReader:
                 before = self.frames
                 at = self._batch(data, view, at, size, by_one)
                 is_end = self.frames - before < by_one
-                # To look for stretches where there are none must not cost more than they would save.
+                # Looking for singles where there are none must not cost more than they would save.
                 by_one = min(2 * by_one, BATCH_FRAMES)
             out, self._out = self._out, []
             yield from out
@@ -187,7 +187,7 @@ class ShardReader:
         yield from out
 
     def damaged(self, event: Damaged) -> Iterator[Event]:
-        """The damage, behind what came before it."""
+        """The damage, after everything that was gathered before it."""
         self._flush_all()
         out, self._out = self._out, []
         yield from out
@@ -269,7 +269,7 @@ class ShardReader:
         return run
 
     def _begin(self, run: _Run, first_seq: int) -> None:
-        """Let a run begin again at `first_seq`."""
+        """Begin a run again at `first_seq`."""
         self._flush(run)
         run.first_seq = first_seq
         self._open[run.topic_id] = run
@@ -283,7 +283,7 @@ class ShardReader:
             self._flush(run)
 
     def _other(self, data: bytes, at: int, header: tuple[int, ...]) -> None:
-        """Any frame that is not a plain small append of one record. `at` is its payload's place."""
+        """Any frame that is not a plain small append of one record. `at` is where its payload is."""
         lsn, kind, topic_id, first_seq, n, length = header
         run = self._run(topic_id)
         if lsn <= run.skip_lsn or kind == frame.VOID:

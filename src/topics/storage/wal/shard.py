@@ -5,19 +5,19 @@ call. A frame is then safe from the death of the process, and its waiter commits
 commit once an `fdatasync` that began after their write has returned. Frames that arrive while a sync runs form the
 next group, so the slower the disk, the larger the group, and the sync rate is the disk's own.
 
-Rules that this file keeps:
+The rules:
 
 1. Waiters of one gate commit in the order in which they were submitted.
 2. A gated waiter never commits before its bytes, and the name of the file that holds them, are durable.
 3. At most one sync runs at a time; it covers everything written before it began, in every file still unsynced.
 4. A failed write or sync poisons the shard: no waiter that has not committed ever will, each fails with
    StorageReadOnly, and so does every later submit. After a failed sync the kernel may have dropped the dirty pages and
-   report success next time, so trying again would be a lie; only a restart, which replays, clears it.
+   report success next time, so a retry would prove nothing; only a restart, which reads the files, clears it.
 5. What waits is bounded: bytes that are queued or wait for their sync. Beyond that `submit` raises QueueFull, and the
    frame was not taken.
 
-The next file is prepared ahead of time by a job. Where that job is still running when the current file is full, the
-rest of the queue stays queued and the bound of rule 5 holds the writers back; the loop never waits for it.
+The next file is prepared ahead of time by a job (shard_files.py). Where that job is still running when the current file
+is full, the rest of the queue stays queued and rule 5 holds the writers back; the loop never waits for it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from topics.errors import StorageFull, StorageReadOnly, Throttled
 from topics.storage.disk import Disk
 from topics.storage.job import Job
 from topics.storage.wal.counters import Counters
-from topics.storage.wal.files import FILE_BYTES, ShardFiles, WrittenFile
 from topics.storage.wal.frame import APPEND, CREATE, lsn_of
+from topics.storage.wal.shard_files import FILE_BYTES, ShardFiles, WrittenFile
 from topics.storage.wal.waiter import Waiter
 
 QUEUE_BYTES_MAX: Final = 64 << 20
@@ -40,7 +40,7 @@ _GROWING: Final = frozenset((APPEND, CREATE))
 
 
 class QueueFull(Throttled):
-    """The storage is behind; retry shortly."""
+    """The storage cannot keep up; retry shortly."""
 
 
 class Shard(Counters):
@@ -114,8 +114,8 @@ class Shard(Counters):
     def submit(self, frame: bytes, gated: bool, waiter: Waiter | None = None) -> None:
         """Queue a frame for the next `write`.
 
-        Raises, and takes nothing, where the shard is poisoned (StorageReadOnly) or behind (QueueFull), or the disk is
-        nearly full and the frame is one that takes room (StorageFull).
+        Raises, and takes nothing, where the shard is poisoned (StorageReadOnly), its queue is full (QueueFull), or the
+        disk is nearly full and the frame takes room (StorageFull).
         """
         if self._poison is not None:
             raise self._refusal()
@@ -253,12 +253,12 @@ class Shard(Counters):
         return work
 
     def flush_failed(self, error: BaseException) -> None:
-        """A sync beside the shard's own has failed. The kernel says so once, so it counts as the shard's (rule 4)."""
+        """A `flush` has failed. The kernel reports that only once, so it counts as a sync of the shard (rule 4)."""
         if self._poison is None:
             self._fail("sync", error)
 
     def synced(self, job: _Sync, error: BaseException | None) -> None:
-        """Take over what a sync brought: commit its waiters, or poison the shard."""
+        """A sync is over: commit its waiters, or poison the shard."""
         if self._poison is not None:
             return
         if error is not None:
@@ -311,7 +311,7 @@ class Shard(Counters):
                 waiter.fail(self._refusal())
 
     def _refusal(self) -> StorageReadOnly:
-        """Why nothing is taken, as an exception of its own: one that is raised again and again grows with each time."""
+        """Why nothing is taken, as a new exception: one that is raised again and again grows each time."""
         assert self._poison is not None
         return StorageReadOnly(self._poison.message, shard=self.index)
 
