@@ -25,8 +25,12 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+# A name with this suffix is of a file that is half made.
+TEMPORARY_SUFFIX: Final = ".tmp"
+WRITE_BYTES: Final = 1 << 20
 ZERO_CHUNK_BYTES: Final = 1 << 20
 SCRATCH_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(ZERO_CHUNK_BYTES)
@@ -110,6 +114,39 @@ class Disk(Protocol):
 
     def boot_id(self) -> str:
         """A text that changes whenever the kernel starts; 36 ASCII characters or fewer."""
+
+
+def write_whole(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
+    """Write a file and return once it is durable under its name, which is there only when the whole file is."""
+    temporary = path + TEMPORARY_SUFFIX
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        at = size = 0
+        pending: list[bytes] = []
+        for part in parts:
+            pending.append(part)
+            size += len(part)
+            if size >= WRITE_BYTES:
+                disk.write(handle, at, b"".join(pending))
+                at, size, pending = at + size, 0, []
+        if size:
+            disk.write(handle, at, b"".join(pending))
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(temporary, path)
+    disk.sync_dir(path.rpartition("/")[0])
+
+
+def read_at(disk: Disk, path: str, offset: int, length: int) -> bytes:
+    """Up to `length` bytes at `offset` of a file; fewer only at its end."""
+    handle = disk.open(path)
+    try:
+        return disk.read(handle, offset, length)
+    finally:
+        disk.close(handle)
 
 
 class RealDisk:

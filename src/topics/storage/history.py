@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 from topics.storage import quarantine
 from topics.storage.block import Block
 from topics.storage.damage import Unusable
-from topics.storage.disk import Disk
+from topics.storage.disk import TEMPORARY_SUFFIX, Disk, read_at
 from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.reader import SectionLoaded, SnapshotReader
 from topics.storage.snapshot.snapshot import Header, TopicImage
@@ -153,7 +153,7 @@ class History:
         """Remove what a crash left half made, and make the names that are there durable."""
         for directory in (self._wal, self._snapshots, self._quarantine):
             for name in self._disk.list(directory):
-                if name.endswith(walfile.TEMPORARY_SUFFIX):
+                if name.endswith(TEMPORARY_SUFFIX):
                     self._disk.unlink(f"{directory}/{name}")
             self._disk.sync_dir(directory)
 
@@ -161,19 +161,19 @@ class History:
         """The files of the WAL in order. A file with another name in its header is a copy, and goes to quarantine."""
         names: list[WalName] = []
         for name in sorted(name for name in map(walfile.parse_name, self._disk.list(self._wal)) if name is not None):
-            path = f"{self._wal}/{name}"
-            handle = self._disk.open(path)
-            try:
-                size = self._disk.size(handle)
-                header = walfile.decode_header(self._disk.read(handle, 0, walfile.HEADER_BYTES), path)
-            finally:
-                self._disk.close(handle)
+            header = self._wal_header(name)
             if header is not None and header.name != name:
                 self._copies.append(name)
                 continue
             names.append(name)
-            self.bytes_total += size
+            handle = self._disk.open(f"{self._wal}/{name}")
+            self.bytes_total += self._disk.size(handle)
+            self._disk.close(handle)
         return names
+
+    def _wal_header(self, name: WalName) -> walfile.WalHeader | None:
+        path = f"{self._wal}/{name}"
+        return walfile.decode_header(read_at(self._disk, path, 0, walfile.HEADER_BYTES), path)
 
     def _set_copies_aside(self, names: list[WalName]) -> Iterator[Damaged]:
         for copy in self._copies:
@@ -188,12 +188,7 @@ class History:
         """Whether the last generation was written under this boot; False where all its headers are damaged."""
         current = walfile.boot_digest(self._disk.boot_id())
         for name in names:
-            path = f"{self._wal}/{name}"
-            handle = self._disk.open(path)
-            try:
-                header = walfile.decode_header(self._disk.read(handle, 0, walfile.HEADER_BYTES), path)
-            finally:
-                self._disk.close(handle)
+            header = self._wal_header(name)
             if header is not None:
                 return header.boot == current
         return not names
@@ -254,11 +249,7 @@ class History:
 
     def _in_use(self, name: WalName) -> bool:
         """Whether anything was written after a file's header."""
-        handle = self._disk.open(f"{self._wal}/{name}")
-        try:
-            return any(self._disk.read(handle, walfile.HEADER_BYTES, frame.ALIGN_BYTES))
-        finally:
-            self._disk.close(handle)
+        return any(read_at(self._disk, f"{self._wal}/{name}", walfile.HEADER_BYTES, frame.ALIGN_BYTES))
 
     def _file(self, name: WalName, reader: ShardReader, *, is_last: bool) -> Iterator[Appended | Control | Damaged]:
         path = f"{self._wal}/{name}"

@@ -7,11 +7,9 @@ not belong where it was found is moved here whole, under its own name.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
 from typing import Final
 
-from topics.storage.disk import Disk
+from topics.storage.disk import Disk, write_whole
 
 CHUNK_BYTES: Final = 1 << 20
 
@@ -21,7 +19,7 @@ def keep(disk: Disk, directory: str, source: str, offset: int, data: bytes) -> s
     path = f"{directory}/{source}-{offset:x}-{len(data):x}.bin"
     try:
         if not disk.exists(path):
-            _store(disk, path, [data])
+            write_whole(disk, path, [data])
     except OSError:
         return ""
     return path
@@ -34,9 +32,8 @@ def move(disk: Disk, directory: str, path: str) -> str:
     try:
         handle = disk.open(path)
         try:
-            _store(
-                disk, target, (disk.read(handle, at, CHUNK_BYTES) for at in range(0, disk.size(handle), CHUNK_BYTES))
-            )
+            chunks = range(0, disk.size(handle), CHUNK_BYTES)
+            write_whole(disk, target, (disk.read(handle, at, CHUNK_BYTES) for at in chunks))
         finally:
             disk.close(handle)
         disk.unlink(path)
@@ -44,22 +41,3 @@ def move(disk: Disk, directory: str, path: str) -> str:
     except OSError:
         return ""
     return target
-
-
-def _store(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
-    """Make a file that holds this, durably, or none at all."""
-    temporary = path + ".tmp"
-    if disk.exists(temporary):
-        disk.unlink(temporary)
-    handle = disk.create(temporary)
-    try:
-        at = 0
-        for part in parts:
-            disk.write(handle, at, part)
-            at += len(part)
-        disk.sync(handle)
-    finally:
-        with contextlib.suppress(OSError):
-            disk.close(handle)
-    disk.rename(temporary, path)
-    disk.sync_dir(path.rpartition("/")[0])

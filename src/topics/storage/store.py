@@ -42,7 +42,7 @@ from topics.clock import Clock
 from topics.errors import StorageReadOnly
 from topics.storage.checkpoint import Checkpoint
 from topics.storage.damage import UnknownFormat
-from topics.storage.disk import Disk
+from topics.storage.disk import Disk, read_at, write_whole
 from topics.storage.history import Event, History
 from topics.storage.job import Job, run_inline
 from topics.storage.segment.cache import CACHE_BYTES
@@ -92,6 +92,10 @@ class Store:
     ) -> None:
         assert shards >= 1
         self.directory = directory
+        self.wal_directory = f"{directory}/wal"
+        self.segment_directory = f"{directory}/segments"
+        self.snapshot_directory = f"{directory}/snapshots"
+        self.quarantine_directory = f"{directory}/quarantine"
         self.disk = disk
         self.clock = clock
         self.shards: tuple[Shard, ...] = ()
@@ -127,26 +131,6 @@ class Store:
             after_checkpoint=self.after_checkpoint,
         )
 
-    @property
-    def wal_directory(self) -> str:
-        """Where the WAL files are."""
-        return f"{self.directory}/wal"
-
-    @property
-    def segment_directory(self) -> str:
-        """Where the sealed segments of the hot tier are."""
-        return f"{self.directory}/segments"
-
-    @property
-    def snapshot_directory(self) -> str:
-        """Where the checkpoint is."""
-        return f"{self.directory}/snapshots"
-
-    @property
-    def quarantine_directory(self) -> str:
-        """Where damaged bytes are kept."""
-        return f"{self.directory}/quarantine"
-
     def open(self) -> None:
         """Take the lock and check the layout, or lay out an empty directory. Raises Locked or UnknownFormat."""
         disk = self.disk
@@ -169,25 +153,11 @@ class Store:
         ):
             disk.make_dir(directory)
         if not disk.exists(path):
-            temporary = path + ".tmp"
-            if disk.exists(temporary):
-                disk.unlink(temporary)
-            handle = disk.create(temporary)
-            try:
-                disk.write(handle, 0, f"{LAYOUT_MAGIC}{LAYOUT_VERSION}\n".encode())
-                disk.sync(handle)
-            finally:
-                disk.close(handle)
-            disk.rename(temporary, path)
-            disk.sync_dir(self.directory)
+            write_whole(disk, path, [f"{LAYOUT_MAGIC}{LAYOUT_VERSION}\n".encode()])
             # The directory itself is a name in another one.
             disk.sync_dir(self.directory.rstrip("/").rpartition("/")[0] or ("/" if self.directory[:1] == "/" else "."))
             return
-        handle = disk.open(path)
-        try:
-            text = disk.read(handle, 0, 256).decode("utf-8", "replace").strip()
-        finally:
-            disk.close(handle)
+        text = read_at(disk, path, 0, 256).decode("utf-8", "replace").strip()
         if text != f"{LAYOUT_MAGIC}{LAYOUT_VERSION}":
             raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUT_MAGIC}{LAYOUT_VERSION}")
 

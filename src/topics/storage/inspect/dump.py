@@ -20,7 +20,7 @@ from topics.storage.segment import format as segment
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.used import read_used
+from topics.storage.wal.used import read_file
 
 Line = dict[str, Any]
 
@@ -55,11 +55,7 @@ def lines(disk: Disk, directory: str) -> Iterator[Line]:
 
 
 def _frames(disk: Disk, directory: str, file: str, at: int) -> Iterator[Line]:
-    handle = disk.open(f"{directory}/{file}")
-    try:
-        data, used, _ = read_used(disk, handle)
-    finally:
-        disk.close(handle)
+    data, used, _ = read_file(disk, f"{directory}/{file}")
     for found in scan.walk(data, at, used, torn_allowed=False):
         if isinstance(found, scan.Region):
             yield {

@@ -13,14 +13,14 @@ import msgspec
 
 from topics.storage import block, store
 from topics.storage.damage import UnknownFormat
-from topics.storage.disk import Disk, RealDisk
+from topics.storage.disk import TEMPORARY_SUFFIX, Disk, RealDisk
 from topics.storage.segment import format as segment
 from topics.storage.segment.format import SegmentName
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
 from topics.storage.wal.file import WalName
-from topics.storage.wal.used import read_used
+from topics.storage.wal.used import read_file
 
 Write = Callable[[str], object]
 
@@ -64,11 +64,7 @@ class _Check:
         self._write(f"note   {file}: {what}")
 
     def _read(self, path: str) -> tuple[bytes, int, int]:
-        handle = self._disk.open(path)
-        try:
-            data, used, size = read_used(self._disk, handle)
-        finally:
-            self._disk.close(handle)
+        data, used, size = read_file(self._disk, path)
         self._files += 1
         self._bytes += size
         return data, used, size
@@ -284,7 +280,7 @@ class _Check:
     def _names(self, directory: str) -> list[str]:
         names = self._disk.list(f"{self._directory}/{directory}")
         for name in names:
-            if name.endswith(".tmp"):
+            if name.endswith(TEMPORARY_SUFFIX):
                 self._note(f"{directory}/{name}", "half made when the process died; a restart removes it")
         return names
 

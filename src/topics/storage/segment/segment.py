@@ -21,7 +21,7 @@ from topics.storage import block
 from topics.storage.block import Block, Extent
 from topics.storage.damage import Corrupt, LostRecords
 from topics.storage.flags import DELETED, deleted_runs
-from topics.storage.job import Miss
+from topics.storage.job import Job, Miss, Task
 from topics.storage.segment.format import (
     FLAGS_MAGIC,
     Place,
@@ -70,7 +70,8 @@ class SealedBlock(Extent):
         except OSError as error:
             raise unreadable(segment, error) from error
         if data is None:
-            raise Miss(_ReadBlock(self))
+            name = segment.name.data_file
+            raise Miss(_read(segment, self, lambda: self.decode(segment.tier.read(name, self.offset, self.length))))
         found = self.decode(data)
         if keep:
             segment.cache.put(self, found)
@@ -239,10 +240,29 @@ class Segment:
             except (OSError, block.BlockError):
                 found = None
             if found is None:
-                raise Miss(_ReadTags(self))
+                raise Miss(_read(self, self.tags_key, self._read_tags))
             self.cache.put(self.tags_key, found)
         assert isinstance(found, Tags)
         return found
+
+    def _read_tags(self) -> Tags:
+        """Read the tags, waiting for the disk. Where they are damaged, make the whole `.idx` again from the Blocks.
+
+        Raises Corrupt then, with nothing lost, so that the damage is reported.
+        """
+        name, hot = self.name, self.tiers.hot
+        offset = directory_bytes(self.index_blocks)
+        data = hot.read(name.index_file, offset, (hot.size(name.index_file) or offset) - offset)
+        try:
+            return Tags(data, name.first_seq)
+        except block.BlockError:
+            kept = self.tiers.quarantine(name.index_file, offset, data)
+        content = self.tier.read(name.data_file, 0, self.data_bytes)
+        places = scan_blocks(content, name.topic_id)
+        index = index_of(name, content, places)
+        hot.put(name.index_file, [index])
+        self.index_blocks, self.index_bytes = len(places), len(index)
+        raise Corrupt(name.index_file, offset, len(data), LostRecords(name.topic_id, 0, 0), kept)
 
     def flags_parts(self) -> list[bytes]:
         """The content of a `.flags` file, with the flags as they are now."""
@@ -254,74 +274,19 @@ class Segment:
         return [header, bytes(flags)]
 
 
-class _ReadBlock:
-    """The job that reads one Block into the cache."""
+def _read(segment: Segment, key: object, read: Callable[[], Block | Tags]) -> Job:
+    """The job that reads something into the cache, or what went wrong, for the command that waits."""
+    found: list[Block | Tags] = []
 
-    __slots__ = ("_found", "_sealed", "name")
-
-    def __init__(self, sealed: SealedBlock) -> None:
-        self.name = "read"
-        self._sealed = sealed
-        self._found: Block | None = None
-
-    def run(self) -> None:
-        """Read and check the Block."""
-        sealed = self._sealed
-        segment = sealed.segment
-        self._found = sealed.decode(segment.tier.read(segment.name.data_file, sealed.offset, sealed.length))
-
-    def done(self, error: BaseException | None) -> None:
-        """Keep the Block, or what went wrong, for the command that waits."""
-        segment = self._sealed.segment
-        if isinstance(error, Corrupt):
-            segment.cache.put(self._sealed, error)
-        elif error is not None:
-            segment.cache.put(self._sealed, unreadable(segment, error))
-        elif self._found is not None:
-            segment.cache.put(self._sealed, self._found)
-
-
-class _ReadTags:
-    """The job that reads a segment's tags into the cache.
-
-    Where they are damaged, the whole `.idx` is made again from the Blocks, and the command that waits gets Corrupt,
-    once and with nothing lost, so that the damage is reported.
-    """
-
-    __slots__ = ("_found", "_index", "_segment", "name")
-
-    def __init__(self, segment: Segment) -> None:
-        self.name = "read"
-        self._segment = segment
-        self._found: Tags | Corrupt | None = None
-        self._index: tuple[int, int] | None = None
-
-    def run(self) -> None:
-        """Read and check the tags, or make them again."""
-        segment = self._segment
-        name, hot = segment.name, segment.tiers.hot
-        offset = directory_bytes(segment.index_blocks)
-        data = hot.read(name.index_file, offset, (hot.size(name.index_file) or offset) - offset)
-        try:
-            self._found = Tags(data, name.first_seq)
-        except block.BlockError:
-            kept = segment.tiers.quarantine(name.index_file, offset, data)
-            content = segment.tier.read(name.data_file, 0, segment.data_bytes)
-            places = scan_blocks(content, name.topic_id)
-            index = index_of(name, content, places)
-            hot.put(name.index_file, [index])
-            self._index = (len(places), len(index))
-            self._found = Corrupt(name.index_file, offset, len(data), LostRecords(name.topic_id, 0, 0), kept)
-
-    def done(self, error: BaseException | None) -> None:
-        """Keep the tags, or what went wrong, for the command that waits."""
-        segment = self._segment
+    def finish(error: BaseException | None) -> None:
+        # The index may have been written anew.
         segment.tiers.hot.forget(segment.name.index_file)
-        if self._index is not None:
-            segment.index_blocks, segment.index_bytes = self._index
-        found = self._found if error is None else unreadable(segment, error)
-        assert found is not None
-        segment.cache.put(segment.tags_key, found)
+        if error is None:
+            segment.cache.put(key, found[0])
+        else:
+            segment.cache.put(key, error if isinstance(error, Corrupt) else unreadable(segment, error))
+
+    return Task("read", lambda: found.append(read()), finish)
 
 
 def unreadable(segment: Segment, error: BaseException) -> TopicsError:

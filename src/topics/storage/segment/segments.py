@@ -10,8 +10,8 @@ What the engine does with it, on its own thread:
     segment.tags()                                            # the tag index, read as Blocks are: may raise Miss
     job = segments.relocate_job(segment, on_moved)            # to the cold tier
     segments.drop(segment)                                    # its files go after the next checkpoint
-    segments.load(topic_id, refs) -> Loaded                   # at a start, for what the checkpoint lists
-    segments.sweep()                                          # at a start, once everything is loaded
+    segments.loader.load(topic_id, refs) -> Loaded            # at a start, for what the checkpoint lists
+    segments.loader.sweep()                                   # at a start, once everything is loaded
 
 The rules:
 

@@ -16,11 +16,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from topics.storage.disk import Disk
+from topics.storage.disk import TEMPORARY_SUFFIX, Disk, write_whole
 
-TEMPORARY_SUFFIX: Final = ".tmp"
 OPEN_FILES_MAX: Final = 128
-WRITE_BYTES: Final = 1 << 20
 
 
 class Tier(Protocol):
@@ -73,28 +71,7 @@ class DirectoryTier:
 
     def put(self, file: str, parts: Iterable[bytes]) -> None:
         """Write a file and return once it is durable under its name."""
-        disk = self._disk
-        path = self.path(file)
-        temporary = path + TEMPORARY_SUFFIX
-        if disk.exists(temporary):
-            disk.unlink(temporary)
-        handle = disk.create(temporary)
-        try:
-            at = size = 0
-            pending: list[bytes] = []
-            for part in parts:
-                pending.append(part)
-                size += len(part)
-                if size >= WRITE_BYTES:
-                    disk.write(handle, at, b"".join(pending))
-                    at, size, pending = at + size, 0, []
-            if size:
-                disk.write(handle, at, b"".join(pending))
-            disk.sync(handle)
-        finally:
-            disk.close(handle)
-        disk.rename(temporary, path)
-        disk.sync_dir(self._directory)
+        write_whole(self._disk, self.path(file), parts)
 
     def read(self, file: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`; fewer only at the end of the file."""

@@ -15,7 +15,7 @@ from topics.storage.disk import Disk
 from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.snapshot import Header, TopicImage
 from topics.storage.wal import scan
-from topics.storage.wal.used import read_used
+from topics.storage.wal.used import read_file
 
 
 class SectionLoaded(NamedTuple):
@@ -35,11 +35,7 @@ class SnapshotReader:
         self.blocks: dict[int, list[Block]] = {}
         self.sections: dict[tuple[int, int, int], SectionLoaded] = {}
         self.path = path
-        handle = disk.open(path)
-        try:
-            self.data, self._used, self._size = read_used(disk, handle)
-        finally:
-            disk.close(handle)
+        self.data, self._used, self._size = read_file(disk, path)
         self._header = snapshot.decode_header(self.data, path)
         self._end: tuple[Header | None, int] | None = None
         self._regions: list[scan.Region] = []

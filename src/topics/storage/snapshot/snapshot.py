@@ -35,7 +35,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from topics.storage.damage import UnknownFormat
-from topics.storage.disk import Disk
+from topics.storage.disk import Disk, write_whole
 from topics.storage.segment.ref import SegmentRef
 from topics.storage.wal import frame
 
@@ -48,7 +48,6 @@ END: Final = 66
 FIRST_ENGINE_KIND: Final = 80
 COPY: Final = 1
 CLEAN: Final = 1
-WRITE_BYTES: Final = 1 << 20
 _HEADER = struct.Struct("<8sIIQQ16sQ")
 _CHECKSUM = struct.Struct("<Q")
 _COUNT = struct.Struct("<Q")
@@ -158,27 +157,6 @@ def decode_end(payload: bytes, path: str) -> tuple[Header | None, int]:
 
 def write(disk: Disk, directory: str, header: Header, sections: Sequence[bytes], essential: Iterable[int]) -> None:
     """Write a snapshot and return once it is durable under its name. `essential` are the sections to write twice."""
-    path = f"{directory}/{file_name(header.number)}"
-    temporary = path + ".tmp"
-    if disk.exists(temporary):
-        disk.unlink(temporary)
-    handle = disk.create(temporary)
-    try:
-        at = 0
-        pending: list[bytes] = [encode_header(header)]
-        size = HEADER_BYTES
-        copies = [frame.with_flags(sections[i], COPY) for i in essential]
-        for part in (*sections, *copies, end_section(header, len(sections) + len(copies))):
-            pending.append(part)
-            size += len(part)
-            if size >= WRITE_BYTES:
-                disk.write(handle, at, b"".join(pending))
-                at += size
-                pending, size = [], 0
-        if size:
-            disk.write(handle, at, b"".join(pending))
-        disk.sync(handle)
-    finally:
-        disk.close(handle)
-    disk.rename(temporary, path)
-    disk.sync_dir(directory)
+    copies = [frame.with_flags(sections[i], COPY) for i in essential]
+    end = end_section(header, len(sections) + len(copies))
+    write_whole(disk, f"{directory}/{file_name(header.number)}", (encode_header(header), *sections, *copies, end))

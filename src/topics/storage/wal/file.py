@@ -32,14 +32,13 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from topics.storage.damage import UnknownFormat
-from topics.storage.disk import Disk
+from topics.storage.disk import TEMPORARY_SUFFIX, Disk
 
 MAGIC: Final = b"TOPICWAL"
 VERSION: Final = 1
 HEADER_BYTES: Final = 64
 # A writer leaves this much of a file unused: a scan looks ahead of its frame, and need not copy the file for that.
 TAIL_BYTES: Final = 128
-TEMPORARY_SUFFIX: Final = ".tmp"
 # Says that a sync has failed in this directory; empty.
 SUSPECT_NAME: Final = "SUSPECT"
 _HEADER = struct.Struct("<8sIIQQ16sQ")

@@ -156,7 +156,8 @@ class Shard(Counters):
             self._fail("write", error)
             return
         if count < len(frames):
-            self._requeue(frames, waiters, gates, count)
+            self._frames, self._waiters, self._gates = frames[count:], waiters[count:], gates[count:]
+            self._queue_bytes = sum(map(len, self._frames))
             frames = frames[:count]
             queue_bytes -= self._queue_bytes
         if count:
@@ -181,12 +182,6 @@ class Shard(Counters):
                 break
         return done
 
-    def _requeue(self, frames: list[bytes], waiters: list[Waiter | None], gates: list[bool], count: int) -> None:
-        self._frames = frames[count:]
-        self._waiters = waiters[count:]
-        self._gates = gates[count:]
-        self._queue_bytes = sum(map(len, self._frames))
-
     def _commit_written(
         self, frames: list[bytes], waiters: list[Waiter | None], gates: list[bool], size: int, started_ns: int
     ) -> None:
@@ -207,14 +202,11 @@ class Shard(Counters):
             else:
                 waiter.commit(write_ns, 0)
 
-    def sync_due(self, now_ns: int) -> bool:
-        """Whether a sync should start: a gated waiter waits, or written bytes have waited for the interval."""
-        if self._syncing is not None or self._dirty_since_ns is None or self._poison is not None:
-            return False
-        return bool(self._waiting) or now_ns - self._dirty_since_ns >= self._sync_interval_ns
-
     def next_sync_ns(self) -> int | None:
-        """When the sync of what is written falls due, or None where nothing is dirty or a sync runs already."""
+        """When the sync of what is written falls due: at once where a gated waiter waits, else after the interval.
+
+        None where nothing is dirty or a sync runs already.
+        """
         if self._dirty_since_ns is None or self._syncing is not None or self._poison is not None:
             return None
         return self._dirty_since_ns if self._waiting else self._dirty_since_ns + self._sync_interval_ns
@@ -279,7 +271,8 @@ class Shard(Counters):
         if self._poison is not None:
             return []
         jobs: list[Job] = []
-        if self.sync_due(now_ns):
+        due_ns = self.next_sync_ns()
+        if due_ns is not None and now_ns >= due_ns:
             sync = self.sync_job()
             if sync is not None:
                 jobs.append(sync)

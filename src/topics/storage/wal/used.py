@@ -31,6 +31,15 @@ def read_used(disk: Disk, handle: int) -> tuple[bytes, int, int]:
     return read_slack(disk, handle, 0, used), used, size
 
 
+def read_file(disk: Disk, path: str) -> tuple[bytes, int, int]:
+    """As `read_used`, of a file that is not open."""
+    handle = disk.open(path)
+    try:
+        return read_used(disk, handle)
+    finally:
+        disk.close(handle)
+
+
 def read_slack(disk: Disk, handle: int, begin: int, end: int) -> bytes:
     """The bytes [begin, end) of a file and SLACK_BYTES beyond them, zeros where the file has none."""
     data = disk.read(handle, begin, end + SLACK_BYTES - begin)
