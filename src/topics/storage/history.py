@@ -97,8 +97,6 @@ class History:
         self._suspect = False
         self._end_lost = False
         self._copies: list[WalName] = []
-        # How many files of sealed segments there are: with neither log nor checkpoint they belong to no topic.
-        self.segment_files = 0
         self._disk = disk
         self._wal = wal_directory
         self._snapshots = snapshot_directory
@@ -125,14 +123,17 @@ class History:
         """Whether this kernel has written all that was read: known at the end."""
         return self._boots == {walfile.boot_digest(self._disk.boot_id())}
 
-    def events(self) -> Iterator[Event]:
-        """Everything there is; see the module for the order."""
+    def events(self, segment_files: int = 0) -> Iterator[Event]:
+        """Everything there is; see the module for the order.
+
+        `segment_files` is how many files of sealed segments there are: without log and checkpoint they have no topic.
+        """
         self._clear_temporary()
         self._suspect = self._disk.exists(f"{self._wal}/{walfile.SUSPECT_NAME}")
         names = self._wal_names()
         self.last_generation = max((name.generation for name in names), default=0)
         self.same_boot = self._is_same_boot([name for name in names if name.generation == self.last_generation])
-        yield from self._load_snapshot(names)
+        yield from self._load_snapshot(names, segment_files)
         yield from self._set_copies_aside(names)
         by_generation: dict[int, dict[int, list[WalName]]] = {}
         for name in names:
@@ -202,12 +203,12 @@ class History:
             if loaded.header(number).number == number:
                 yield name, loaded
 
-    def _load_snapshot(self, wal: list[WalName]) -> Iterator[Event]:
+    def _load_snapshot(self, wal: list[WalName], segment_files: int) -> Iterator[Event]:
         name, loaded = next(self._newest_snapshot(), ("", None))
         if loaded is None or loaded.is_void:
             begun = {(file.generation, file.shard) for file in wal if file.number == 1}
             begins = all((1, file.shard) in begun or file.generation > 1 for file in wal) and (1, 0) in begun
-            if loaded is not None or (not begins and (wal or self.segment_files)):
+            if loaded is not None or (not begins and (wal or segment_files)):
                 what = f"{name} holds nothing" if name else f"{self._snapshots} is empty, and the log does not begin"
                 raise Unusable(SNAPSHOT_LOST.format(what=what, directory=self._snapshots))
             yield Started(None, self.same_boot)

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from topics.clock import Clock
@@ -99,14 +100,19 @@ class Store:
         self.disk = disk
         self.clock = clock
         self.shards: tuple[Shard, ...] = ()
-        self.generation = 0
         self.free_bytes = 0
         self._shard_count = shards
-        self._wal_file_bytes = wal_file_bytes
-        self._queue_bytes_max = queue_bytes_max
-        self._sync_interval_ns = sync_interval_ns
         self._min_free_bytes = min_free_bytes
-        self._on_synced = on_synced
+        self._open_shard = partial(
+            Shard,
+            disk,
+            clock,
+            self.wal_directory,
+            file_bytes=wal_file_bytes,
+            queue_bytes_max=queue_bytes_max,
+            sync_interval_ns=sync_interval_ns,
+            on_synced=on_synced,
+        )
         self._space_due_ns = 0
         self._lock: int | None = None
         self._lsn = 0
@@ -167,10 +173,10 @@ class Store:
         `store.history.progress` says how far it is.
         """
         assert self._lock is not None, "open() comes first"
-        self.history.segment_files = len(self.disk.list(self.segment_directory))
+        segment_files = len(self.disk.list(self.segment_directory))
         self.segments.tiers.open()
         self.segments.tiers.patient = True
-        yield from self.history.events()
+        yield from self.history.events(segment_files)
         self._recovered = True
         self._lsn = self.history.last_lsn
         self._old_files = dict(self.history.files)
@@ -179,21 +185,8 @@ class Store:
         """Open this start's generation of WAL files. Everything that writes works from here on."""
         assert self._recovered, "recover() comes first, and to its end"
         self.segments.tiers.patient = False
-        self.generation = self.history.last_generation + 1
-        self.shards = tuple(
-            Shard(
-                self.disk,
-                self.clock,
-                self.wal_directory,
-                self.generation,
-                index,
-                file_bytes=self._wal_file_bytes,
-                queue_bytes_max=self._queue_bytes_max,
-                sync_interval_ns=self._sync_interval_ns,
-                on_synced=self._on_synced,
-            )
-            for index in range(self._shard_count)
-        )
+        generation = self.history.last_generation + 1
+        self.shards = tuple(self._open_shard(generation, index) for index in range(self._shard_count))
         self._check_space(self.clock.elapsed_ns())
 
     def next_lsn(self) -> int:

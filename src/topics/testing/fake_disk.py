@@ -191,9 +191,14 @@ class FakeDisk:
         """What a kernel does after a failed sync: the pages stay readable and are clean now, but not on the disk."""
         self._handles[handle][1].pending.clear()
 
-    def _begin(self) -> None:
+    def _reach(self, path: str = "") -> None:
         if self._down:
             raise Crashed
+        if self.unreachable and any(path.startswith(prefix) for prefix in self.unreachable):
+            raise OSError(errno.EHOSTDOWN, f"{path} cannot be reached")
+
+    def _begin(self) -> None:
+        self._reach()
         self.calls += 1
 
     def _end(self, operation: str, path: str) -> None:
@@ -210,8 +215,7 @@ class FakeDisk:
         if entry is None:
             raise OSError(errno.EBADF, "the handle is closed")
         path, inode, _ = entry
-        if any(path.startswith(prefix) for prefix in self.unreachable):
-            raise OSError(errno.EHOSTDOWN, f"{path} cannot be reached")
+        self._reach(path)
         return path, inode
 
     def _give(self, path: str, inode: _Inode, writable: bool) -> int:
@@ -235,10 +239,7 @@ class FakeDisk:
 
     def open(self, path: str, *, writable: bool = False) -> int:
         """Open an existing file."""
-        if self._down:
-            raise Crashed
-        if any(path.startswith(prefix) for prefix in self.unreachable):
-            raise OSError(errno.EHOSTDOWN, f"{path} cannot be reached")
+        self._reach(path)
         inode = self._names.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -246,8 +247,7 @@ class FakeDisk:
 
     def close(self, handle: int) -> None:
         """Give the handle back. Never syncs."""
-        if self._down:
-            raise Crashed
+        self._reach()
         if self._handles.pop(handle, None) is None:
             raise OSError(errno.EBADF, "the handle is closed")
 
@@ -334,16 +334,12 @@ class FakeDisk:
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted; empty where there is no such directory."""
-        if self._down:
-            raise Crashed
-        if any(directory.startswith(prefix) for prefix in self.unreachable):
-            raise OSError(errno.EHOSTDOWN, f"{directory} cannot be reached")
+        self._reach(directory)
         return sorted(path[len(directory) + 1 :] for path in self._names if _parent(path) == directory)
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or a directory with this name."""
-        if self._down:
-            raise Crashed
+        self._reach()
         return path in self._names or path in self._dirs
 
     def make_dir(self, path: str) -> None:
@@ -372,8 +368,7 @@ class FakeDisk:
 
     def lock(self, path: str) -> int:
         """Take the lock; raises Locked where it is taken."""
-        if self._down:
-            raise Crashed
+        self._reach()
         if path in self._locks:
             raise Locked(path, _HOLDER)
         handle = self._give(path, _Inode(), True)

@@ -37,9 +37,9 @@ def _counts_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
 def _goes_on_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     newest = history.History._load_snapshot
 
-    def load(self: history.History, wal: Any) -> Iterator[Any]:
+    def load(self: history.History, wal: Any, segment_files: int) -> Iterator[Any]:
         try:
-            yield from newest(self, wal)
+            yield from newest(self, wal, segment_files)
         except Unusable:
             yield history.Started(None, same_boot=True)
 

@@ -64,7 +64,7 @@ class SealedBlock(Extent):
 
     def _load(self, keep: bool) -> Block:
         segment = self.segment
-        read = segment.tier.read if segment.patient else segment.tier.read_now
+        read = segment.tier.read if segment.tiers.patient else segment.tier.read_now
         try:
             data = read(segment.name.data_file, self.offset, self.length)
         except OSError as error:
@@ -95,7 +95,7 @@ class SealedBlock(Extent):
         try:
             return self.block().size_bytes(i, j)
         except TopicsError:
-            if not self.segment.patient:
+            if not self.segment.tiers.patient:
                 raise
             # A start does not fail for a store that is out of reach: an estimate will do.
             return self.live_bytes * (j - i) // max(1, self.live)
@@ -109,7 +109,7 @@ class SealedBlock(Extent):
         try:
             return self.block().ts_index(cutoff)
         except TopicsError:
-            if not self.segment.patient:
+            if not self.segment.tiers.patient:
                 raise
             return 0
 
@@ -120,7 +120,7 @@ class SealedBlock(Extent):
         try:
             return self.last_ts if i == self.n - 1 else self.block().ts_at(i)
         except TopicsError:
-            if not self.segment.patient:
+            if not self.segment.tiers.patient:
                 raise
             return self.last_ts
 
@@ -213,11 +213,6 @@ class Segment:
     def is_cold(self) -> bool:
         """Whether its records are in the cold tier."""
         return self.tier is not self.tiers.hot
-
-    @property
-    def patient(self) -> bool:
-        """Whether reads wait for the disk."""
-        return self.tiers.patient
 
     @property
     def live(self) -> int:
