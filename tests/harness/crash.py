@@ -39,14 +39,14 @@ from topics.engine import topic as topic_module
 from topics.engine.requests import RecordIn
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.errors import TopicsError
+from topics.storage.damage import Unusable
 from topics.storage.disk import Disk
-from topics.storage.job import Job, run_inline
-from topics.storage.recovery import Unusable
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Job, Miss, run_inline
 from topics.storage.store import Store
 from topics.storage.wal import file as walfile
 from topics.testing.clock import ManualClock
-from topics.testing.disk import DAMAGES, Damage, FakeDisk, FaultDisk
+from topics.testing.fake_disk import DAMAGES, Damage, FakeDisk
+from topics.testing.fault_disk import FaultDisk
 
 SMALL: Final = UpkeepSettings(segment_max_events=12, checkpoint_wal_bytes=1 << 40, hot_retain_segments=1)
 DIRECTORY: Final = "data"

@@ -33,8 +33,7 @@ from tests.harness.model import ModelRecord, ModelTopic
 from topics.engine import Diff, Engine
 from topics.engine.config import TopicConfig
 from topics.engine.topic import Topic
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Miss, run_inline
 
 READS_MAX: Final = 100_000
 PROMISED: Final = ("disk", "fsync")

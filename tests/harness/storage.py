@@ -10,19 +10,20 @@ from topics.clock import Clock
 from topics.errors import TopicsError
 from topics.storage import block
 from topics.storage.block import Extent
+from topics.storage.damage import Corrupt
 from topics.storage.disk import Disk
-from topics.storage.job import run_inline
-from topics.storage.recovery import Started, TopicLoaded, TopicsNameless
+from topics.storage.flags import DELETED
+from topics.storage.history import Started, TopicLoaded, TopicsNameless
+from topics.storage.job import Miss, run_inline
 from topics.storage.segment.format import Builder
-from topics.storage.segment.segment import Corrupt, Miss
-from topics.storage.segment.segments import Segment
+from topics.storage.segment.segment import Segment
 from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.reader import SectionLoaded
 from topics.storage.store import Store
 from topics.storage.wal import frame
-from topics.storage.wal.replay import Appended, Control, Damaged
+from topics.storage.wal.reader import Appended, Control, Damaged
 from topics.testing.clock import ManualClock
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 DIRECTORY = "/data"
 
@@ -67,7 +68,7 @@ class Recovered:
         self.controls: list[Control] = []
         self.damaged: list[Damaged] = []
         self.sections: list[SectionLoaded] = []
-        self.topics: dict[int, snapshot.TopicState] = {}
+        self.topics: dict[int, snapshot.TopicImage] = {}
         self.extras: dict[tuple[int, int], bytes] = {}
         self.started: Started | None = None
         self.events: list[Any] = []
@@ -80,10 +81,10 @@ class Recovered:
             assert self.started is None
             self.started = event
         elif isinstance(event, TopicLoaded):
-            self.topics[event.state.id] = event.state
-            self.heads[event.state.id] = event.state.head_seq
+            self.topics[event.image.id] = event.image
+            self.heads[event.image.id] = event.image.head_seq
             for found in event.blocks:
-                self._take(event.state.id, found, loaded=True)
+                self._take(event.image.id, found, loaded=True)
         elif isinstance(event, SectionLoaded):
             self.sections.append(event)
         elif isinstance(event, Appended):
@@ -101,7 +102,7 @@ class Recovered:
                     self._take(topic_id, found, loaded=True)
 
     def _take(self, topic_id: int, found: block.Block, *, loaded: bool) -> None:
-        assert block.topic_id_of(found) == topic_id
+        assert found.topic_id == topic_id
         head = self.heads.get(topic_id, 0)
         if not loaded:
             assert found.first_seq > head, "no record comes twice"
@@ -109,7 +110,7 @@ class Recovered:
                 self.gaps.append((topic_id, head + 1, found.first_seq - 1))
         records = self.records.setdefault(topic_id, {})
         for i, data in enumerate(found.datas()):
-            if found.flags is None or found.flags[i] != block.DELETED:
+            if found.flags is None or found.flags[i] != DELETED:
                 records[found.first_seq + i] = data
         self.heads[topic_id] = max(head, found.last_seq)
 
@@ -194,19 +195,19 @@ class Mini:
         self.store.open()
         for event in self.store.recover():
             self._recover(event)
-        self.store.segments.sweep()
+        self.store.segments.loader.sweep()
         self.store.start()
         if isinstance(disk, FakeDisk):
             disk.monitor.attach(self.store)
 
     def _recover(self, event: Any) -> None:
         if isinstance(event, TopicLoaded):
-            topic_id = event.state.id
-            loaded = self.store.segments.load(topic_id, event.state.segments)
+            topic_id = event.image.id
+            loaded = self.store.segments.loader.load(topic_id, event.image.segments)
             self.segments[topic_id] = loaded.segments
             self.extents[topic_id] = [sealed for found in loaded.segments for sealed in found.blocks]
             self.extents[topic_id] += event.blocks
-            self.heads[topic_id] = event.state.head_seq
+            self.heads[topic_id] = event.image.head_seq
             self.damage += loaded.damage
             for damage in loaded.damage:
                 self._lose(damage.lost)
@@ -239,7 +240,7 @@ class Mini:
     def delete(self, topic_id: int, first: int, last: int) -> Ticket:
         """One gated delete of the seqs first to last."""
         ticket = Ticket()
-        payload = frame.Delete(0, [(first, last)], 1)
+        payload = frame.Deletion(0, [(first, last)], 1)
         encoded = frame.control(frame.DELETE, self.store.next_lsn(), topic_id, payload)
         self.store.shard_of(topic_id).submit(encoded, True, ticket)
         self._delete(topic_id, first, last)
@@ -298,14 +299,14 @@ class Mini:
 
     def checkpoint(self) -> None:
         """Everything that has committed, as a checkpoint."""
-        self.store.settle()
+        self.store.run_until_idle()
         lsn = self.store.last_lsn
         sections: list[bytes] = []
         essential: list[int] = []
         for topic_id, head in sorted(self.heads.items()):
             refs = [found.ref for found in self.segments.get(topic_id, [])]
             essential.append(len(sections))
-            state = snapshot.TopicState(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head, segments=refs)
+            state = snapshot.TopicImage(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head, segments=refs)
             sections.append(snapshot.topic_section(state))
             for extent in self.extents.get(topic_id, []):
                 if isinstance(extent, block.Block):

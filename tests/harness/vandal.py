@@ -29,14 +29,13 @@ from topics.engine import ConfigPatch, Engine
 from topics.engine.queue.requests import AckJobs, ClaimJobs, NackJobs
 from topics.engine.router.router import PutRouter
 from topics.errors import ColdUnavailable
-from topics.storage.recovery import Unusable
+from topics.storage.damage import UnknownFormat, Unusable
 from topics.storage.segment import format as segment
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.file import UnknownFormat
 from topics.storage.wal.used import read_used
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 SECTOR_BYTES: Final = 512
 ROUNDS: Final = 14

@@ -17,6 +17,7 @@ from topics.spark.errors import SourceError
 from topics.spark.filters import Prune
 from topics.storage import block as blocks
 from topics.storage.block import Block
+from topics.storage.flags import DELETED
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +63,7 @@ def test_columns_hold_what_the_codec_reads(groups: list[Any], data: Any) -> None
     for block in made:
         for i in range(block.n):
             here = block.first_seq + i
-            if lo <= here <= hi and not (block.flags and block.flags[i] == blocks.DELETED):
+            if lo <= here <= hi and not (block.flags and block.flags[i] == DELETED):
                 node, tag, meta = block.node(i), block.tag(i), block.meta(i)
                 expected.append(
                     {
@@ -76,7 +77,7 @@ def test_columns_hold_what_the_codec_reads(groups: list[Any], data: Any) -> None
                     }
                 )
     found = []
-    views = ((view, lo, hi) for view in columns.views(memoryview(body)))
+    views = ((view, lo, hi) for view in columns.walk(memoryview(body)))
     for batch in columns.batches("t", views, SCHEMA, Prune()):
         batch.validate(full=True)
         for row in batch.to_pylist(maps_as_pydicts="strict"):
@@ -89,10 +90,10 @@ def test_a_block_that_is_damaged_or_cut_off_is_refused() -> None:
     body = bytearray(block.encoded())
     for cut in (10, 60, len(body) - 1):
         with pytest.raises(SourceError, match="cut off"):
-            list(columns.views(memoryview(body[:cut])))
+            list(columns.walk(memoryview(body[:cut])))
     body[60] ^= 1
     with pytest.raises(SourceError, match="checksum"):
-        list(columns.views(memoryview(body)))
+        list(columns.walk(memoryview(body)))
 
 
 WITHOUT_PANDAS = """
@@ -103,7 +104,7 @@ from topics.spark import columns, reader
 from topics.spark.client import Gap
 from topics.spark.filters import Prune
 block, _ = encode(1, 1, [(0, b"n", b"t", {"k": "v"}, "data", False), (0, None, None, None, "data", True)])
-found = [(view, 1, 9) for view in columns.views(memoryview(block.encoded()))]
+found = [(view, 1, 9) for view in columns.walk(memoryview(block.encoded()))]
 (batch,) = columns.batches("t", found, SCHEMA, Prune())
 assert batch["meta"].to_pylist() == [[("k", "v")]]
 assert columns.gap_batch("t", Gap(1, 2, "cap"), SCHEMA).num_rows == 1

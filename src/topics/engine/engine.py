@@ -42,9 +42,9 @@ from topics.errors import (
     TopicsError,
 )
 from topics.names import check_topic_name
+from topics.storage.damage import Corrupt
 from topics.storage.job import run_inline
 from topics.storage.memory import MemoryStore
-from topics.storage.segment.segment import Corrupt
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 

@@ -24,8 +24,9 @@ from topics.engine.write.ticket import Receipt, Ticket
 from topics.engine.write.unkept import Unkept
 from topics.errors import TopicsError
 from topics.storage.block import HAS_TAG, Block
-from topics.storage.segment.segment import Corrupt, Miss
-from topics.storage.segment.segments import Segment
+from topics.storage.damage import Corrupt
+from topics.storage.job import Miss
+from topics.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
     from topics.engine.router.fanout import Fanout

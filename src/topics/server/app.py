@@ -40,8 +40,7 @@ from topics.server.delivery.work import Work
 from topics.server.flow.governor import Governor
 from topics.server.http.query import Query
 from topics.settings import Settings
-from topics.storage.job import Job
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Job, Miss
 
 if TYPE_CHECKING:
     from topics.server.http.exchange import Exchange

@@ -32,10 +32,9 @@ from topics.server.driver import Driver
 from topics.server.http.connections import ConnectionLimits, Connections
 from topics.server.http.http2 import Http2
 from topics.settings import Settings
+from topics.storage.damage import UnknownFormat, Unusable
 from topics.storage.disk import Locked, RealDisk
-from topics.storage.recovery import Unusable
 from topics.storage.store import Store
-from topics.storage.wal.file import UnknownFormat
 
 log = logging.getLogger("topics")
 
@@ -82,7 +81,7 @@ class Server:
             return EXIT_CANNOT_STORE
         engine = Engine(clock, store, engine_limits(self._settings))
         app = App(self._settings, self._keys, engine, loop)
-        app.replay_progress = lambda: store.recovery.progress
+        app.replay_progress = lambda: store.history.progress
         upkeep = Upkeep(engine, store, self._upkeep_settings())
         driver = Driver(engine, loop, upkeep)
         app.run_then = driver.run_then
@@ -170,7 +169,7 @@ class Server:
                 pause = time.monotonic() + RECOVERY_SLICE_S
         log.info(
             "recovered %d topics, %d live records, %d frames in %.2f s",
-            len(engine.topics), engine.totals.count, store.recovery.frames, time.monotonic() - started,
+            len(engine.topics), engine.totals.count, store.history.frames, time.monotonic() - started,
         )  # fmt: skip
         return True
 

@@ -14,36 +14,25 @@ second in every worker that starts.
 from __future__ import annotations
 
 import json
-import struct
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from xxhash import xxh3_64_intdigest
 
 from topics.spark.client import Gap
 from topics.spark.errors import SourceError
 from topics.spark.filters import Prune
-from topics.storage.block import (
-    CHECKSUM_BYTES,
-    DELETED,
-    HAS_META,
-    HAS_NODE,
-    HAS_TAG,
-    HEADER,
-    HEADER_BYTES,
-    MAGIC,
-    VERSION,
-    body_bytes,
-)
+from topics.storage import splice
+from topics.storage.block import BlockError
+from topics.storage.flags import DELETED
+from topics.storage.splice import Spans
 
 BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 4 << 20
 
-_CHECKSUM: Final = struct.Struct("<Q")
 _ABSENT_LENGTH: Final = b"\xff\xff"
 _DELETED_BYTE: Final = bytes((DELETED,))
 
@@ -61,75 +50,24 @@ TYPES: Final = {
 }
 
 
-class View(NamedTuple):
-    """One Block inside a buffer: where its columns are. Nothing is copied."""
-
-    buffer: memoryview
-    first_seq: int
-    n: int
-    ts: int
-    node_lengths: int
-    tag_lengths: int
-    meta_lengths: int
-    data_lengths: int
-    node: tuple[int, int]
-    tag: tuple[int, int]
-    meta: tuple[int, int]
-    data: tuple[int, int]
-    flags: int
-    gone: bytes | None = None
-    """Delete flags that are newer than those in the buffer."""
-
-
-def views(buffer: memoryview, at: int = 0, checked: bool = True) -> Iterator[View]:
+def walk(buffer: memoryview, at: int = 0) -> Iterator[Spans]:
     """The Blocks of a buffer, each checked against its checksum."""
-    end = len(buffer)
-    while at < end:
-        view, at = view_at(buffer, at, checked)
-        yield view
+    try:
+        yield from splice.walk(buffer, at)
+    except BlockError as error:
+        raise SourceError(str(error)) from error
 
 
-def view_at(buffer: memoryview, at: int, checked: bool = True) -> tuple[View, int]:
-    """The Block at an offset, and the offset behind its flags."""
-    if len(buffer) - at < HEADER_BYTES:
-        raise SourceError(f"a block at offset {at} is cut off")
-    header = HEADER.unpack_from(buffer, at)
-    magic, version, bits, _, n, _, _, first_seq, node_bytes, tag_bytes, meta_bytes, data_bytes = header
-    if magic != MAGIC or version != VERSION:
-        raise SourceError(f"there is no block of format version {VERSION} at offset {at}")
-    body = body_bytes(header)
-    flags = at + body + CHECKSUM_BYTES
-    if flags + n > len(buffer):
-        raise SourceError(f"the block at offset {at} is cut off")
-    if checked and _CHECKSUM.unpack_from(buffer, at + body)[0] != xxh3_64_intdigest(buffer[at : at + body]):
-        raise SourceError(f"the checksum of the block at offset {at} (first seq {first_seq}) does not match")
-    ts = at + HEADER_BYTES
-    lengths = ts + 8 * n
-    starts: list[int] = []
-    for bit, width in ((HAS_NODE, 2), (HAS_TAG, 2), (HAS_META, 4)):
-        starts.append(lengths if bits & bit else 0)
-        lengths += width * n if bits & bit else 0
-    node = lengths + 4 * n
-    tag = node + node_bytes
-    meta = tag + tag_bytes
-    data = meta + meta_bytes
-    view = View(
-        buffer, first_seq, n, ts, starts[0], starts[1], starts[2], lengths,
-        (node, tag), (tag, meta), (meta, data), (data, data + data_bytes), flags,
-    )  # fmt: skip
-    return view, flags + n
-
-
-def batches(topic: str, found: Iterable[tuple[View, int, int]], schema: pa.Schema, prune: Prune) -> Iterator[Any]:
+def batches(topic: str, found: Iterable[tuple[Spans, int, int]], schema: pa.Schema, prune: Prune) -> Iterator[Any]:
     """Record batches of the live records in the ranges [lo, hi] of seqs that come with each Block."""
-    group: list[tuple[View, int, int]] = []
+    group: list[tuple[Spans, int, int]] = []
     rows = size = 0
-    for view, lo, hi in found:
-        if hi < view.first_seq or lo >= view.first_seq + view.n:
+    for block, lo, hi in found:
+        if hi < block.first_seq or lo >= block.first_seq + block.n:
             continue
-        group.append((view, lo, hi))
-        rows += view.n
-        size += view.flags - view.ts
+        group.append((block, lo, hi))
+        rows += block.n
+        size += block.data[1] - block.ts
         if rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield from _batch(topic, group, schema, prune)
             group, rows, size = [], 0, 0
@@ -147,9 +85,9 @@ def gap_batch(topic: str, gap: Gap, schema: pa.Schema) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _batch(topic: str, group: list[tuple[View, int, int]], schema: pa.Schema, prune: Prune) -> Iterator[Any]:
-    blocks = [view for view, _, _ in group]
-    n = sum([view.n for view in blocks])
+def _batch(topic: str, group: list[tuple[Spans, int, int]], schema: pa.Schema, prune: Prune) -> Iterator[Any]:
+    blocks = [block for block, _, _ in group]
+    n = sum([block.n for block in blocks])
     keep = _kept(group, n, prune)
     arrays = []
     for field in schema:
@@ -162,23 +100,21 @@ def _batch(topic: str, group: list[tuple[View, int, int]], schema: pa.Schema, pr
         yield batch
 
 
-def _kept(group: list[tuple[View, int, int]], n: int, prune: Prune) -> Any:
+def _kept(group: list[tuple[Spans, int, int]], n: int, prune: Prune) -> Any:
     """Which of the n records are wanted and live, or None for all."""
     keep = None
-    flags = b"".join(
-        [view.buffer[view.flags : view.flags + view.n] if view.gone is None else view.gone for view, _, _ in group]
-    )
+    flags = b"".join([block.flags for block, _, _ in group])
     if _DELETED_BYTE in flags:
         keep = pc.not_equal(_fixed(pa.uint8(), flags, n), _DELETED)
-    if any(lo > view.first_seq or hi < view.first_seq + view.n - 1 for view, lo, hi in group):
+    if any(lo > block.first_seq or hi < block.first_seq + block.n - 1 for block, lo, hi in group):
         inside = bytearray()
-        for view, lo, hi in group:
-            i = max(0, lo - view.first_seq)
-            j = min(view.n, hi - view.first_seq + 1)
-            inside += bytes(i) + b"\x01" * (j - i) + bytes(view.n - j)
+        for block, lo, hi in group:
+            i = max(0, lo - block.first_seq)
+            j = min(block.n, hi - block.first_seq + 1)
+            inside += bytes(i) + b"\x01" * (j - i) + bytes(block.n - j)
         keep = _both(keep, pc.equal(_fixed(pa.uint8(), bytes(inside), n), _INSIDE))
     if prune.tag or prune.node:
-        blocks = [view for view, _, _ in group]
+        blocks = [block for block, _, _ in group]
         for name, tests in (("tag", prune.tag), ("node", prune.node)):
             if tests:
                 column = _column(name, "", blocks, n)
@@ -191,37 +127,37 @@ def _both(one: Any, other: Any) -> Any:
     return other if one is None else pc.and_(one, other)
 
 
-def _column(name: str, topic: str, blocks: list[View], n: int) -> Any:
+def _column(name: str, topic: str, blocks: list[Spans], n: int) -> Any:
     if name == "topic":
         return pa.repeat(_strings([topic])[0], n)
     if name == "seq":
         return _seqs(blocks)
     if name == "ts":
-        ts = _fixed(pa.int64(), _slices(blocks, [view.ts for view in blocks], 8), n)
+        ts = _fixed(pa.int64(), _slices(blocks, [block.ts for block in blocks], 8), n)
         return pc.multiply(ts, _US_PER_MS).cast(TYPES["ts"])
     if name == "data":
-        lengths = _fixed(pa.uint32(), _slices(blocks, [view.data_lengths for view in blocks], 4), n)
-        return _texts(lengths, [view.buffer[slice(*view.data)] for view in blocks])
+        lengths = _fixed(pa.uint32(), _slices(blocks, [block.data_lengths for block in blocks], 4), n)
+        return _texts(lengths, [block.buffer[slice(*block.data)] for block in blocks])
     if name == "meta":
         return _maps(blocks, n)
     if name == "tombstone":
         return pa.nulls(n, TYPES["tombstone"])
-    starts = [view.node_lengths if name == "node" else view.tag_lengths for view in blocks]
+    starts = [block.node_lengths if name == "node" else block.tag_lengths for block in blocks]
     if not any(starts):
         return pa.nulls(n, pa.string())
-    spans = [view.node if name == "node" else view.tag for view in blocks]
+    spans = [block.node if name == "node" else block.tag for block in blocks]
     lengths = _fixed(pa.uint16(), _slices(blocks, starts, 2, _ABSENT_LENGTH), n)
     present = pc.not_equal(lengths, _ABSENT)
     lengths = pc.if_else(present, lengths, _EMPTY)
-    return _texts(lengths, [view.buffer[slice(*span)] for view, span in zip(blocks, spans, strict=True)], present)
+    return _texts(lengths, [block.buffer[slice(*span)] for block, span in zip(blocks, spans, strict=True)], present)
 
 
-def _slices(blocks: list[View], starts: list[int], width: int, absent: bytes = b"") -> bytes:
+def _slices(blocks: list[Spans], starts: list[int], width: int, absent: bytes = b"") -> bytes:
     """The fixed-width columns of the Blocks, joined; a Block that lacks the column (start 0) counts as absent."""
     return b"".join(
         [
-            view.buffer[start : start + width * view.n] if start else absent * view.n
-            for view, start in zip(blocks, starts, strict=True)
+            block.buffer[start : start + width * block.n] if start else absent * block.n
+            for block, start in zip(blocks, starts, strict=True)
         ]
     )
 
@@ -239,23 +175,23 @@ def _texts(lengths: Any, pieces: list[memoryview], present: Any = None) -> Any:
     return pa.Array.from_buffers(pa.string(), len(lengths), [validity, offsets.buffers()[1], content])
 
 
-def _seqs(blocks: list[View]) -> Any:
+def _seqs(blocks: list[Spans]) -> Any:
     runs: list[list[int]] = []
-    for view in blocks:
-        if runs and runs[-1][1] == view.first_seq:
-            runs[-1][1] += view.n
+    for block in blocks:
+        if runs and runs[-1][1] == block.first_seq:
+            runs[-1][1] += block.n
         else:
-            runs.append([view.first_seq, view.first_seq + view.n])
+            runs.append([block.first_seq, block.first_seq + block.n])
     return pa.concat_arrays([pa.arange(first, end) for first, end in runs])
 
 
-def _maps(blocks: list[View], n: int) -> Any:
+def _maps(blocks: list[Spans], n: int) -> Any:
     """The meta column: each distinct text is parsed once, then every record takes its own."""
-    starts = [view.meta_lengths for view in blocks]
+    starts = [block.meta_lengths for block in blocks]
     if not any(starts):
         return pa.nulls(n, TYPES["meta"])
     lengths = _fixed(pa.uint32(), _slices(blocks, starts, 4, bytes(4)), n)
-    texts = _texts(lengths, [view.buffer[slice(*view.meta)] for view in blocks], pc.greater(lengths, _NO_META))
+    texts = _texts(lengths, [block.buffer[slice(*block.meta)] for block in blocks], pc.greater(lengths, _NO_META))
     encoded = texts.dictionary_encode()
     # A blank is the meta of a record that is gone.
     distinct = [{} if text.isspace() else json.loads(text) for text in encoded.dictionary.to_pylist()]

@@ -19,6 +19,7 @@ from topics.spark.client import Answer, Client, Gap, Plan, SealedFile
 from topics.spark.errors import DataLoss, ServerRefused
 from topics.spark.filters import Prune
 from topics.spark.options import ReadOptions
+from topics.storage.splice import Spans
 
 PARTITION_BYTES: Final = 64 << 20
 STREAM_PARTITION_BYTES: Final = 8 << 20
@@ -123,23 +124,23 @@ class RangeReader:
         for gap in gaps:
             yield from self._gap(piece, gap)
 
-    def _pieces(self, client: Client, piece: Range, gaps: list[Gap]) -> Iterator[tuple[columns.View, int, int]]:
+    def _pieces(self, client: Client, piece: Range, gaps: list[Gap]) -> Iterator[tuple[Spans, int, int]]:
         """The Blocks of a range: from the sealed files that can be read here, and from the server all others."""
         cursor = piece.from_seq
         for sealed in piece.segments:
-            views = segments.views(sealed, piece.epoch, self._options)
-            if views is None:
+            found = segments.blocks(sealed, piece.epoch, self._options)
+            if found is None:
                 continue
             if sealed.first_seq > cursor + 1:
                 yield from self._found(client, replace(piece, from_seq=cursor, to_seq=sealed.first_seq - 1), gaps)
             lo = max(cursor + 1, piece.earliest_seq)
             cursor = min(sealed.last_seq, piece.to_seq)
-            for view in views:
-                yield view, lo, cursor
+            for block in found:
+                yield block, lo, cursor
         if cursor < piece.to_seq:
             yield from self._found(client, replace(piece, from_seq=cursor), gaps)
 
-    def _found(self, client: Client, piece: Range, gaps: list[Gap]) -> Iterator[tuple[columns.View, int, int]]:
+    def _found(self, client: Client, piece: Range, gaps: list[Gap]) -> Iterator[tuple[Spans, int, int]]:
         """The Blocks of a range, each with the seqs that are wanted of it; `gaps` takes what was lost meanwhile."""
         cursor = piece.from_seq
         ended = "head_went_back"
@@ -161,8 +162,8 @@ class RangeReader:
                 gap_to = min(answer.tombstone.gap_to, piece.to_seq)
                 miss(Gap(cursor + 1, gap_to, answer.tombstone.reason))
                 cursor = gap_to
-            for view in columns.views(answer.body):
-                yield view, cursor + 1, piece.to_seq
+            for block in columns.walk(answer.body):
+                yield block, cursor + 1, piece.to_seq
             cursor = max(cursor, answer.next_from_seq)
         if cursor < piece.to_seq:
             miss(Gap(cursor + 1, piece.to_seq, ended))

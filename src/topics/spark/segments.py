@@ -14,19 +14,19 @@ from typing import Final
 
 from topics.spark import columns
 from topics.spark.client import SealedFile
-from topics.spark.columns import View
 from topics.spark.errors import SourceError
 from topics.spark.options import ReadOptions
-from topics.storage.block import DELETED
+from topics.storage.damage import UnknownFormat
+from topics.storage.flags import DELETED
 from topics.storage.segment import format as segment
-from topics.storage.wal.file import UnknownFormat
+from topics.storage.splice import Spans
 
 SEGMENTS_DIR: Final = "segments"
 
 log = logging.getLogger("topics.spark")
 
 
-def views(sealed: SealedFile, epoch: int, options: ReadOptions) -> list[View] | None:
+def blocks(sealed: SealedFile, epoch: int, options: ReadOptions) -> list[Spans] | None:
     """The Blocks of a sealed file, or None where it cannot be used here."""
     if sealed.cold:
         directory = options.cold_dir
@@ -43,23 +43,23 @@ def views(sealed: SealedFile, epoch: int, options: ReadOptions) -> list[View] | 
             raise SourceError("it is not the segment that the server means")
         if len(content) < sealed.bytes:
             raise SourceError(f"it has {len(content)} bytes instead of {sealed.bytes}")
-        found = list(columns.views(memoryview(content)[: sealed.bytes], segment.HEADER_BYTES))
+        found = list(columns.walk(memoryview(content)[: sealed.bytes], segment.HEADER_BYTES))
         if not found or found[-1].first_seq + found[-1].n - 1 != sealed.last_seq:
             raise SourceError("it ends before the seq that the server names")
     except (OSError, ValueError, SourceError, UnknownFormat) as error:
         log.info("%s is not used, its records are read from the server: %s", path, error)
         return None
-    return [_with_flags(view, sealed.deleted) for view in found]
+    return [_with_flags(block, sealed.deleted) for block in found]
 
 
-def _with_flags(view: View, deleted: Iterable[list[int]]) -> View:
+def _with_flags(block: Spans, deleted: Iterable[list[int]]) -> Spans:
     """A Block with the flags of the file and the deletes that the server named."""
-    last_seq = view.first_seq + view.n - 1
+    last_seq = block.first_seq + block.n - 1
     flags: bytearray | None = None
     for first, last in deleted:
-        if first <= last_seq and last >= view.first_seq:
+        if first <= last_seq and last >= block.first_seq:
             if flags is None:
-                flags = bytearray(view.buffer[view.flags : view.flags + view.n])
-            i, j = max(first, view.first_seq) - view.first_seq, min(last, last_seq) - view.first_seq + 1
+                flags = bytearray(block.flags)
+            i, j = max(first, block.first_seq) - block.first_seq, min(last, last_seq) - block.first_seq + 1
             flags[i:j] = bytes((DELETED,)) * (j - i)
-    return view if flags is None else view._replace(gone=bytes(flags))
+    return block if flags is None else block._replace(flags=bytes(flags))

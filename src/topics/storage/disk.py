@@ -1,6 +1,6 @@
 """Disk: everything that storage does to the world, as one small protocol.
 
-Production has `RealDisk`; tests have `topics.testing.disk`, where durable and pending bytes are kept apart. The rules
+Production has `RealDisk`; tests have `topics.testing.FakeDisk`, which keeps durable and pending bytes apart. The rules
 that a caller may rely on, and a fake must model:
 
 1. Bytes given to `write` are in the kernel when it returns: they survive the death of the process, but not of the
@@ -25,8 +25,12 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+# A name with this suffix is of a file that is half made.
+TEMPORARY_SUFFIX: Final = ".tmp"
+WRITE_BYTES: Final = 1 << 20
 ZERO_CHUNK_BYTES: Final = 1 << 20
 SCRATCH_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(ZERO_CHUNK_BYTES)
@@ -79,7 +83,7 @@ class Disk(Protocol):
         """Return once the file's bytes are on stable storage."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it."""
+        """Give a file another name, replacing the file that has it."""
 
     def unlink(self, path: str) -> None:
         """Remove a name."""
@@ -88,7 +92,7 @@ class Disk(Protocol):
         """The names in a directory, sorted; empty where there is no such directory."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is something by this name."""
+        """Whether there is a file or a directory with this name."""
 
     def make_dir(self, path: str) -> None:
         """Create a directory and its parents where missing."""
@@ -106,10 +110,43 @@ class Disk(Protocol):
         """Give the lock back."""
 
     def holder(self, path: str) -> str | None:
-        """What the process that holds the lock on a file wrote about itself; None where nobody holds it."""
+        """What the process that holds the lock on a file wrote about itself; None where it is free."""
 
     def boot_id(self) -> str:
         """A text that changes whenever the kernel starts; 36 ASCII characters or fewer."""
+
+
+def write_whole(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
+    """Write a file and return once it is durable under its name, which is there only when the whole file is."""
+    temporary = path + TEMPORARY_SUFFIX
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        at = size = 0
+        pending: list[bytes] = []
+        for part in parts:
+            pending.append(part)
+            size += len(part)
+            if size >= WRITE_BYTES:
+                disk.write(handle, at, b"".join(pending))
+                at, size, pending = at + size, 0, []
+        if size:
+            disk.write(handle, at, b"".join(pending))
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(temporary, path)
+    disk.sync_dir(path.rpartition("/")[0])
+
+
+def read_at(disk: Disk, path: str, offset: int, length: int) -> bytes:
+    """Up to `length` bytes at `offset` of a file; fewer only at its end."""
+    handle = disk.open(path)
+    try:
+        return disk.read(handle, offset, length)
+    finally:
+        disk.close(handle)
 
 
 class RealDisk:
@@ -182,7 +219,7 @@ class RealDisk:
             os.ftruncate(handle, length)
         if not zero_fill:
             return
-        # Synced chunk by chunk: one large flush would stand in the way of every commit on this disk meanwhile.
+        # Synced chunk by chunk: one large flush would delay every commit on this disk.
         for at in range(0, length, ZERO_CHUNK_BYTES):
             self.write(handle, at, _ZEROS if length - at >= ZERO_CHUNK_BYTES else _ZEROS[: length - at])
             os.fdatasync(handle)
@@ -200,7 +237,7 @@ class RealDisk:
         os.fdatasync(handle)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it."""
+        """Give a file another name, replacing the file that has it."""
         os.rename(source, target)
 
     def unlink(self, path: str) -> None:
@@ -215,7 +252,7 @@ class RealDisk:
             return []
 
     def exists(self, path: str) -> bool:
-        """Whether there is something by this name."""
+        """Whether there is a file or a directory with this name."""
         return os.path.exists(path)
 
     def make_dir(self, path: str) -> None:
@@ -254,13 +291,13 @@ class RealDisk:
         return handle
 
     def holder(self, path: str) -> str | None:
-        """What the process that holds the lock on a file wrote about itself; None where nobody holds it."""
+        """What the process that holds the lock on a file wrote about itself; None where it is free."""
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
-            # Shared, so that two who ask do not take each other for a holder.
+            # Shared, so that two processes that ask do not take each other for a holder.
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None
         except BlockingIOError:
@@ -275,7 +312,7 @@ class RealDisk:
         os.close(handle)
 
     def boot_id(self) -> str:
-        """The kernel's boot id; on a system without one, a text that never matches an earlier start."""
+        """The kernel's boot id; on a system without one, a text that never matches that of an earlier start."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                 return file.read().strip()[:36]

@@ -1,7 +1,7 @@
-"""Job: one piece of disk work that may wait, apart from the thread that owns the state.
+"""Job: one piece of disk work that may wait, kept away from the thread that owns the state.
 
 Storage starts no threads and knows no event loop. Whatever may wait for a disk is handed out as a Job, and a driver
-executes it: the server in a small pool of threads, tests and embedded engines inline. `run` makes disk calls only and
+executes it: the server on a few threads, tests and embedded engines inline. `run` makes disk calls only and
 touches no state that the engine's thread uses; `done` is called afterwards on the engine's thread with the exception
 that `run` raised, or None, and is where state changes. So a crash test on a fake disk is a plain sequence of calls.
 """
@@ -26,6 +26,14 @@ class Job(Protocol):
         """Take the result over. Called once, on the engine's thread, with what `run` raised, or None."""
 
 
+class Miss(Exception):
+    """The bytes are not in memory: run `job`, then execute the command again."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        super().__init__("the bytes have to be read first")
+
+
 class Task:
     """A Job made of two functions: `work` runs on any thread, `finish` gets its error, or None, on the engine's."""
 
@@ -46,7 +54,7 @@ class Task:
 
 
 def run_inline(jobs: Iterable[Job]) -> int:
-    """Execute each job here and now, run then done; how many there were. An OSError is an outcome, not a failure."""
+    """Execute each job here and now, `run` then `done`; how many there were. What `run` raises goes to `done`."""
     count = 0
     for job in jobs:
         error: BaseException | None = None

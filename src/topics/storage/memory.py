@@ -1,61 +1,54 @@
 """MemoryStore: the interface of `Store` without files, for an engine that keeps nothing.
 
-Tickets commit at `write`, as they would on a disk that is infinitely fast and forgets everything: the engine's code is
+Waiters commit at `write`, as they would on a disk that is infinitely fast and forgets everything: the engine's code is
 the same with and without a data directory.
 """
 
 from __future__ import annotations
 
 from topics.storage.job import Job
-from topics.storage.wal.shard import LATENCY_BOUNDS_US, Ticket
+from topics.storage.wal.counters import Counters
+from topics.storage.wal.waiter import Waiter
 
 
-class MemoryShard:
-    """A shard that drops its frames and commits their tickets."""
+class MemoryShard(Counters):
+    """A shard that drops its frames and commits their waiters."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.index = 0
-        self.generation = 0
         self.written_lsn = 0
         self.synced_lsn = 0
         self.full = False
         self.read_only = None
         self.queue_bytes = 0
-        self.frames_total = 0
-        self.batches_total = 0
-        self.fsyncs_total = 0
-        self.bytes_written_total = 0
         self.rotations_total = 0
-        self.submit_full_total = 0
-        self.queue_depth_peak = 0
-        self.fsync_us_buckets = [0] * (len(LATENCY_BOUNDS_US) + 1)
-        self.fsync_us_sum = 0
-        self._tickets: list[Ticket | None] = []
+        self._waiters: list[Waiter | None] = []
 
     @property
     def pending(self) -> bool:
-        """Whether tickets wait for `write`."""
-        return bool(self._tickets)
+        """Whether waiters wait for `write`."""
+        return bool(self._waiters)
 
     @property
     def queue_depth(self) -> int:
-        """How many tickets wait."""
-        return len(self._tickets)
+        """How many waiters wait."""
+        return len(self._waiters)
 
-    def submit(self, frame: bytes, gated: bool, ticket: Ticket | None = None) -> None:
-        """Take a ticket; the frame is forgotten."""
-        self._tickets.append(ticket)
+    def submit(self, frame: bytes, gated: bool, waiter: Waiter | None = None) -> None:
+        """Take a waiter; the frame is forgotten."""
+        self._waiters.append(waiter)
 
-    def after_sync(self, ticket: Ticket) -> None:
-        """Commit a ticket that has no frame."""
-        ticket.commit(0, 0)
+    def after_sync(self, waiter: Waiter) -> None:
+        """Commit a waiter that has no frame."""
+        waiter.commit(0, 0)
 
     def write(self) -> None:
-        """Commit every ticket."""
-        tickets, self._tickets = self._tickets, []
-        for ticket in tickets:
-            if ticket is not None:
-                ticket.commit(0, 0)
+        """Commit every waiter."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if waiter is not None:
+                waiter.commit(0, 0)
 
 
 class MemoryStore:
@@ -79,11 +72,11 @@ class MemoryStore:
 
     @property
     def pending(self) -> bool:
-        """Whether tickets wait for `write`."""
-        return bool(self._shard._tickets)
+        """Whether waiters wait for `write`."""
+        return bool(self._shard._waiters)
 
     def write(self) -> None:
-        """Commit every ticket."""
+        """Commit every waiter."""
         self._shard.write()
 
     def jobs(self) -> list[Job]:

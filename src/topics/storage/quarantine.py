@@ -1,42 +1,39 @@
-"""Quarantine: copies of damaged bytes, so that nothing is thrown away before somebody has looked at it.
+"""Quarantine: copies of damaged bytes, so that nothing is thrown away before it can be looked at.
 
-One file per damaged region, named after the file, the offset and the length it came from. The name is all that decides
-whether a region is there already, so recovery may run any number of times and leave the same files. A file that does
+One file per damaged region, named after the file, the offset and the length it came from. The name alone decides
+whether a region is there already, so recovery may run any number of times and leaves the same files. A file that does
 not belong where it was found is moved here whole, under its own name.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
 from typing import Final
 
-from topics.storage.disk import Disk
+from topics.storage.disk import Disk, write_whole
 
 CHUNK_BYTES: Final = 1 << 20
 
 
 def keep(disk: Disk, directory: str, source: str, offset: int, data: bytes) -> str:
-    """Store a copy of `data`, found at `offset` of the file named `source`; its path, or "" where that failed."""
+    """Store a copy of `data`, found at `offset` of the file `source`; the path of the copy, or "" where that failed."""
     path = f"{directory}/{source}-{offset:x}-{len(data):x}.bin"
     try:
         if not disk.exists(path):
-            _store(disk, path, [data])
+            write_whole(disk, path, [data])
     except OSError:
         return ""
     return path
 
 
 def move(disk: Disk, directory: str, path: str) -> str:
-    """Take a whole file out of the way; where it is then, or "" where that failed and it stayed."""
+    """Move a whole file here; its new path, or "" where that failed and the file stayed."""
     source_directory, _, name = path.rpartition("/")
     target = f"{directory}/{name}"
     try:
         handle = disk.open(path)
         try:
-            _store(
-                disk, target, (disk.read(handle, at, CHUNK_BYTES) for at in range(0, disk.size(handle), CHUNK_BYTES))
-            )
+            chunks = range(0, disk.size(handle), CHUNK_BYTES)
+            write_whole(disk, target, (disk.read(handle, at, CHUNK_BYTES) for at in chunks))
         finally:
             disk.close(handle)
         disk.unlink(path)
@@ -44,22 +41,3 @@ def move(disk: Disk, directory: str, path: str) -> str:
     except OSError:
         return ""
     return target
-
-
-def _store(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
-    """Have a file hold this, durably, or not be there."""
-    temporary = path + ".tmp"
-    if disk.exists(temporary):
-        disk.unlink(temporary)
-    handle = disk.create(temporary)
-    try:
-        at = 0
-        for part in parts:
-            disk.write(handle, at, part)
-            at += len(part)
-        disk.sync(handle)
-    finally:
-        with contextlib.suppress(OSError):
-            disk.close(handle)
-    disk.rename(temporary, path)
-    disk.sync_dir(path.rpartition("/")[0])

@@ -2,33 +2,33 @@
 
     DIR/LAYOUT            magic and format version, as text
     DIR/LOCK              held by the process that has the directory open, and says which
-    DIR/wal/              the WAL files of all shards and generations (wal.py, walfile.py)
-    DIR/snapshots/        the checkpoint (snapshot.py)
-    DIR/segments/         sealed segments (segment.py)
+    DIR/wal/              the WAL files of all shards and generations (wal/)
+    DIR/snapshots/        the checkpoint (snapshot/)
+    DIR/segments/         sealed segments (segment/)
     DIR/quarantine/       copies of damaged bytes, one file per damaged region
 
-How an engine uses it, on one thread (`Driver` is whoever executes jobs; `run_inline` of job.py is the simplest):
+How an engine uses it, on one thread (a driver executes the jobs; `run_inline` of job.py is the simplest one):
 
     store = Store(directory, disk=RealDisk(), clock=SystemClock())
     store.open()                          # takes the lock, checks the layout; Locked or UnknownFormat
-    for event in store.recover(): ...     # rebuilds its state; see recovery.py for the events and their order
+    for event in store.recover(): ...     # rebuilds its state; see history.py for the events and their order
     store.start()                         # a generation of WAL files of its own; submit works from here on
 
     shard = store.shard_of(topic_id)      # once per topic; fixed until the process ends
-    shard.submit(frame.append(store.next_lsn(), topic_id, first_seq, n, block.raw), gated, ticket)
-    store.write()                         # once per turn: one write per shard; commits tickets that are not gated
+    shard.submit(frame.append(store.next_lsn(), topic_id, first_seq, n, block.raw), gated, waiter)
+    store.write()                         # once per turn: one write per shard; commits waiters that are not gated
     for job in store.jobs(): ...          # syncs and file preparations that may start now; the driver runs each
 
     job = store.checkpoint(sections, ...) # state as of an lsn; trims the WAL once it is durable
-    store.settle()                        # at the end: write, sync and wait for all of it, here and now
+    store.run_until_idle()                # at the end: write and sync everything, here and now
     store.close()                         # after a last checkpoint with clean=True, where the stop is orderly
 
 A `write` may leave frames queued while the next WAL file is being prepared (`store.pending` stays true): call it again
 after the next `done` of a job. After a job's `done`, call `jobs` again: the next group may be waiting for its sync.
 
 `submit` raises before it takes anything, so build the frame first and change engine state once it has returned; an lsn
-that was handed out and not used leaves a hole, which is harmless. Tickets of one topic commit in order as long as the
-topic's class does not change between them; after a change from `fsync` to `disk` the later, ungated ticket may commit
+that was handed out and not used leaves a hole, which is harmless. Waiters of one topic commit in order as long as the
+topic's class does not change between them; after a change from `fsync` to `disk` the later, ungated waiter may commit
 first, and the engine shows records only in seq order.
 """
 
@@ -36,20 +36,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from topics.clock import Clock
 from topics.errors import StorageReadOnly
-from topics.storage.disk import Disk
-from topics.storage.job import Job, Task, run_inline
-from topics.storage.recovery import Event, Recovery
-from topics.storage.segment.segment import CACHE_BYTES
+from topics.storage.checkpoint import Checkpoint
+from topics.storage.damage import UnknownFormat
+from topics.storage.disk import Disk, read_at, write_whole
+from topics.storage.history import Event, History
+from topics.storage.job import Job, run_inline
+from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
 from topics.storage.segment.tier import DirectoryTier
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
-from topics.storage.wal.file import UnknownFormat, WalName
-from topics.storage.wal.shard import FILE_BYTES, QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
+from topics.storage.wal.file import WalName
+from topics.storage.wal.shard import QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
+from topics.storage.wal.shard_files import FILE_BYTES
 
 LAYOUT_NAME: Final = "LAYOUT"
 LAYOUT_MAGIC: Final = "topics data directory, format "
@@ -66,17 +70,11 @@ def shard_index(topic_id: int, shards: int) -> int:
     return ((topic_id * _GOLDEN & _MASK) >> 32) % shards
 
 
-def _done(removal: Callable[[], None]) -> bool:
-    """Do a removal; False where it failed and is to be tried again, with the next checkpoint."""
-    try:
-        removal()
-    except OSError:
-        return False
-    return True
-
-
 class Store:
-    """A data directory and everything in it."""
+    """A data directory and everything in it.
+
+    `on_synced` is called on the engine's thread after each sync of a shard, once that sync's waiters are committed.
+    """
 
     def __init__(
         self,
@@ -91,24 +89,35 @@ class Store:
         min_free_bytes: int = MIN_FREE_BYTES,
         cold_directory: str | None = None,
         block_cache_bytes: int = CACHE_BYTES,
+        on_synced: Callable[[], None] = lambda: None,
     ) -> None:
         assert shards >= 1
         self.directory = directory
+        self.wal_directory = f"{directory}/wal"
+        self.segment_directory = f"{directory}/segments"
+        self.snapshot_directory = f"{directory}/snapshots"
+        self.quarantine_directory = f"{directory}/quarantine"
         self.disk = disk
         self.clock = clock
         self.shards: tuple[Shard, ...] = ()
-        self.generation = 0
         self.free_bytes = 0
         self._shard_count = shards
-        self._wal_file_bytes = wal_file_bytes
-        self._queue_bytes_max = queue_bytes_max
-        self._sync_interval_ns = sync_interval_ns
         self._min_free_bytes = min_free_bytes
+        self._open_shard = partial(
+            Shard,
+            disk,
+            clock,
+            self.wal_directory,
+            file_bytes=wal_file_bytes,
+            queue_bytes_max=queue_bytes_max,
+            sync_interval_ns=sync_interval_ns,
+            on_synced=on_synced,
+        )
         self._space_due_ns = 0
         self._lock: int | None = None
         self._lsn = 0
         self._queued: list[Job] = []
-        self.recovery = Recovery(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
+        self.history = History(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
         self.checkpoints_total = 0
         self.checkpoint_lsn = 0
         self._recovered = False
@@ -127,26 +136,6 @@ class Store:
             cache_bytes=block_cache_bytes,
             after_checkpoint=self.after_checkpoint,
         )
-
-    @property
-    def wal_directory(self) -> str:
-        """Where the WAL files are."""
-        return f"{self.directory}/wal"
-
-    @property
-    def segment_directory(self) -> str:
-        """Where the sealed segments of the hot tier are."""
-        return f"{self.directory}/segments"
-
-    @property
-    def snapshot_directory(self) -> str:
-        """Where the checkpoint is."""
-        return f"{self.directory}/snapshots"
-
-    @property
-    def quarantine_directory(self) -> str:
-        """Where damaged bytes are kept."""
-        return f"{self.directory}/quarantine"
 
     def open(self) -> None:
         """Take the lock and check the layout, or lay out an empty directory. Raises Locked or UnknownFormat."""
@@ -170,64 +159,38 @@ class Store:
         ):
             disk.make_dir(directory)
         if not disk.exists(path):
-            temporary = path + ".tmp"
-            if disk.exists(temporary):
-                disk.unlink(temporary)
-            handle = disk.create(temporary)
-            try:
-                disk.write(handle, 0, f"{LAYOUT_MAGIC}{LAYOUT_VERSION}\n".encode())
-                disk.sync(handle)
-            finally:
-                disk.close(handle)
-            disk.rename(temporary, path)
-            disk.sync_dir(self.directory)
+            write_whole(disk, path, [f"{LAYOUT_MAGIC}{LAYOUT_VERSION}\n".encode()])
             # The directory itself is a name in another one.
             disk.sync_dir(self.directory.rstrip("/").rpartition("/")[0] or ("/" if self.directory[:1] == "/" else "."))
             return
-        handle = disk.open(path)
-        try:
-            text = disk.read(handle, 0, 256).decode("utf-8", "replace").strip()
-        finally:
-            disk.close(handle)
+        text = read_at(disk, path, 0, 256).decode("utf-8", "replace").strip()
         if text != f"{LAYOUT_MAGIC}{LAYOUT_VERSION}":
             raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUT_MAGIC}{LAYOUT_VERSION}")
 
     def recover(self) -> Iterator[Event]:
-        """Everything that is in the directory, as events (recovery.py); take all of them before `start`.
+        """Everything that is in the directory, as events (history.py); take all of them before `start`.
 
-        `store.recovery.progress` tells meanwhile how far it is.
+        `store.history.progress` says how far it is.
         """
         assert self._lock is not None, "open() comes first"
-        self.recovery.segment_files = len(self.disk.list(self.segment_directory))
-        self.segments.open()
-        self.segments.patient = True
-        yield from self.recovery.events()
+        segment_files = len(self.disk.list(self.segment_directory))
+        self.segments.tiers.open()
+        self.segments.tiers.patient = True
+        yield from self.history.events(segment_files)
         self._recovered = True
-        self._lsn = self.recovery.last_lsn
-        self._old_files = dict(self.recovery.files)
+        self._lsn = self.history.last_lsn
+        self._old_files = dict(self.history.files)
 
     def start(self) -> None:
         """Open this start's generation of WAL files. Everything that writes works from here on."""
         assert self._recovered, "recover() comes first, and to its end"
-        self.segments.patient = False
-        self.generation = self.recovery.last_generation + 1
-        self.shards = tuple(
-            Shard(
-                self.disk,
-                self.clock,
-                self.wal_directory,
-                self.generation,
-                index,
-                file_bytes=self._wal_file_bytes,
-                queue_bytes_max=self._queue_bytes_max,
-                sync_interval_ns=self._sync_interval_ns,
-            )
-            for index in range(self._shard_count)
-        )
+        self.segments.tiers.patient = False
+        generation = self.history.last_generation + 1
+        self.shards = tuple(self._open_shard(generation, index) for index in range(self._shard_count))
         self._check_space(self.clock.elapsed_ns())
 
     def next_lsn(self) -> int:
-        """The next lsn, handed out once; it goes into a frame that is submitted before the next call."""
+        """The next lsn, handed out once; put it into a frame and submit that before the next call."""
         self._lsn += 1
         return self._lsn
 
@@ -246,7 +209,7 @@ class Store:
         return any(shard._frames for shard in self.shards)
 
     def write(self) -> None:
-        """Hand all queued frames to the kernel, one write per shard, and commit the tickets that are not gated."""
+        """Hand all queued frames to the kernel, one write per shard, and commit the waiters that are not gated."""
         for shard in self.shards:
             if shard._frames:
                 shard.write()
@@ -266,10 +229,10 @@ class Store:
         jobs, self._queued = self._queued, []
         for shard in self.shards:
             jobs += shard.jobs(now_ns)
-        if self.segments.flips and all(shard.settled for shard in self.shards):
+        if self.segments.flips and all(shard.is_idle for shard in self.shards):
             # The frame that says why a record is deleted goes first: a dead letter is deleted and copied, or neither.
-            # Where syncs never catch up with writes, the flips are the next checkpoint's.
-            flip = self.segments.flip_job()
+            # Where syncs never catch up with writes, the next checkpoint writes the flips.
+            flip = self.segments.flips.job()
             if flip is not None:
                 jobs.append(flip)
         return jobs
@@ -291,8 +254,8 @@ class Store:
         """The job that publishes a checkpoint, or None while one is under way.
 
         `sections` are made with snapshot.py, and `essential` are the indices of those to be written twice (every
-        TOPIC). `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic whose
-        own state is newer says so in its section. Include only what has committed: a gated frame that still waits for
+        TOPIC). `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic with
+        a newer image says so in its section. Include only what has committed: a gated frame that still waits for
         its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
         snapshot is durable, the one before it and the WAL files that it covers are removed, and everything given to
         `after_checkpoint` before this call is done. `on_done` gets the error, or None, at the end.
@@ -303,89 +266,65 @@ class Store:
         if self._checkpointing:
             return None
         self._checkpointing = True
-        bytes_written = sum(shard.bytes_written_total for shard in self.shards)
-        number = self.recovery.snapshot_number + 1
+        number = self.history.snapshot_number + 1
         boot = walfile.boot_digest(self.disk.boot_id())
-        header = snapshot.Header(number, lsn, boot, next_topic_id, clean)
         covered = sorted(name for name, last_lsn in self._old_files.items() if last_lsn <= lsn)
         for shard in self.shards:
             shard.rotate_for_trim()
-            covered += shard.trimmable(lsn)
-        removals, self._removals = self._removals, []
-        twice = list(essential)
-        # A flag on disk must never be ahead of the frame that explains it: that frame may say more than the delete.
-        flushes = [(shard, shard.flush()) for shard in self.shards] if self.segments.flips else []
-        write_flips, flips_written = self.segments.checkpoint_flips()
-        durable: list[bool] = []
-        flushing: list[Shard] = []
+            covered += shard.files.trimmable(lsn)
 
-        def work() -> None:
-            for shard, flush in flushes:
-                flushing.append(shard)
-                flush()
-                flushing.clear()
-            write_flips()
-            snapshot.write(self.disk, self.snapshot_directory, header, sections, twice)
-            durable.append(True)
-            self._remove_replaced(number, covered)
-            removals[:] = [removal for removal in removals if not _done(removal)]
-
-        def finish(error: BaseException | None) -> None:
-            self._checkpointing = False
-            if error is not None and flushing:
-                flushing[0].flush_failed(error)
-            if durable:
-                self._checkpointed(header, covered)
-                self._bytes_checkpointed = bytes_written
-            else:
-                flips_written(error)
-            self._removals = removals + self._removals
+        def done(checkpoint: Checkpoint, error: BaseException | None) -> None:
+            self._checkpointed(checkpoint)
             if on_done is not None:
                 on_done(error)
 
-        return Task("checkpoint", work, finish)
+        removals, self._removals = self._removals, []
+        return Checkpoint(
+            self.disk,
+            self.wal_directory,
+            self.snapshot_directory,
+            snapshot.Header(number, lsn, boot, next_topic_id, clean),
+            sections,
+            list(essential),
+            shards=self.shards,
+            flips=self.segments.flips,
+            covered=covered,
+            removals=removals,
+            on_done=done,
+        )
 
-    def _remove_replaced(self, number: int, covered: list[WalName]) -> None:
-        """Unlink what a durable snapshot has replaced. Oldest first, so that a crash leaves no hole in the WAL."""
-        disk = self.disk
-        for name in disk.list(self.snapshot_directory):
-            other = snapshot.parse_name(name)
-            if other is not None and other < number:
-                disk.unlink(f"{self.snapshot_directory}/{name}")
-        disk.sync_dir(self.snapshot_directory)
-        for file in covered:
-            path = f"{self.wal_directory}/{file}"
-            if disk.exists(path):
-                disk.unlink(path)
-        disk.sync_dir(self.wal_directory)
-
-    def _checkpointed(self, header: snapshot.Header, covered: list[WalName]) -> None:
-        self.recovery.snapshot_number = header.number
-        self.checkpoint_lsn = header.lsn
+    def _checkpointed(self, checkpoint: Checkpoint) -> None:
+        self._checkpointing = False
+        self._removals = checkpoint.removals + self._removals
+        if not checkpoint.is_durable:
+            return
+        self.history.snapshot_number = checkpoint.header.number
+        self.checkpoint_lsn = checkpoint.header.lsn
         self.checkpoints_total += 1
-        gone = set(covered)
-        for name in covered:
+        self._bytes_checkpointed = checkpoint.bytes_written
+        gone = set(checkpoint.covered)
+        for name in gone:
             self._old_files.pop(name, None)
         for shard in self.shards:
-            shard.trimmed(gone)
+            shard.files.trimmed(gone)
 
     def after_checkpoint(self, removal: Callable[[], None]) -> None:
         """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.
 
-        It may be done again where it failed, so it must not mind that.
+        It is done again where it failed, so it must be harmless to repeat.
         """
         self._removals.append(removal)
 
     @property
     def wal_bytes(self) -> int:
-        """How many bytes of frames a restart would have to apply now: by which to decide on a checkpoint."""
-        old = sum(self.recovery.used_bytes[name] for name in self._old_files)
+        """How many bytes of frames a restart would have to apply now: what decides when to take a checkpoint."""
+        old = sum(self.history.used_bytes[name] for name in self._old_files)
         return old + sum(shard.bytes_written_total for shard in self.shards) - self._bytes_checkpointed
 
-    def settle(self) -> None:
-        """Write and sync everything that is queued, here and now, and commit its tickets.
+    def run_until_idle(self) -> None:
+        """Write and sync everything that is queued, here and now, and commit its waiters.
 
-        Waits for the disk. Every job that was given out must be done before.
+        Waits for the disk. Every job that was handed out must be done before.
         """
         for shard in self.shards:
             while shard.pending and shard.read_only is None:
@@ -403,11 +342,11 @@ class Store:
                 shard.full = self.free_bytes < self._min_free_bytes
 
     def close(self) -> None:
-        """Close every file and give the lock back."""
+        """Close every file and release the lock."""
         for shard in self.shards:
-            shard.close()
+            shard.files.close()
         self.shards = ()
-        self.segments.close()
+        self.segments.tiers.close()
         if self._lock is not None:
             self.disk.unlock(self._lock)
             self._lock = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """Time under the test's control: it stands still until `advance` or `set` moves it."""
+    """Time under the test's control: it does not move until `advance` or `set` moves it."""
 
     def __init__(self, now_ms: int = 1_750_000_000_000) -> None:
         self._now_ms = now_ms

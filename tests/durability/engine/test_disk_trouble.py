@@ -17,7 +17,7 @@ from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import StorageFull, StorageReadOnly, StorageUnreadable
 from topics.storage.snapshot import snapshot
 from topics.storage.wal.shard import Shard
-from topics.testing.disk import DAMAGES, Damage
+from topics.testing.fake_disk import DAMAGES, Damage
 
 CLASSES = ("fsync", "disk", "memory")
 TROUBLE = [
@@ -179,8 +179,8 @@ def test_low_space_refuses_what_grows_and_nothing_else() -> None:
 
 def _acks_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def swallow(self: Shard, job: Any, error: BaseException | None) -> None:
-        for ticket, _, _ in job.tickets:
-            ticket.commit(0, 0)
+        for waiter, _, _ in job.waiters:
+            waiter.commit(0, 0)
         self._syncing = None
         self._waiting_bytes = 0
 

@@ -18,9 +18,9 @@ from tests.harness.crash import World, small
 from tests.harness.model import ModelRecord
 from tests.harness.oracle import Broken, read_all
 from topics.engine.restart.recovery import Recovery
-from topics.storage.recovery import Unusable
+from topics.storage.damage import Unusable
 from topics.storage.wal import scan
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 BIT = 0x10
 NAMES = ("kept", "common", "scratch")

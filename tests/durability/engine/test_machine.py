@@ -28,9 +28,8 @@ from topics.engine.restart.derivation import Derivation
 from topics.engine.restart.recovery import Recovery
 from topics.engine.router.router import PutRouter
 from topics.errors import TopicsError
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Miss
-from topics.testing.disk import DAMAGES, Damage
+from topics.storage.job import Miss, run_inline
+from topics.testing.fake_disk import DAMAGES, Damage
 
 NAMES = strategies.sampled_from(["capped", "capped", "common", "mixed", "kept", "scratch", "passing"])
 TAGS = strategies.sampled_from([None, "a", "ab", "b"])

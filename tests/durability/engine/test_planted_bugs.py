@@ -19,12 +19,12 @@ from topics.engine.restart.recovery import Recovery
 from topics.engine.topic import Topic
 from topics.engine.upkeep.upkeep import Upkeep
 from topics.engine.write.dedupe import Dedupe
-from topics.storage import quarantine
-from topics.storage import recovery as storage_recovery
-from topics.storage.segment.segments import Segments
+from topics.storage import history, quarantine
+from topics.storage.segment.flips import Flips
 from topics.storage.snapshot import snapshot
 from topics.storage.wal.shard import Shard, _Sync
-from topics.testing.disk import FakeDisk, MonitorViolation
+from topics.testing.fake_disk import FakeDisk
+from topics.testing.monitor import MonitorViolation
 
 
 @pytest.fixture(autouse=True)
@@ -122,21 +122,21 @@ def _drops_lost_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _reuses_seqs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_recovery.Recovery, "lost_power", property(lambda self: False))
+    monkeypatch.setattr(history.History, "lost_power", property(lambda self: False))
 
 
 def _forgets_what_it_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Upkeep, "_log_losses", lambda self, ranges: None)
-    same = storage_recovery.Recovery._is_same_boot
+    same = history.History._is_same_boot
     monkeypatch.setattr(
-        storage_recovery.Recovery,
+        history.History,
         "lost_power",
         property(lambda self: not same(self, [name for name in self.files if name.generation == self.last_generation])),
     )
 
 
 def _forgets_deletes_of_sealed_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Segments, "_write_flips", lambda self, flips: None)
+    monkeypatch.setattr(Flips, "_write", lambda self, flips: None)
 
 
 def _trims_before_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,14 +188,14 @@ def _brings_a_dropped_topic_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _changes_bytes_at_every_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    clear = storage_recovery.Recovery._clear_temporary
+    clear = history.History._clear_temporary
     starts = iter(range(1_000_000))
 
     def leave(self: Any) -> None:
         clear(self)
         quarantine.keep(self._disk, self._quarantine, f"start-{next(starts)}", 0, b"x")
 
-    monkeypatch.setattr(storage_recovery.Recovery, "_clear_temporary", leave)
+    monkeypatch.setattr(history.History, "_clear_temporary", leave)
 
 
 def _calls_a_crash_corruption(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
 from topics.storage.wal.shard import QueueFull
-from topics.testing.disk import Damage, FakeDisk
+from topics.testing.fake_disk import Damage, FakeDisk
 
 
 @pytest.fixture(autouse=True)
@@ -220,12 +220,12 @@ def test_prepared_file_that_was_too_small_is_not_trimmed_before_the_one_in_front
     world.write("t", 1, size=2500, durability="fsync")
     world.settle()
     shard = world.store.shards[0]
-    assert shard._next is not None, "the file is more than half full"
+    assert shard.files.next is not None, "the file is more than half full"
     world.write("t", 1, size=6000)
     world.settle()
-    assert shard._file.name.number == 3
-    assert shard.trimmable(1) == []
-    assert [name.number for name in shard.trimmable(world.store.last_lsn)] == [1, 2]
+    assert shard.files.current.name.number == 3
+    assert shard.files.trimmable(1) == []
+    assert [name.number for name in shard.files.trimmable(world.store.last_lsn)] == [1, 2]
 
 
 @pytest.mark.parametrize("damage", ["kill", "dropped"])

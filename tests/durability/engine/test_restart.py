@@ -9,11 +9,10 @@ import pytest
 
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Write
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Miss, run_inline
 from topics.storage.store import Store
 from topics.testing import ManualClock
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 SMALL = UpkeepSettings(segment_max_events=50, checkpoint_wal_bytes=1 << 40)
 

@@ -11,7 +11,8 @@ from tests.harness.crash import small
 from tests.harness.oracle import Broken
 from tests.harness.vandal import visit_all
 from topics.engine.restart.recovery import Recovery
-from topics.storage import recovery
+from topics.storage import history
+from topics.storage.damage import Unusable
 
 
 @pytest.fixture(autouse=True)
@@ -34,15 +35,15 @@ def _counts_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _goes_on_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    newest = recovery.Recovery._load_snapshot
+    newest = history.History._load_snapshot
 
-    def load(self: recovery.Recovery, wal: Any) -> Iterator[Any]:
+    def load(self: history.History, wal: Any, segment_files: int) -> Iterator[Any]:
         try:
-            yield from newest(self, wal)
-        except recovery.Unusable:
-            yield recovery.Started(None, same_boot=True)
+            yield from newest(self, wal, segment_files)
+        except Unusable:
+            yield history.Started(None, same_boot=True)
 
-    monkeypatch.setattr(recovery.Recovery, "_load_snapshot", load)
+    monkeypatch.setattr(history.History, "_load_snapshot", load)
 
 
 def _forgets_what_a_jump_means(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,8 @@ from topics.engine.queue.requests import AckJobs, ClaimJobs, NackJobs
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import TopicsError
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Miss
-from topics.testing.disk import DAMAGES, Crashed
+from topics.storage.job import Miss, run_inline
+from topics.testing.fake_disk import DAMAGES, Crashed
 
 SETTINGS = UpkeepSettings(segment_max_events=15, checkpoint_wal_bytes=1 << 40)
 

@@ -19,9 +19,8 @@ from topics.engine.queue.requests import ClaimJobs
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import TopicsError
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Miss
-from topics.testing.disk import DAMAGES
+from topics.storage.job import Miss, run_inline
+from topics.testing.fake_disk import DAMAGES
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
 TOPICS = ("a", "b", "c", "q", "dlq")

@@ -27,7 +27,7 @@ from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import TopicsError
 from topics.storage.job import run_inline
-from topics.testing.disk import DAMAGES, Crashed
+from topics.testing.fake_disk import DAMAGES, Crashed
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
 SETTINGS = UpkeepSettings(segment_max_events=20, checkpoint_wal_bytes=1 << 40)

@@ -16,7 +16,7 @@ from tests.harness.crash import small
 from topics.engine import ConfigPatch, Diff
 from topics.engine.router.router import PutRouter
 from topics.storage.job import run_inline
-from topics.testing.disk import DAMAGES, FakeDisk
+from topics.testing.fake_disk import DAMAGES, FakeDisk
 
 OLD = ("a", "b")
 WAL_FILE_BYTES = 1 << 14

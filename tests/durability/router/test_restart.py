@@ -18,8 +18,7 @@ from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import TopicsError
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Miss, run_inline
 
 TOPICS = ("a", "b", "c", "d")
 EDGES = (("a", "b"), ("b", "c"), ("a", "d"), ("c", "d"))

@@ -23,11 +23,11 @@ def write(self):
     if self.turns < 30 or not self._frames:
         honest(self)
         return
-    tickets, self._frames, self._tickets, self._gates = self._tickets, [], [], []
+    waiters, self._frames, self._waiters, self._gates = self._waiters, [], [], []
     self._queue_bytes = 0
-    for ticket in tickets:
-        if ticket is not None:
-            ticket.commit(0, 0)
+    for waiter in waiters:
+        if waiter is not None:
+            waiter.commit(0, 0)
 
 Shard.write = write
 """

@@ -23,13 +23,14 @@ import pytest
 from tests.harness.storage import DIRECTORY, Mini, Recovered, Ticket, Writer, open_store
 from topics.errors import ColdUnavailable
 from topics.storage import block
+from topics.storage.damage import Unusable
 from topics.storage.job import run_inline
-from topics.storage.recovery import Unusable
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
 from topics.storage.wal import frame
 from topics.testing.clock import ManualClock
-from topics.testing.disk import DAMAGES, Damage, FakeDisk, MonitorViolation
+from topics.testing.fake_disk import DAMAGES, Damage, FakeDisk
+from topics.testing.monitor import MonitorViolation
 
 # A life of 45 steps has about 220 calls, each a crash point in four kinds; `make crash-sweep` asks for more lives.
 SEEDS = int(os.environ.get("TOPICS_SWEEP_SEEDS", "8"))
@@ -175,13 +176,13 @@ def unsynced(sweep: Sweep) -> None:
 def checkpoint(writer: Writer, *, clean: bool = False) -> None:
     """The whole state of a writer's topics as one checkpoint, with all records in the tails."""
     store = writer.store
-    store.settle()
+    store.run_until_idle()
     sections: list[bytes] = []
     essential: list[int] = []
     lsn = store.last_lsn
     for topic_id, head in sorted(writer.heads.items()):
         essential.append(len(sections))
-        state = snapshot.TopicState(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head)
+        state = snapshot.TopicImage(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head)
         sections.append(snapshot.topic_section(state))
         sections += writer.blocks(topic_id, lsn)
     job = store.checkpoint(sections, essential, lsn=lsn, next_topic_id=9, clean=clean)
@@ -240,7 +241,7 @@ def test_sweep_catches_an_ack_before_its_sync() -> None:
     commit_written = type(shard)._commit_written
 
     def early(frames: Any, tickets: Any, gates: Any, size: int, started_ns: int) -> None:
-        watched = [getattr(ticket, "_ticket", ticket) for ticket in tickets]
+        watched = [getattr(ticket, "_waiter", ticket) for ticket in tickets]
         commit_written(shard, frames, watched, [False] * len(gates), size, started_ns)
 
     shard._commit_written = early  # type: ignore[method-assign]
@@ -257,7 +258,7 @@ def test_sweep_catches_a_trim_before_the_snapshot_is_durable() -> None:
     sweep = Sweep()
     writer = sweep.open(wal_file_bytes=2048)
     sync = sweep.disk.sync
-    sweep.disk.monitor.renaming = lambda source, inode: None  # type: ignore[method-assign]
+    sweep.disk.monitor.renaming = lambda source, unsynced: None  # type: ignore[method-assign]
 
     def lazy(handle: int) -> None:
         if not sweep.disk._handles[handle][0].endswith(".snap.tmp"):
@@ -348,7 +349,7 @@ class MiniSweep:
             self.deletes.append((None, keys))
             self.deletes.append((mini.delete(topic_id, first, last), keys))
         elif choice < 0.8 and any(isinstance(extent, block.Block) for extent in mini.extents[topic_id]):
-            mini.store.settle()
+            mini.store.run_until_idle()
             mini.seal(topic_id)
         elif choice < 0.88:
             mini.checkpoint()
@@ -406,10 +407,10 @@ def test_sweep_catches_a_segment_that_goes_before_the_checkpoint() -> None:
     mini.seal(1)
     mini.checkpoint()
     segments = mini.store.segments
-    assert segments.cold is not None
+    assert segments.tiers.cold is not None
     sync_dir = sweep.disk.sync_dir
     sweep.disk.sync_dir = lambda path: None if path == "/cold" else sync_dir(path)  # type: ignore[method-assign]
-    sweep.disk.monitor.unlinking = lambda path: None  # type: ignore[method-assign]
+    sweep.disk.monitor.unlinking = lambda path, renamed: None  # type: ignore[method-assign]
     mini.relocate(1)
     mini.checkpoint()
     with pytest.raises(ColdUnavailable):
@@ -426,8 +427,8 @@ def test_sweep_catches_a_checkpoint_that_forgets_the_flips() -> None:
         mini.turn()
     mini.seal(1)
     mini.checkpoint()
-    mini.store.segments.flip_job = lambda: None  # type: ignore[method-assign]
-    mini.store.segments.checkpoint_flips = lambda: (lambda: None, lambda error: None)  # type: ignore[method-assign]
+    mini.store.segments.flips.job = lambda: None  # type: ignore[method-assign]
+    mini.store.segments.flips.checkpoint = lambda: (lambda: None, lambda error: None)  # type: ignore[method-assign]
     sweep.deletes.append((mini.delete(1, 3, 3), [(1, 3)]))
     for i in range(30, 60):
         sweep.tried[1, i + 1] = b'"%d"' % i

@@ -15,12 +15,11 @@ import pytest
 from tests.durability.storage.test_crash import checkpoint, recover
 from tests.harness.storage import DIRECTORY, Mini, Writer, open_store, resolve
 from topics.storage import block
-from topics.storage.recovery import Unusable
+from topics.storage.damage import Corrupt, Unusable
 from topics.storage.segment import format as segment
-from topics.storage.segment.segment import Corrupt
 from topics.storage.wal import frame, scan
 from topics.storage.wal.used import read_used
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 
 def written() -> tuple[FakeDisk, Writer]:
@@ -31,7 +30,7 @@ def written() -> tuple[FakeDisk, Writer]:
     for i in range(12):
         writer.append(1 + i % 3, [b'"%d-%d"' % (i, k) for k in range(1 + i % 4)], gated=True, extra=b"key" * (i % 2))
         writer.turn()
-    store.settle()
+    store.run_until_idle()
     return disk, writer
 
 
@@ -106,7 +105,7 @@ def test_a_destroyed_sector_shows_as_a_jump_or_is_named(length: int) -> None:
     for _ in range(100):
         writer.append(1, [b'"%s"' % (b"x" * 100)])
         writer.turn()
-    store.settle()
+    store.run_until_idle()
     disk.crash("kill", random.Random(1))
     (path, *_) = (path for path in disk.files() if path.endswith(".wal"))
     for at in range(512, 16384, 512):
@@ -194,7 +193,7 @@ def test_a_wrong_byte_anywhere_in_a_segment_loses_only_what_is_named(suffix: str
         assert len(mini.lost) in ({0, 3} if suffix == ".data" else {0})
         with contextlib.suppress(Corrupt):
             resolve(mini.segments[5][0].tags)
-        assert mini.damage or mini.store.segments.corrupt_total, f"the damage at {offset} went unnoticed"
+        assert mini.damage or mini.store.segments.tiers.corrupt_total, f"the damage at {offset} went unnoticed"
         again = Mini(_killed(damaged))
         assert again.records() == there, f"a second start reads {offset} otherwise"
 

@@ -11,7 +11,8 @@ import pytest
 from tests.harness.api import Api
 from tests.integration.conftest import StartApi
 from topics.storage import block as blocks
-from topics.storage.block import DELETED, Block
+from topics.storage.block import Block
+from topics.storage.flags import DELETED
 
 Header = dict[str, Any]
 

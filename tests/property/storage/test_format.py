@@ -11,7 +11,7 @@ from tests.harness.format_reader import Reader
 from tests.harness.storage import DIRECTORY, Mini, resolve
 from topics.storage import block
 from topics.storage.wal import frame
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 texts = st.binary(max_size=12)
 optional = st.one_of(st.none(), texts)

@@ -37,5 +37,5 @@ def test_every_magic_is_documented(magic: bytes) -> None:
 
 
 def test_every_field_of_a_topics_state_is_documented() -> None:
-    for field in snapshot.TopicState.__struct_fields__:
+    for field in snapshot.TopicImage.__struct_fields__:
         assert f"`{field}`" in TEXT

@@ -10,8 +10,8 @@ import pytest
 
 from topics.server import refusal
 from topics.settings import Settings
+from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Locked, RealDisk
-from topics.storage.wal.file import UnknownFormat
 
 SETTINGS = Settings(data_dir=Path("data"), port_file=Path("port"))
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from topics.storage.disk import Disk, Locked, RealDisk
-from topics.testing.disk import Crashed, FakeDisk, FaultDisk
+from topics.testing.fake_disk import Crashed, FakeDisk
+from topics.testing.fault_disk import FaultDisk
 
 
 def disks(tmp_path: Path) -> list[tuple[Disk, str]]:

@@ -19,7 +19,8 @@ from topics.storage.job import Job, run_inline
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
 from topics.storage.wal import frame
-from topics.testing.disk import FakeDisk, FaultDisk
+from topics.testing.fake_disk import FakeDisk
+from topics.testing.fault_disk import FaultDisk
 
 
 def filled(disk: FaultDisk, rounds: int = 30) -> Mini:
@@ -40,7 +41,7 @@ def test_a_failed_checkpoint_leaves_the_one_before_it(operation: str, nth: int) 
     before = mini.records()
     mini.append(1, [b'"later"'])
     mini.turn()
-    mini.store.settle()
+    mini.store.run_until_idle()
     wal = [path for path in fake.files() if path.endswith(".wal")]
     disk.fail(operation, nth)
     job = mini.store.checkpoint([], [], lsn=mini.store.last_lsn, next_topic_id=2)
@@ -60,7 +61,7 @@ def test_flips_of_a_failed_checkpoint_are_written_by_the_next() -> None:
     mini.seal(1)
     mini.checkpoint()
     mini.delete(1, 2, 2)
-    mini.store.settle()
+    mini.store.run_until_idle()
     disk.fail("write", 1)
     mini.checkpoint()
     assert mini.store.segments.flips
@@ -212,7 +213,7 @@ def test_jobs_run_on_threads_beside_the_loop(tmp_path: Path) -> None:
         if threads.running:
             threads.finish_one()
     threads.close()
-    store.settle()
+    store.run_until_idle()
     assert all(ticket.committed is not None for ticket in tickets.values())
     store.close()
     assert verify(str(tmp_path), lambda line: None) == 0

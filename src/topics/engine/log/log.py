@@ -23,7 +23,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from topics.storage.block import DELETED, Block, Extent, merge
+from topics.storage.block import Block, Extent
+from topics.storage.flags import DELETED
+from topics.storage.splice import merge
 
 SMALL_BLOCK_RECORDS: Final = 16
 # Up to this size it is worth copying a Block once more so that there are fewer.

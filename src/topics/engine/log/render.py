@@ -19,14 +19,14 @@ from typing import Final
 import msgspec
 
 from topics.engine.log.tags import TagMatch
-from topics.storage.block import ABSENT, HAS_META, HAS_NODE, HAS_TAG, PLAIN, Block
+from topics.storage.block import ABSENT, HAS_META, HAS_NODE, HAS_TAG, PLAIN, SINGLE_DATA_AT, Block
 
 WITH_TAG: Final = 1
 WITH_META: Final = 2
 WITH_DATA: Final = 4
 
 WIRE_CACHE_BYTES_MAX: Final = 128 * 1024 * 1024
-_SINGLE_DATA_AT: Final = 60
+_SINGLE_DATA: Final = slice(*SINGLE_DATA_AT)
 _OPEN: Final = b'{"$seq":'
 _BETWEEN: Final = b'},{"$seq":'
 
@@ -81,7 +81,7 @@ def render(block: Block, fields: int) -> list[bytes]:
     first_seq = block.first_seq
     if not bits & (HAS_NODE | HAS_TAG | HAS_META) and fields & WITH_DATA:
         if block.n == 1:
-            return [b'{"$seq":%d,"$ts":%d,"data":%b}' % (first_seq, block.first_ts, block.raw[_SINGLE_DATA_AT:-8])]
+            return [b'{"$seq":%d,"$ts":%d,"data":%b}' % (first_seq, block.first_ts, block.raw[_SINGLE_DATA])]
         raw = block.raw
         columns = block.columns
         at = columns.data_at

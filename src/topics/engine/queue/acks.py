@@ -17,8 +17,7 @@ from topics.engine.queue.event import Acked
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import Receipt
 from topics.errors import TopicNotFound, TopicsError
-from topics.storage.job import Task
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Miss, Task
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine

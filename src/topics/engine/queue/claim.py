@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from topics.storage.block import CHECKSUM_BYTES, HAS_META, HAS_NODE, HAS_TAG, PLAIN, Block
+from topics.storage.block import HAS_META, HAS_NODE, HAS_TAG, PLAIN, SINGLE_DATA_AT, Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from topics.errors import TopicsError
 
 _encode = msgspec.json.Encoder().encode
-_SINGLE_DATA_AT: Final = 60
 
 
 class Hand:
@@ -176,7 +175,7 @@ def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease]) -> list[bytes]
             if block.n == 1:
                 # A job that was written alone is read without its columns.
                 stamps: Sequence[int] = (block.first_ts,)
-                at: Sequence[int] = (_SINGLE_DATA_AT, len(raw) - CHECKSUM_BYTES)
+                at: Sequence[int] = SINGLE_DATA_AT
             else:
                 columns = block.columns
                 stamps, at = columns.ts, columns.data_at

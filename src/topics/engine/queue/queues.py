@@ -39,8 +39,8 @@ from topics.engine.queue.requests import (
 from topics.engine.queue.worker import Worker
 from topics.engine.write.ticket import Receipt
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
-from topics.storage.job import Task
-from topics.storage.segment.segment import Corrupt, Miss
+from topics.storage.damage import Corrupt
+from topics.storage.job import Miss, Task
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from topics.engine.requests import NO_RAW, RecordIn, Write
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, TopicsError
-from topics.storage.segment.segment import Corrupt
+from topics.storage.damage import Corrupt
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine, OnReceipt

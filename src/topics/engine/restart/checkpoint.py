@@ -53,7 +53,7 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
     ephemeral = topic.config.durability == "ephemeral"
     tail = [] if ephemeral else [entry for entry in log.retained() if isinstance(entry, Block)]
     producers, dedupe = _remembered(topic.dedupe)
-    state = snapshot.TopicState(
+    state = snapshot.TopicImage(
         id=topic.id,
         name=topic.name,
         config=msgspec.json.encode(topic.config),

@@ -31,10 +31,10 @@ from topics.engine.router.forward import SLICE_RECORDS, SOURCE_TRIM, Forward
 from topics.engine.write import extra as extras
 from topics.storage import block as blocks
 from topics.storage.block import Block
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Corrupt, Miss
+from topics.storage.damage import Corrupt
+from topics.storage.job import Miss, run_inline
 from topics.storage.wal import frame as frames
-from topics.storage.wal.replay import Appended, Control
+from topics.storage.wal.reader import Appended, Control
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
@@ -289,7 +289,7 @@ class Derivation:
             return False
         made = self._patiently(lambda: forward.make(runs, topic.log.head + 1, topic.last_ts), forward.source)
         if made.block is not None:
-            self._adopt(topic, made.block if made.block.n <= room else _front(topic.id, made.block, room))
+            self._adopt(topic, made.block if made.block.n <= room else made.block.slice(0, room))
         return True
 
     def _adopt(self, topic: Topic, block: Block) -> None:
@@ -339,7 +339,7 @@ class Derivation:
                 if topic.log.is_live(first_seq + i) and first_seq + i not in queue.leases:
                     queue.delay(first_seq + i, due_ms)
 
-    def _hold(self, topic: Topic, deleted: tuple[frames.Delete, dict[int, int]] | None) -> None:
+    def _hold(self, topic: Topic, deleted: tuple[frames.Deletion, dict[int, int]] | None) -> None:
         assert topic.outbound is not None
         for forward in topic.outbound.forwards:
             upto = topic.log.head
@@ -391,14 +391,14 @@ class Derivation:
                 topic.lose(corrupt)
 
 
-def _deleted(event: Control) -> tuple[frames.Delete, dict[int, int]] | None:
+def _deleted(event: Control) -> tuple[frames.Deletion, dict[int, int]] | None:
     """What a frame deletes, and the cursors of the routers that had not seen all of it, by destination."""
     if event.kind == frames.DELETE:
-        delete: frames.Delete = event.payload
+        delete: frames.Deletion = event.payload
         return delete, dict(extras.decode_delete(delete.extra).lagging) if delete.extra else {}
     if event.kind == frames.DEAD_LETTER:
         buried = lease_event.decode_buried(event.payload)
-        return frames.Delete(0, [(seq, seq) for seq in buried.seqs], 0), dict(buried.lagging)
+        return frames.Deletion(0, [(seq, seq) for seq in buried.seqs], 0), dict(buried.lagging)
     return None
 
 
@@ -433,16 +433,3 @@ def _place(topic: Topic, event: Appended | Control) -> tuple[int, int]:
 def _in_source(topic: Topic, position: int, source_id: int) -> int:
     """A position, if it is one in the topic's source as far as that is known here; otherwise -1."""
     return position if topic.inbound is None or source_id in (0, topic.inbound.source.id) else -1
-
-
-def _front(topic_id: int, block: Block, n: int) -> Block:
-    """The first n records of a Block."""
-    return blocks.encode(
-        topic_id,
-        block.first_seq,
-        list(block.columns.ts)[:n],
-        block.datas()[:n],
-        block.nodes()[:n] if block.bits & blocks.HAS_NODE else None,
-        block.tags()[:n] if block.bits & blocks.HAS_TAG else None,
-        block.metas()[:n] if block.bits & blocks.HAS_META else None,
-    )

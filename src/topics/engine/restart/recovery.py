@@ -1,6 +1,6 @@
 """Recovery: from what a data directory holds to an engine that goes on where the last one stopped (DESIGN §4, §9).
 
-The storage yields events in order (storage/recovery.py); this applies them. Rules:
+The storage yields events in order (storage/history.py); this applies them. Rules:
 
 1. An append is applied once: seqs that the checkpoint already holds are skipped.
 2. A jump in a topic's seqs is a loss, and so is everything that damage names: both become lost ranges, never silence.
@@ -29,15 +29,14 @@ from topics.engine.restart.derivation import CRASH, RESTART, Derivation
 from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.engine.write.extra import decode as decode_append_extra
-from topics.storage import block as blocks
-from topics.storage.block import Block, Extent
-from topics.storage.recovery import Event, Started, TopicLoaded, TopicsNameless
-from topics.storage.segment.segment import Corrupt
-from topics.storage.segment.segments import Loaded
+from topics.storage.block import Extent
+from topics.storage.damage import Corrupt
+from topics.storage.history import Event, Started, TopicLoaded, TopicsNameless
+from topics.storage.segment.loading import Loaded
+from topics.storage.segment.ref import SegmentRef
 from topics.storage.snapshot.reader import SectionLoaded
-from topics.storage.snapshot.snapshot import SegmentRef
 from topics.storage.wal import frame as frames
-from topics.storage.wal.replay import Appended, Control, Damaged
+from topics.storage.wal.reader import Appended, Control, Damaged
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
@@ -106,7 +105,7 @@ class Recovery:
             self._control(event)
 
     def _load(self, event: TopicLoaded) -> None:
-        state = event.state
+        state = event.image
         extra = decode_extra(state.extra)
         topic = self._new(state.id, state.name, _decode_config(state.config), state.created_ts)
         topic.last_ts = state.last_ts
@@ -159,10 +158,10 @@ class Recovery:
         assert shelf is not None
         tails = dict(event.tails)
         if not event.complete:
-            tails |= {id: [] for id in shelf.segments.topic_ids() if id not in self._by_id and id not in tails}
+            tails |= {id: [] for id in shelf.segments.loader.topic_ids() if id not in self._by_id and id not in tails}
         for id, tail in sorted(tails.items()):
             topic = self._new_nameless(id)
-            topic.segments, damage = self._open_segments(id, shelf.segments.refs(id))
+            topic.segments, damage = self._open_segments(id, shelf.segments.loader.refs(id))
             for corrupt in damage:
                 self._count(corrupt)
             extents: list[Extent] = [sealed for segment in topic.segments for sealed in segment.blocks]
@@ -219,7 +218,7 @@ class Recovery:
         if block.last_seq <= head:
             return
         if block.first_seq <= head:
-            block = _behind(event.topic_id, block, head)
+            block = block.slice(head + 1 - block.first_seq, block.n)
         elif block.first_seq > head + 1:
             self.jumped = True
             self._lose(topic, head + 1, block.first_seq - 1)
@@ -365,7 +364,7 @@ def _check_first(topic: Topic, start: int) -> list[Corrupt]:
     return []
 
 
-def _delete(topic: Topic, payload: frames.Delete) -> None:
+def _delete(topic: Topic, payload: frames.Deletion) -> None:
     """Delete what a frame says; a sealed Block that turns out to be damaged has nothing left to delete."""
     while True:
         try:
@@ -376,17 +375,3 @@ def _delete(topic: Topic, payload: frames.Delete) -> None:
             return
         except Corrupt as corrupt:
             topic.lose(corrupt)
-
-
-def _behind(topic_id: int, block: Block, head: int) -> Block:
-    """The part of a Block that lies behind `head`."""
-    i = head + 1 - block.first_seq
-    return blocks.encode(
-        topic_id,
-        head + 1,
-        list(block.columns.ts)[i:],
-        block.datas()[i:],
-        block.nodes()[i:] if block.bits & blocks.HAS_NODE else None,
-        block.tags()[i:] if block.bits & blocks.HAS_TAG else None,
-        block.metas()[i:] if block.bits & blocks.HAS_META else None,
-    )

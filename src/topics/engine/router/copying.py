@@ -16,6 +16,7 @@ from topics.engine.meta import with_fields
 from topics.engine.router.router import EXACTLY_ONCE, Router
 from topics.storage import block as blocks
 from topics.storage.block import Block
+from topics.storage.splice import merge, readdress
 
 STAMP: Final = "_topics_router"
 HOPS_MAX: Final = 16
@@ -57,7 +58,7 @@ def room_for(block: Block, i: int, routers: Sequence[Router]) -> tuple[int, int]
             size -= len(block.tag(i) or b"")
         if rule.guarantee == EXACTLY_ONCE:
             meta = block.meta(i)
-            stamp = stamp_of(router, blocks.topic_id_of(block), seq)
+            stamp = stamp_of(router, block.topic_id, seq)
             size += len(with_fields(meta, {STAMP: stamp})) - len(meta or b"")
     return count, size
 
@@ -76,8 +77,8 @@ def whole(runs: Sequence[Run], routers: Sequence[Router]) -> bool:
 
 def take_over(runs: Sequence[Run], dest_id: int, first_seq: int, ts_min: int) -> Copies:
     """The copies of runs that are `whole`."""
-    source = runs[0][0] if len(runs) == 1 else blocks.merge([block for block, _, _ in runs])
-    block = blocks.readdress(source, dest_id, first_seq, ts_min)
+    source = runs[0][0] if len(runs) == 1 else merge([block for block, _, _ in runs])
+    block = readdress(source, dest_id, first_seq, ts_min)
     return Copies(block, [block.n], [])
 
 
@@ -114,7 +115,7 @@ def copy(
                 rule = router.rule
                 meta = block.meta(i)
                 if rule.guarantee == EXACTLY_ONCE:
-                    stamp = stamp_of(router, blocks.topic_id_of(block), seq)
+                    stamp = stamp_of(router, block.topic_id, seq)
                     if stamp in present:
                         continue
                     meta = with_fields(meta, {STAMP: stamp})

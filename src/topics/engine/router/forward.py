@@ -45,7 +45,7 @@ from topics.engine.write.derive import derive
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.engine.write.unkept import GONE, KEPT
 from topics.errors import TopicsError
-from topics.storage.segment.segment import Corrupt
+from topics.storage.damage import Corrupt
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
@@ -489,7 +489,7 @@ class Forward:
             self.held_lost.extend((first, last) for first, last in lost if first <= last)
             self.held_head = upto
 
-    def let_go(self, cursor: int, delete: frames.Delete) -> None:
+    def let_go(self, cursor: int, delete: frames.Deletion) -> None:
         """Hold no longer what a delete took behind `cursor`: it was never copied."""
 
         def kept(block: Block, a: int, b: int) -> Iterator[Run]:

@@ -48,8 +48,7 @@ from topics.errors import (
     TopicsError,
 )
 from topics.names import check_router_name
-from topics.storage.job import Task, run_inline
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Miss, Task, run_inline
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import frame as frames
 

@@ -14,12 +14,14 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from topics.storage.block import Block, merge
+from topics.storage.block import Block
 from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
+from topics.storage.splice import merge
 
 if TYPE_CHECKING:
     from topics.engine.topic import Topic
-    from topics.storage.segment.segments import Segment, Segments
+    from topics.storage.segment.segment import Segment
+    from topics.storage.segment.segments import Segments
     from topics.storage.store import Store
 
 log = logging.getLogger("topics.sealer")

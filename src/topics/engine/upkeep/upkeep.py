@@ -19,8 +19,8 @@ from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
 from topics.engine.upkeep.shelf import Shelf
 from topics.storage.job import run_inline
-from topics.storage.segment.segments import Loaded
-from topics.storage.snapshot.snapshot import SegmentRef
+from topics.storage.segment.loading import Loaded
+from topics.storage.segment.ref import SegmentRef
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 from topics.storage.wal.shard import Shard
@@ -71,12 +71,12 @@ class Upkeep:
         engine, store = self._engine, self._store
         engine.shelf = self._shelf
         recovery = Recovery(engine, self._load_segments)
-        yield from recovery.run(store.recover(), lambda: store.recovery.lost_power)
-        if recovery.jumped and store.recovery.one_boot:
+        yield from recovery.run(store.recover(), lambda: store.history.lost_power)
+        if recovery.jumped and store.history.one_boot:
             # No loss of power has taken what is missing.
             engine.totals.corruption_total = max(1, engine.totals.corruption_total)
         intact = not engine.totals.corruption_total
-        for name in store.segments.sweep(intact=intact):
+        for name in store.segments.loader.sweep(intact=intact):
             if intact:
                 log.info("removed %s, which no checkpoint lists: its records are in the log", name)
             else:
@@ -100,7 +100,7 @@ class Upkeep:
             for _ in range(2):
                 store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, lost), True)
         routers.resume()
-        store.settle()
+        store.run_until_idle()
 
     def _log_heads(self, heads: list[tuple[int, int]]) -> None:
         """Put down how far the log went, in the files of this start: then a file that goes missing is missed.
@@ -112,7 +112,7 @@ class Upkeep:
             store.shards[0].submit(frames.control(frames.HEADS, store.next_lsn(), 0, frames.Heads(heads)), False)
 
     def _load_segments(self, topic_id: int, refs: list[SegmentRef]) -> Loaded:
-        return self._store.segments.load(topic_id, refs)
+        return self._store.segments.loader.load(topic_id, refs)
 
     def step(self) -> bool:
         """Do a slice of what is due; whether there is more to do at once."""

@@ -35,7 +35,7 @@ def remove(
     topic.fetch([(before_seq, before_seq)] if before_seq > log.start else runs)
     logged = topic.config.durability != "ephemeral"
     if logged:
-        payload = frames.Delete(
+        payload = frames.Deletion(
             before_seq,
             runs,
             now,

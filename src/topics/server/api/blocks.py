@@ -32,15 +32,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-from xxhash import xxh3_64_intdigest
 
 from topics.engine.log.difference import Tombstone, gap_at
 from topics.engine.log.log import Log
 from topics.errors import InvalidRequest
 from topics.server.api.handlers import answer
 from topics.server.http.reply import prefix
-from topics.storage.block import DELETED, Block, Extent, merge
-from topics.storage.segment.segment import Corrupt
+from topics.storage.block import Block, Extent
+from topics.storage.damage import Corrupt
+from topics.storage.flags import DELETED, deleted_runs
+from topics.storage.splice import blanked, merge
 
 if TYPE_CHECKING:
     from topics.engine import Engine
@@ -63,7 +64,6 @@ MERGED_BYTES: Final = 256 * 1024
 
 _encode: Final = msgspec.json.Encoder().encode
 _LEAD: Final = struct.Struct("<4sI")
-_CHECKSUM: Final = struct.Struct("<Q")
 _TS_MAX: Final = 2**63 - 1
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ def _segment(segment: Segment) -> dict[str, Any] | None:
     deleted: list[tuple[int, int]] = []
     for sealed in segment.blocks:
         if sealed.flags is not None:
-            deleted += [(sealed.first_seq + i, sealed.first_seq + j - 1) for i, j in _runs(sealed.flags)]
+            deleted += [(sealed.first_seq + i, sealed.first_seq + j - 1) for i, j in deleted_runs(sealed.flags)]
             if len(deleted) > DELETED_RUNS_MAX:
                 return None
     return {
@@ -269,25 +269,4 @@ def _readable(group: list[Extent], start: int) -> tuple[bytes, bytes]:
     flags = bytearray().join([bytes(entry.n) if entry.flags is None else entry.flags for entry in group])
     trimmed = max(0, start - group[0].first_seq)
     flags[:trimmed] = bytes((DELETED,)) * trimmed
-    if DELETED not in flags:
-        return block.raw, bytes(flags)
-    raw = bytearray(block.raw)
-    columns = block.columns
-    for i, j in _runs(flags):
-        for at in (columns.node_at, columns.tag_at, columns.meta_at, columns.data_at):
-            if at is not None:
-                raw[at[i] : at[j]] = b" " * (at[j] - at[i])
-    body = len(raw) - _CHECKSUM.size
-    _CHECKSUM.pack_into(raw, body, xxh3_64_intdigest(memoryview(raw)[:body]))
-    return bytes(raw), bytes(flags)
-
-
-def _runs(flags: bytearray) -> Iterator[tuple[int, int]]:
-    """The runs of flagged records."""
-    i = flags.find(DELETED)
-    while i >= 0:
-        j = i
-        while j < len(flags) and flags[j] == DELETED:
-            j += 1
-        yield i, j
-        i = flags.find(DELETED, j)
+    return (blanked(block, flags) if DELETED in flags else block.raw), bytes(flags)

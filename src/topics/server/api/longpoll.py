@@ -14,7 +14,7 @@ import msgspec
 
 from topics.errors import TopicNotFound, TopicsError
 from topics.server.api import handlers as answers
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Miss
 
 if TYPE_CHECKING:
     from topics.engine.log.difference import Difference

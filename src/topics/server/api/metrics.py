@@ -20,7 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from topics.engine.log.log import Log
-from topics.storage.wal.shard import LATENCY_BOUNDS_US
+from topics.storage.wal.counters import LATENCY_BOUNDS_US
 
 if TYPE_CHECKING:
     from topics.server.app import App

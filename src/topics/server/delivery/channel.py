@@ -23,7 +23,7 @@ from topics.engine.log.difference import SEQ_BASE, Difference, Tombstone, gap_at
 from topics.errors import Internal, TopicsError
 from topics.server.delivery import part as parts
 from topics.server.delivery.part import Parcel, Part
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Miss
 
 if TYPE_CHECKING:
     from topics.engine.topic import Topic

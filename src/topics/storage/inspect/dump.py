@@ -1,8 +1,8 @@
 """Dump: everything in a data directory as JSON lines, for a look at it with ordinary tools.
 
-One line per frame, snapshot section, sealed Block and damaged region, each with the file and offset it stands at. Reads
-only, takes no lock: use it on a stopped server's directory or on a copy. Nothing is interpreted beyond the codec, so
-a damaged directory can be dumped as far as it can be read.
+One line per frame, snapshot section, sealed Block and damaged region, each with its file and offset. Only reads, and
+takes no lock: use it on a stopped server's directory or on a copy. Nothing is interpreted beyond the codec, so a
+damaged directory can be dumped as far as it can be read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import msgspec
 from topics.storage import block
 from topics.storage.block import Block
 from topics.storage.disk import Disk, RealDisk
+from topics.storage.flags import DELETED
 from topics.storage.segment import format as segment
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.used import read_used
+from topics.storage.wal.used import read_file
 
 Line = dict[str, Any]
 
@@ -54,11 +55,7 @@ def lines(disk: Disk, directory: str) -> Iterator[Line]:
 
 
 def _frames(disk: Disk, directory: str, file: str, at: int) -> Iterator[Line]:
-    handle = disk.open(f"{directory}/{file}")
-    try:
-        data, used, _ = read_used(disk, handle)
-    finally:
-        disk.close(handle)
+    data, used, _ = read_file(disk, f"{directory}/{file}")
     for found in scan.walk(data, at, used, torn_allowed=False):
         if isinstance(found, scan.Region):
             yield {
@@ -123,7 +120,7 @@ def _segment(disk: Disk, directory: str, file: str) -> Iterator[Line]:
             "file": file,
             "offset": place.offset,
             "kind": "block",
-            "topic_id": block.topic_id_of(found),
+            "topic_id": found.topic_id,
             "first_seq": found.first_seq,
             "n": found.n,
             "records": records(found),
@@ -152,7 +149,7 @@ def records(found: Block) -> list[Line]:
         if meta is not None:
             row["meta"] = msgspec.Raw(meta)
         row["data"] = msgspec.Raw(found.data(i))
-        if found.flags is not None and found.flags[i] == block.DELETED:
+        if found.flags is not None and found.flags[i] == DELETED:
             row["deleted"] = True
         rows.append(row)
     return rows

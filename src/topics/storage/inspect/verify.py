@@ -1,8 +1,8 @@
 """Verify: every byte of a data directory, checked.
 
-Reads only, takes no lock: use it on a stopped server's directory or on a copy. What a restart puts right by itself (the
-torn end of the last write, a file half made) is noted and is no damage; everything else that a checksum or a rule does
-not agree with is.
+Only reads, and takes no lock: use it on a stopped server's directory or on a copy. What a restart repairs by itself
+(the torn end of the last write, a file that is half made) is noted and is not damage; everything else that breaks a
+checksum or a rule is.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Callable
 import msgspec
 
 from topics.storage import block, store
-from topics.storage.disk import Disk, RealDisk
+from topics.storage.damage import UnknownFormat
+from topics.storage.disk import TEMPORARY_SUFFIX, Disk, RealDisk
 from topics.storage.segment import format as segment
 from topics.storage.segment.format import SegmentName
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.file import UnknownFormat, WalName
-from topics.storage.wal.used import read_used
+from topics.storage.wal.file import WalName
+from topics.storage.wal.used import read_file
 
 Write = Callable[[str], object]
 
@@ -27,7 +28,7 @@ Write = Callable[[str], object]
 def verify(directory: str, write: Write, *, disk: Disk | None = None, cold_directory: str | None = None) -> int:
     """Check a data directory and give `write` one line per finding and a summary.
 
-    0 where all is well, 1 where something is damaged, 2 where this is no data directory that this program reads.
+    0 where all is well, 1 where something is damaged, 2 where this is not a data directory that this program reads.
     """
     check = _Check(RealDisk() if disk is None else disk, directory, cold_directory, write)
     try:
@@ -63,17 +64,13 @@ class _Check:
         self._write(f"note   {file}: {what}")
 
     def _read(self, path: str) -> tuple[bytes, int, int]:
-        handle = self._disk.open(path)
-        try:
-            data, used, size = read_used(self._disk, handle)
-        finally:
-            self._disk.close(handle)
+        data, used, size = read_file(self._disk, path)
         self._files += 1
         self._bytes += size
         return data, used, size
 
     def layout(self) -> bool:
-        """Whether the directory says that it is one, in a version that is read here."""
+        """Whether this is a data directory, in a version that is read here."""
         path = f"{self._directory}/{store.LAYOUT_NAME}"
         if not self._disk.exists(path):
             self._write(f"{self._directory} is no data directory: there is no {store.LAYOUT_NAME}")
@@ -130,7 +127,7 @@ class _Check:
             self._listed[SegmentName(state.id, ref.first_seq)] = ref.n
 
     def wal(self) -> None:
-        """Headers, every frame and every Block in it, and the order of lsns; zeros behind the last frame."""
+        """Headers, every frame and every Block in it, and the order of lsns; zeros after the last frame."""
         names = sorted(name for name in map(walfile.parse_name, self._names("wal")) if name is not None)
         last_generation = max((name.generation for name in names), default=0)
         last_lsns: dict[int, int] = {}
@@ -148,7 +145,7 @@ class _Check:
         if header is None:
             self._bad(file, 0, "the header's checksum does not match")
         elif header.name != name:
-            self._bad(file, 0, f"the header is that of {header.name}")
+            self._bad(file, 0, f"the header belongs to {header.name}")
         elif size < header.length:
             self._bad(file, size, f"the file is cut short: {size} of {header.length} bytes")
         is_last = name.generation == last_generation
@@ -156,7 +153,7 @@ class _Check:
         for found in scan.walk(data, walfile.HEADER_BYTES, used, torn_allowed=is_last and not same_boot):
             if isinstance(found, scan.Region):
                 if found.reason == "torn" and is_last:
-                    self._note(file, f"torn at {found.offset}, {found.length} bytes: a restart sets it right")
+                    self._note(file, f"torn at {found.offset}, {found.length} bytes: a restart repairs it")
                 else:
                     self._region(file, found)
                 continue
@@ -192,7 +189,7 @@ class _Check:
             self._bad(file, entry.at, str(error))
             return
         self._records += found.n
-        if (block.topic_id_of(found), found.first_seq, found.n) != (entry.topic_id, entry.first_seq, entry.n):
+        if (found.topic_id, found.first_seq, found.n) != (entry.topic_id, entry.first_seq, entry.n):
             self._bad(file, entry.at, "the Block does not hold what the frame says")
         ts = found.columns.ts
         if any(ts[i] > ts[i + 1] for i in range(found.n - 1)):
@@ -207,10 +204,10 @@ class _Check:
         )
         what = ", ".join(text for text in (lost, named) if text) or "nothing that can be named"
         rest = "" if region.complete else "; more may be lost"
-        self._bad(file, region.offset, f"{region.length} bytes are no frames; lost: {what}{rest}")
+        self._bad(file, region.offset, f"{region.length} bytes hold no frame; lost: {what}{rest}")
 
     def segments(self) -> None:
-        """Every segment: headers, Blocks, directory, tags; and that those which the checkpoint lists are there."""
+        """Every segment: headers, Blocks, directory, tags; and that every segment in the checkpoint is there."""
         files = {name: name for name in self._names("segments")}
         cold = set() if self._cold is None else set(self._disk.list(self._cold))
         names = {parsed[0] for parsed in map(segment.parse_name, [*files, *cold]) if parsed is not None}
@@ -245,12 +242,12 @@ class _Check:
         builder = segment.Builder(name.topic_id, name.first_seq)
         for place in places:
             if place.offset != at:
-                self._bad(file, at, f"{place.offset - at} bytes are no Block")
+                self._bad(file, at, f"{place.offset - at} bytes hold no Block")
             at = place.offset + place.length + place.n
             builder.add(block.decode(data, place.offset)[0])
             self._records += place.n
         if at != size:
-            self._bad(file, at, f"{size - at} bytes are no Block")
+            self._bad(file, at, f"{size - at} bytes hold no Block")
         self._index(name, places, builder)
         self._note(file, f"{len(places)} Blocks, {sum(place.n for place in places)} records")
 
@@ -276,14 +273,14 @@ class _Check:
         if directory is None:
             self._bad(file, 0, "the header or the directory does not match its checksum; a restart makes it again")
         elif directory != places:
-            self._bad(file, segment.HEADER_BYTES, "the directory is not that of the Blocks")
+            self._bad(file, segment.HEADER_BYTES, "the directory does not match the Blocks")
         elif data[segment.directory_bytes(len(places)) :] != builder.tags():
-            self._bad(file, segment.directory_bytes(len(places)), "the tags are not those of the Blocks")
+            self._bad(file, segment.directory_bytes(len(places)), "the tags do not match the Blocks")
 
     def _names(self, directory: str) -> list[str]:
         names = self._disk.list(f"{self._directory}/{directory}")
         for name in names:
-            if name.endswith(".tmp"):
+            if name.endswith(TEMPORARY_SUFFIX):
                 self._note(f"{directory}/{name}", "half made when the process died; a restart removes it")
         return names
 

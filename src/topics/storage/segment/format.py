@@ -1,4 +1,4 @@
-"""Segment: a run of sealed records of one topic in two files, named by topic id and first seq, never by name.
+"""The format of a segment's files: a run of sealed records of one topic, named by topic id and first seq.
 
     segments/<topic id>-<first seq>.data    both in 16 hexadecimal digits
     segments/<topic id>-<first seq>.idx
@@ -33,14 +33,14 @@ bytes: where its text begins (4), where its seqs begin (4) and how many there ar
 the seqs of each tag, ascending, as 4-byte distances from the first seq; and an XXH3-64 of everything from the number
 on. A tag delete looks its tag up here by bisection, and reads no record.
 
-The `.idx` is derived: where it is damaged it is made again from the Blocks. A Block that is damaged is named by the
-directory, so either file may be damaged in one place, and what is lost is known exactly. Names appear in the order
+The `.idx` is derived: where it is damaged it is made again from the Blocks. A damaged Block is named by the directory,
+so either file may be damaged in one place, and what is lost is known exactly. Names appear in the order
 `.idx`, `.data` and vanish in the order `.data`, `.idx`: a `.data` is complete, and an `.idx` alone means nothing.
 
 Of a segment in the cold tier only the `.data` is there, and it is never changed again. The `.idx` stays in the hot
-tier, and beside it the delete flags as they are since the move, in `<topic id>-<first seq>.flags`: a header of the same
-layout with the magic "TOPICDEL", then one byte per record, in order, with the same meaning as behind a Block. So a
-cold store need not be reachable for anything but the records themselves, and may be one that cannot change bytes.
+tier, and with it the delete flags since the move, in `<topic id>-<first seq>.flags`: a header of the same layout with
+the magic "TOPICDEL", then one byte per record, in order, with the same meaning as after a Block. So a cold store need
+not be reachable for anything but the records themselves, and need not be able to change bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from xxhash import xxh3_64_intdigest
 
 from topics.storage import block
 from topics.storage.block import Block
-from topics.storage.wal.file import UnknownFormat
+from topics.storage.damage import UnknownFormat
 
 DATA_MAGIC: Final = b"TOPICSEG"
 INDEX_MAGIC: Final = b"TOPICIDX"
@@ -161,7 +161,7 @@ class Builder:
     def add(self, found: Block) -> None:
         """Take the next Block, with the delete flags it has now."""
         assert not self.places or found.first_seq > self.sources[-1].last_seq, "Blocks come in order"
-        assert block.topic_id_of(found) == self.topic_id
+        assert found.topic_id == self.topic_id
         encoded = found.encoded()
         length = len(encoded) - found.n
         size_bytes = found.size_bytes(0, found.n)
@@ -198,8 +198,17 @@ class Builder:
         return header + encode_directory(self.places) + self.tags()
 
     def tags(self) -> bytes:
-        """The tags as they stand in the `.idx`."""
+        """The tags as they are in the `.idx`."""
         return encode_tags(self._tags)
+
+
+def index_of(name: SegmentName, data: bytes, places: Sequence[Place]) -> bytes:
+    """The `.idx` file for these Blocks of a `.data` file: what is written where the first one was damaged."""
+    builder = Builder(name.topic_id, name.first_seq)
+    for place in places:
+        builder.add(block.decode(data, place.offset)[0])
+    header = encode_header(INDEX_MAGIC, name, len(places), builder.records, len(data))
+    return header + encode_directory(places) + builder.tags()
 
 
 def encode_directory(places: Sequence[Place]) -> bytes:
@@ -261,7 +270,7 @@ class Tags:
         return self._at(at) if at < len(self._texts) and self._texts[at] == tag else []
 
     def starting(self, prefix: bytes) -> list[int]:
-        """The seqs of the records whose tag begins with `prefix`, ascending; all tagged ones for an empty prefix."""
+        """The seqs of the records with tags that begin with `prefix`, ascending; all tagged ones where it is empty."""
         found: list[int] = []
         at = bisect_left(self._texts, prefix)
         while at < len(self._texts) and self._texts[at].startswith(prefix):
@@ -286,11 +295,10 @@ def data_bytes(places: Sequence[Place]) -> int:
 
 
 def scan_blocks(data: bytes, topic_id: int | None = None) -> list[Place]:
-    """The directory that the Blocks in the bytes of a `.data` file give: what an `.idx` is made of again.
+    """The directory of the Blocks in the bytes of a `.data` file, by which an `.idx` is made again.
 
-    Blocks of any topic but `topic_id` do not belong there.
-
-    Behind a Block that is damaged, the search goes on at the next one whose checksum holds.
+    With a `topic_id`, Blocks of any other topic do not belong there and are left out. After a damaged Block the search
+    goes on at the next one that is whole.
     """
     places: list[Place] = []
     at = HEADER_BYTES
@@ -304,7 +312,7 @@ def scan_blocks(data: bytes, topic_id: int | None = None) -> list[Place]:
             continue
         size_bytes = found.size_bytes(0, found.n)
         length = end - at - found.n
-        if topic_id is None or block.topic_id_of(found) == topic_id:
+        if topic_id is None or found.topic_id == topic_id:
             places.append(Place(at, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n))
         at = end
     return places

@@ -1,99 +1,42 @@
-"""SealedBlock and Segment: Blocks on disk as the log of a topic sees them, and the cache they are read through.
+"""Segment and SealedBlock: sealed records on disk, as the log of a topic sees them.
 
 In memory a sealed Block is a directory entry: seqs, times, totals, and its delete flags once there are any. Its content
 is read when `block()` is called, with a read that never waits: what the kernel has in memory is there at once. What it
-has not raises `Miss`, which carries the job that reads it; the driver runs the job and executes the command again. So a
-cold page stops one request and never the loop.
+does not have raises `Miss`, which carries the job that reads it; the driver runs the job and executes the command
+again. So a page that is not in memory stops one request and never the loop.
 
-A Block whose bytes do not match their checksum raises `Corrupt`, which names the records; the bytes are kept in
-quarantine, and the engine turns it into a lost range. A file that cannot be read at all, in a cold store that is out of
-reach or on a disk that fails, costs that one read (ColdUnavailable, StorageUnreadable) and is asked again by the next:
-what cannot be read today is not lost.
+A Block that does not match its checksum raises `Corrupt`, which names the records; the bytes are kept in quarantine,
+and the engine turns it into a lost range. A file that cannot be read at all, in a cold store that is out of reach or on
+a disk that fails, costs that one read (ColdUnavailable, StorageUnreadable) and the next read tries again: what cannot
+be read today is not lost.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from topics.errors import ColdUnavailable, StorageUnreadable, TopicsError
 from topics.storage import block
-from topics.storage.block import DELETED, Block, Extent
-from topics.storage.job import Job
-from topics.storage.segment import format as segment
-from topics.storage.segment.format import Place, SegmentName, Tags
+from topics.storage.block import Block, Extent
+from topics.storage.damage import Corrupt, LostRecords
+from topics.storage.flags import DELETED, deleted_runs
+from topics.storage.job import Job, Miss, Task
+from topics.storage.segment.format import (
+    FLAGS_MAGIC,
+    Place,
+    SegmentName,
+    Tags,
+    directory_bytes,
+    encode_header,
+    index_of,
+    scan_blocks,
+)
+from topics.storage.segment.ref import SegmentRef
 from topics.storage.segment.tier import Tier
-from topics.storage.snapshot.snapshot import SegmentRef
-from topics.storage.wal.scan import LostRecords
+from topics.storage.segment.tiers import Tiers
 
-if TYPE_CHECKING:
-    from topics.storage.segment.segments import Segments
-
-CACHE_BYTES: Final = 64 << 20
 RETRY_AFTER_MS: Final = 1000
-
-
-class Miss(Exception):
-    """The bytes are not in memory: run `job`, then execute the command again."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        super().__init__("the bytes have to be read first")
-
-
-class Corrupt(Exception):
-    """The stored bytes are damaged: the records of `lost` cannot be read any more."""
-
-    def __init__(self, path: str, offset: int, length: int, lost: LostRecords, quarantined: str = "") -> None:
-        self.path = path
-        self.offset = offset
-        self.length = length
-        self.lost = lost
-        self.quarantined = quarantined
-        super().__init__(f"{path}: damaged at {offset}, {length} bytes")
-
-
-class BlockCache:
-    """Blocks and tags read from segments, the least recently used given up first beyond `bytes_max`."""
-
-    def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
-        self.bytes_max = bytes_max
-        self.bytes = 0
-        self.hits_total = 0
-        self.misses_total = 0
-        self._entries: OrderedDict[object, tuple[Block | Tags | TopicsError | Corrupt, int]] = OrderedDict()
-
-    def get(self, key: object) -> Block | Tags | None:
-        """What is kept under this key. A failure that was kept is raised, once."""
-        entry = self._entries.get(key)
-        if entry is None:
-            self.misses_total += 1
-            return None
-        found = entry[0]
-        if isinstance(found, Exception):
-            self.drop(key)
-            raise found
-        self._entries.move_to_end(key)
-        self.hits_total += 1
-        return found
-
-    def put(self, key: object, value: Block | Tags | TopicsError | Corrupt) -> None:
-        """Keep a value. The newest one always stays, whatever its size, so that a command can go on with it."""
-        self.drop(key)
-        # Decoded columns take about as much again as the bytes.
-        size = 2 * len(value.raw) if isinstance(value, Block) else 2 * getattr(value, "size_bytes", 100)
-        self._entries[key] = (value, size)
-        self.bytes += size
-        while self.bytes > self.bytes_max and len(self._entries) > 1:
-            _, (_, freed) = self._entries.popitem(last=False)
-            self.bytes -= freed
-
-    def drop(self, key: object) -> None:
-        """Forget what is kept under this key."""
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self.bytes -= entry[1]
 
 
 class SealedBlock(Extent):
@@ -121,51 +64,44 @@ class SealedBlock(Extent):
 
     def _load(self, keep: bool) -> Block:
         segment = self.segment
-        read = segment.tier.read if segment.patient else segment.tier.read_now
+        read = segment.tier.read if segment.tiers.patient else segment.tier.read_now
         try:
             data = read(segment.name.data_file, self.offset, self.length)
         except OSError as error:
             raise unreadable(segment, error) from error
         if data is None:
-            raise Miss(_Read(self))
+            name = segment.name.data_file
+            raise Miss(_read(segment, self, lambda: self.decode(segment.tier.read(name, self.offset, self.length))))
         found = self.decode(data)
         if keep:
             segment.cache.put(self, found)
         return found
 
     def decode(self, data: bytes) -> Block:
-        """The Block in these bytes, checked. Raises Corrupt."""
+        """The Block in these bytes, checked. Raises Corrupt, with the bytes in quarantine."""
+        name = self.segment.name
         try:
             found, _ = block.decode(data, with_flags=False)
-            if (block.topic_id_of(found), found.first_seq, found.n) == (
-                self.segment.name.topic_id,
-                self.first_seq,
-                self.n,
-            ):
+            if (found.topic_id, found.first_seq, found.n) == (name.topic_id, self.first_seq, self.n):
                 return found
         except block.BlockError:
             pass
-        raise self.corrupt(data)
-
-    def corrupt(self, data: bytes) -> Corrupt:
-        """What to say about a damaged Block; its bytes go to quarantine."""
-        segment = self.segment
-        kept = segment.quarantine(segment.name.data_file, self.offset, data)
-        lost = LostRecords(segment.name.topic_id, self.first_seq, self.n)
-        return Corrupt(segment.name.data_file, self.offset, self.length, lost, kept)
+        kept = self.segment.tiers.quarantine(name.data_file, self.offset, data)
+        lost = LostRecords(name.topic_id, self.first_seq, self.n)
+        raise Corrupt(name.data_file, self.offset, self.length, lost, kept)
 
     def size_bytes(self, i: int, j: int) -> int:
         """What the records [i, j) count towards `bytes`, deleted or not. May raise as `block` does."""
         try:
             return self.block().size_bytes(i, j)
         except TopicsError:
-            if not self.segment.patient:
+            if not self.segment.tiers.patient:
                 raise
             # A start does not fail for a store that is out of reach: an estimate will do.
             return self.live_bytes * (j - i) // max(1, self.live)
 
     def ts_index(self, cutoff: int) -> int:
-        """The index of the first record whose ts is at least `cutoff`, or n. May raise as `block` does."""
+        """The index of the first record with a ts of at least `cutoff`, or n. May raise as `block` does."""
         if cutoff <= self.first_ts:
             return 0
         if cutoff > self.last_ts:
@@ -173,7 +109,7 @@ class SealedBlock(Extent):
         try:
             return self.block().ts_index(cutoff)
         except TopicsError:
-            if not self.segment.patient:
+            if not self.segment.tiers.patient:
                 raise
             return 0
 
@@ -184,7 +120,7 @@ class SealedBlock(Extent):
         try:
             return self.last_ts if i == self.n - 1 else self.block().ts_at(i)
         except TopicsError:
-            if not self.segment.patient:
+            if not self.segment.tiers.patient:
                 raise
             return self.last_ts
 
@@ -192,22 +128,23 @@ class SealedBlock(Extent):
         """Flag the records [i, j) deleted, here and, by a later job, on disk. May raise as `block` does, before."""
         count, size = super().delete(i, j)
         if count:
-            self.segment.flip(self, i, j)
+            self.segment.on_delete(self, i, j)
         return count, size
 
+    def delete_also(self, flags: bytes | bytearray) -> None:
+        """Delete, here and on disk, what `flags` has deleted and the Block has not."""
+        for i, j in deleted_runs(flags):
+            for a, b in list(self.live_runs(i, j)):
+                self.delete(a, b)
+
     def take_flags(self, flags: bytes) -> None:
-        """Take the flags that stand on disk."""
+        """Take over the flags that are on disk."""
         assert len(flags) == self.n
-        at = flags.find(DELETED)
-        while at >= 0:
-            end = at
-            while end < self.n and flags[end] == DELETED:
-                end += 1
-            super().delete(at, end)
-            at = flags.find(DELETED, end)
+        for i, j in deleted_runs(flags):
+            super().delete(i, j)
 
     def take_flags_unread(self, flags: bytes) -> None:
-        """Take flags over where the content is out of reach: the bytes that are left are estimated until it is read."""
+        """Take over flags where the content is out of reach: until it is read, `live_bytes` is an estimate."""
         deleted = flags.count(DELETED)
         if deleted:
             self.flags = bytearray(flags)
@@ -216,23 +153,37 @@ class SealedBlock(Extent):
 
 
 class Segment:
-    """One sealed segment: where it is and what Blocks it has."""
+    """One sealed segment: where it is and what Blocks it has.
+
+    `on_delete` is called with each run of records of a Block that is deleted from now on.
+    """
 
     def __init__(
-        self, owner: Segments, name: SegmentName, tier: Tier, places: Sequence[Place], data_bytes: int
+        self,
+        tiers: Tiers,
+        name: SegmentName,
+        tier: Tier,
+        places: Sequence[Place],
+        *,
+        data_bytes: int,
+        index_bytes: int,
+        on_delete: Callable[[SealedBlock, int, int], None],
     ) -> None:
+        self.tiers = tiers
         self.name = name
         self.tier = tier
-        self.cache = owner.cache
+        self.cache = tiers.cache
         self.data_bytes = data_bytes
-        self.index_bytes = 0
+        self.index_bytes = index_bytes
+        self.on_delete = on_delete
         self.records = sum(place.n for place in places)
         self.sealed_to = max((place.first_seq + place.n - 1 for place in places), default=name.first_seq)
         self.blocks: list[SealedBlock] = []
         self.moving = False
         self.dropped = False
+        # A move that was cut short has left a `.flags` file beside hot records.
+        self.has_stale_flags = False
         self.index_blocks = len(places)
-        self._owner = owner
         flags_at = 0
         for place in places:
             self.blocks.append(SealedBlock(self, place, flags_at))
@@ -261,69 +212,76 @@ class Segment:
     @property
     def is_cold(self) -> bool:
         """Whether its records are in the cold tier."""
-        return self.tier is not self._owner.hot
-
-    @property
-    def patient(self) -> bool:
-        """Whether reads wait for the disk."""
-        return self._owner.patient
+        return self.tier is not self.tiers.hot
 
     @property
     def live(self) -> int:
         """How many records are not deleted."""
         return sum(sealed.live for sealed in self.blocks)
 
+    @property
+    def tags_key(self) -> object:
+        """Under what the cache keeps the tags."""
+        return (self.name, "tags")
+
     def tags(self) -> Tags:
         """The tag index; raises Miss where it has to be read, or, being damaged, made again first."""
-        key = (self.name, "tags")
-        found = self.cache.get(key)
+        found = self.cache.get(self.tags_key)
         if found is None:
             try:
-                offset = segment.directory_bytes(self.index_blocks)
-                data = self._owner.hot.read_now(self.name.index_file, offset, max(0, self.index_bytes - offset))
+                offset = directory_bytes(self.index_blocks)
+                data = self.tiers.hot.read_now(self.name.index_file, offset, max(0, self.index_bytes - offset))
                 found = None if data is None else Tags(data, self.name.first_seq)
             except (OSError, block.BlockError):
                 found = None
             if found is None:
-                raise Miss(self._owner.tags_job(self, key))
-            self.cache.put(key, found)
+                raise Miss(_read(self, self.tags_key, self._read_tags))
+            self.cache.put(self.tags_key, found)
         assert isinstance(found, Tags)
         return found
 
-    def flip(self, sealed: SealedBlock, i: int, j: int) -> None:
-        """Note that the flags [i, j) of a Block are to be written."""
-        self._owner.flips.setdefault(self, []).append((sealed, i, j))
+    def _read_tags(self) -> Tags:
+        """Read the tags, waiting for the disk. Where they are damaged, make the whole `.idx` again from the Blocks.
 
-    def quarantine(self, file: str, offset: int, data: bytes) -> str:
-        """Keep a copy of damaged bytes."""
-        return self._owner.quarantine(file, offset, data)
+        Raises Corrupt then, with nothing lost, so that the damage is reported.
+        """
+        name, hot = self.name, self.tiers.hot
+        offset = directory_bytes(self.index_blocks)
+        data = hot.read(name.index_file, offset, (hot.size(name.index_file) or offset) - offset)
+        try:
+            return Tags(data, name.first_seq)
+        except block.BlockError:
+            kept = self.tiers.quarantine(name.index_file, offset, data)
+        content = self.tier.read(name.data_file, 0, self.data_bytes)
+        places = scan_blocks(content, name.topic_id)
+        index = index_of(name, content, places)
+        hot.put(name.index_file, [index])
+        self.index_blocks, self.index_bytes = len(places), len(index)
+        raise Corrupt(name.index_file, offset, len(data), LostRecords(name.topic_id, 0, 0), kept)
+
+    def flags_parts(self) -> list[bytes]:
+        """The content of a `.flags` file, with the flags as they are now."""
+        flags = bytearray(self.records)
+        for sealed in self.blocks:
+            if sealed.flags is not None:
+                flags[sealed.flags_at : sealed.flags_at + sealed.n] = sealed.flags
+        header = encode_header(FLAGS_MAGIC, self.name, self.index_blocks, self.records, self.data_bytes)
+        return [header, bytes(flags)]
 
 
-class _Read:
-    """The job that brings one Block into the cache."""
+def _read(segment: Segment, key: object, read: Callable[[], Block | Tags]) -> Job:
+    """The job that reads something into the cache, or what went wrong, for the command that waits."""
+    found: list[Block | Tags] = []
 
-    __slots__ = ("_found", "_sealed", "name")
+    def finish(error: BaseException | None) -> None:
+        # The index may have been written anew.
+        segment.tiers.hot.forget(segment.name.index_file)
+        if error is None:
+            segment.cache.put(key, found[0])
+        else:
+            segment.cache.put(key, error if isinstance(error, Corrupt) else unreadable(segment, error))
 
-    def __init__(self, sealed: SealedBlock) -> None:
-        self.name = "read"
-        self._sealed = sealed
-        self._found: Block | None = None
-
-    def run(self) -> None:
-        """Read and check the Block."""
-        sealed = self._sealed
-        segment = sealed.segment
-        self._found = sealed.decode(segment.tier.read(segment.name.data_file, sealed.offset, sealed.length))
-
-    def done(self, error: BaseException | None) -> None:
-        """Keep the Block, or what went wrong, for the command that waits."""
-        segment = self._sealed.segment
-        if isinstance(error, Corrupt):
-            segment.cache.put(self._sealed, error)
-        elif error is not None:
-            segment.cache.put(self._sealed, unreadable(segment, error))
-        elif self._found is not None:
-            segment.cache.put(self._sealed, self._found)
+    return Task("read", lambda: found.append(read()), finish)
 
 
 def unreadable(segment: Segment, error: BaseException) -> TopicsError:

@@ -1,12 +1,12 @@
-"""Tier: a place where sealed segments live, behind an interface small enough for an object store.
+"""Tier: a place where sealed segments live, with an interface small enough for an object store.
 
 A tier holds named files that are written once, whole, and read in ranges. `DirectoryTier` is a folder on a Disk, and
 serves both as the hot tier and as the cold one; being a folder, it can also change bytes in place (`patch`), which only
 the hot tier is asked for.
 
-`put` returns once the file is durable under its name, and a name is there only when the whole file is: copying to
-another tier and dying in the middle of it leaves a temporary name, which `clean` removes. `read_now` is for the
-engine's thread and returns None where it would wait; a tier that cannot tell always returns None.
+`put` returns once the file is durable under its name, and a name is there only when the whole file is: a process
+that dies in the middle of a copy leaves a temporary name, which `clean` removes. `read_now` is for the
+engine's thread and returns None where it would wait; a tier that cannot know returns None.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from topics.storage.disk import Disk
+from topics.storage.disk import TEMPORARY_SUFFIX, Disk, write_whole
 
-TEMPORARY_SUFFIX: Final = ".tmp"
 OPEN_FILES_MAX: Final = 128
-WRITE_BYTES: Final = 1 << 20
 
 
 class Tier(Protocol):
@@ -41,7 +39,7 @@ class Tier(Protocol):
         """As `read`, but None where that would wait."""
 
     def size(self, file: str) -> int | None:
-        """The length of a file, or None where there is none by this name."""
+        """The length of a file, or None where there is none."""
 
     def delete(self, file: str) -> None:
         """Remove a file, if it is there, and return once that is durable."""
@@ -53,7 +51,7 @@ class Tier(Protocol):
         """Remove what a crash left half written, and make the names that are there durable."""
 
     def forget(self, file: str) -> None:
-        """Let go of what `read_now` keeps open of a file."""
+        """Close what `read_now` keeps open of a file."""
 
 
 class DirectoryTier:
@@ -73,28 +71,7 @@ class DirectoryTier:
 
     def put(self, file: str, parts: Iterable[bytes]) -> None:
         """Write a file and return once it is durable under its name."""
-        disk = self._disk
-        path = self.path(file)
-        temporary = path + TEMPORARY_SUFFIX
-        if disk.exists(temporary):
-            disk.unlink(temporary)
-        handle = disk.create(temporary)
-        try:
-            at = size = 0
-            pending: list[bytes] = []
-            for part in parts:
-                pending.append(part)
-                size += len(part)
-                if size >= WRITE_BYTES:
-                    disk.write(handle, at, b"".join(pending))
-                    at, size, pending = at + size, 0, []
-            if size:
-                disk.write(handle, at, b"".join(pending))
-            disk.sync(handle)
-        finally:
-            disk.close(handle)
-        disk.rename(temporary, path)
-        disk.sync_dir(self._directory)
+        write_whole(self._disk, self.path(file), parts)
 
     def read(self, file: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`; fewer only at the end of the file."""
@@ -102,7 +79,7 @@ class DirectoryTier:
 
     def read_ranges(self, file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         """As `read`, for many (offset, length) of one file."""
-        # A handle of its own: the ones kept open belong to the engine's thread, which may close them meanwhile.
+        # A handle of its own: the ones kept open belong to the engine's thread, which may close them at any time.
         handle = self._disk.open(f"{self._directory}/{file}")
         try:
             return [self._disk.read(handle, offset, length) for offset, length in ranges]
@@ -134,7 +111,7 @@ class DirectoryTier:
             self._disk.close(handle)
 
     def size(self, file: str) -> int | None:
-        """The length of a file, or None where there is none by this name."""
+        """The length of a file, or None where there is none."""
         try:
             handle = self._disk.open(f"{self._directory}/{file}")
         except FileNotFoundError:
@@ -163,7 +140,7 @@ class DirectoryTier:
         self._disk.sync_dir(self._directory)
 
     def forget(self, file: str) -> None:
-        """Let go of what `read_now` keeps open of a file."""
+        """Close what `read_now` keeps open of a file."""
         handle = self._open.pop(file, None)
         if handle is not None:
             self._disk.close(handle)

@@ -1,8 +1,8 @@
 """SnapshotReader: what can be read of a snapshot file, damaged or not.
 
-Every section that is whole is there, a topic's state from its second copy where the first is damaged. What is not there
-is named by `regions`; `nameless` are topics of which only other sections are left, `complete` says that there are no
-topics of which nothing at all is left.
+Every section that is whole is there, and a topic's image comes from its second copy where the first is damaged. What is
+not there is named by `regions`. `nameless` are topics that have only other sections left; `complete` says that no topic
+is gone without a trace.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from topics.storage import block
 from topics.storage.block import Block
 from topics.storage.disk import Disk
 from topics.storage.snapshot import snapshot
-from topics.storage.snapshot.snapshot import Header, TopicState
+from topics.storage.snapshot.snapshot import Header, TopicImage
 from topics.storage.wal import scan
-from topics.storage.wal.used import read_used
+from topics.storage.wal.used import read_file
 
 
 class SectionLoaded(NamedTuple):
@@ -31,15 +31,11 @@ class SnapshotReader:
     """The sections of one snapshot file."""
 
     def __init__(self, disk: Disk, path: str, name: str) -> None:
-        self.states: dict[int, TopicState] = {}
+        self.images: dict[int, TopicImage] = {}
         self.blocks: dict[int, list[Block]] = {}
         self.sections: dict[tuple[int, int, int], SectionLoaded] = {}
         self.path = path
-        handle = disk.open(path)
-        try:
-            self.data, self._used, self._size = read_used(disk, handle)
-        finally:
-            disk.close(handle)
+        self.data, self._used, self._size = read_file(disk, path)
         self._header = snapshot.decode_header(self.data, path)
         self._end: tuple[Header | None, int] | None = None
         self._regions: list[scan.Region] = []
@@ -52,34 +48,34 @@ class SnapshotReader:
             return self._header
         if self._end is not None and self._end[0] is not None:
             return self._end[0]
-        lsn = min((state.lsn for state in self.states.values()), default=0)
-        return Header(number, lsn, bytes(16), 1 + max(self.states, default=0), clean=False)
+        lsn = min((image.lsn for image in self.images.values()), default=0)
+        return Header(number, lsn, bytes(16), 1 + max(self.images, default=0), clean=False)
 
     @property
     def is_void(self) -> bool:
-        """Whether there is nothing in it that says what it held."""
-        return self._end is None and not self.states
+        """Whether nothing in it says what it held."""
+        return self._end is None and not self.images
 
     @property
     def complete(self) -> bool:
-        """Whether at least something is left of every topic: the state of each was there twice."""
+        """Whether at least something is left of every topic: each image was there twice."""
         return self._end is not None and (
             self._end[1] - self._sections <= 1 or all(region.complete for region in self._regions)
         )
 
     def nameless(self) -> list[int]:
-        """The ids of topics of which something is left, but neither copy of their state."""
+        """The ids of topics that have something left, but neither copy of their image."""
         named = {
             lost.topic_id for region in self._regions for lost in region.lost_frames if lost.kind == snapshot.TOPIC
         }
-        return sorted((named | self.blocks.keys()) - self.states.keys())
+        return sorted((named | self.blocks.keys()) - self.images.keys())
 
     def regions(self) -> list[scan.Region]:
-        """What could not be read. A topic whose second copy was read is not among what is lost."""
+        """What could not be read. A topic that was read from its second copy is not lost."""
         regions = []
         for region in self._regions:
             named = tuple(
-                lost for lost in region.lost_frames if lost.kind != snapshot.TOPIC or lost.topic_id not in self.states
+                lost for lost in region.lost_frames if lost.kind != snapshot.TOPIC or lost.topic_id not in self.images
             )
             regions.append(region._replace(lost_frames=named))
         if self._header is None:
@@ -99,7 +95,7 @@ class SnapshotReader:
     def _section(self, entry: scan.Entry) -> None:
         payload = self.data[entry.at : entry.at + entry.length]
         if entry.kind == snapshot.TOPIC:
-            self.states.setdefault(entry.topic_id, snapshot.decode_topic(payload))
+            self.images.setdefault(entry.topic_id, snapshot.decode_topic(payload))
         elif entry.kind == snapshot.BLOCK:
             self.blocks.setdefault(entry.topic_id, []).append(block.decode(payload)[0])
         elif entry.kind == snapshot.END:

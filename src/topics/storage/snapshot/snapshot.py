@@ -6,7 +6,7 @@ checks, so damage in a snapshot is found, skipped and named by the same code.
     offset  size  field
     0       8     magic "TOPICSNP"
     8       4     format version, 1
-    12      4     flags: bit 0 the server stopped cleanly behind this snapshot
+    12      4     flags: bit 0 the server stopped cleanly after this snapshot
     16      8     number, increasing
     24      8     lsn: frames up to here need no replay, except of topics that say otherwise
     32      16    boot id, as in a WAL file
@@ -15,13 +15,13 @@ checks, so damage in a snapshot is found, skipped and named by the same code.
 
 A section's kind is one of those below or, from FIRST_ENGINE_KIND on, the engine's own. Its frame lsn is the lsn up to
 which it includes the topic's frames: a topic may be written later than the header, while others go on. The section
-TOPIC holds the msgpack of `TopicState`; each BLOCK behind it holds a Block of its tail, with its delete flags. Sections
-that a topic cannot do without are written twice, the second copy behind everything else with bit 0 of the frame's
-flags set, so that no single damaged place takes a topic's name from it. The last section is END: the header once
-more, and how many sections stand before it.
+TOPIC holds the msgpack of `TopicImage`; each BLOCK after it holds a Block of its tail, with its delete flags. Sections
+that a topic cannot do without are written twice, the second copy after everything else with bit 0 of the frame's flags
+set, so that no single damaged place costs a topic its name. The last section is END: the header once more, and how many
+sections come before it.
 
 A snapshot is written under a temporary name, synced, renamed, and the directory synced; only then are the one before it
-and the WAL files that it covers removed. So there is always one that is whole.
+and the WAL files that it covers removed. So there is always a whole one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from typing import Final, NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from topics.storage.disk import Disk
+from topics.storage.damage import UnknownFormat
+from topics.storage.disk import Disk, write_whole
+from topics.storage.segment.ref import SegmentRef
 from topics.storage.wal import frame
-from topics.storage.wal.file import UnknownFormat
 
 MAGIC: Final = b"TOPICSNP"
 VERSION: Final = 1
@@ -47,7 +48,6 @@ END: Final = 66
 FIRST_ENGINE_KIND: Final = 80
 COPY: Final = 1
 CLEAN: Final = 1
-WRITE_BYTES: Final = 1 << 20
 _HEADER = struct.Struct("<8sIIQQ16sQ")
 _CHECKSUM = struct.Struct("<Q")
 _COUNT = struct.Struct("<Q")
@@ -66,15 +66,7 @@ class Header(NamedTuple):
     clean: bool
 
 
-class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
-    """A sealed segment of a topic: `n` records from `first_seq` to `last_seq`, perhaps with gaps."""
-
-    first_seq: int
-    n: int
-    last_seq: int
-
-
-class TopicState(msgspec.Struct, omit_defaults=True):
+class TopicImage(msgspec.Struct, omit_defaults=True):
     """One topic as of `lsn`. Everything is plain data, so that old snapshots stay readable when fields are added.
 
     `config` is JSON text. `lost` are lost ranges (from, to, reason). `producers` has the last seq of each producer,
@@ -99,8 +91,8 @@ class TopicState(msgspec.Struct, omit_defaults=True):
     extra: bytes = b""
 
 
-_encode_state = msgspec.msgpack.Encoder().encode
-_decode_state = msgspec.msgpack.Decoder(TopicState).decode
+_encode_image = msgspec.msgpack.Encoder().encode
+_decode_image = msgspec.msgpack.Decoder(TopicImage).decode
 
 
 def file_name(number: int) -> str:
@@ -109,7 +101,7 @@ def file_name(number: int) -> str:
 
 
 def parse_name(text: str) -> int | None:
-    """The number of a snapshot, or None where the name is no snapshot's."""
+    """The number of a snapshot, or None for any other name."""
     match = _NAME.fullmatch(text)
     return None if match is None else int(match.group(1), 16)
 
@@ -131,14 +123,14 @@ def decode_header(data: bytes, path: str) -> Header | None:
     return Header(number, lsn, boot, next_topic_id, bool(flags & CLEAN))
 
 
-def topic_section(state: TopicState) -> bytes:
+def topic_section(image: TopicImage) -> bytes:
     """The section of a topic; list it among the essential ones."""
-    return frame.encode(TOPIC, state.lsn, state.id, _encode_state(state))
+    return frame.encode(TOPIC, image.lsn, image.id, _encode_image(image))
 
 
-def decode_topic(payload: bytes) -> TopicState:
+def decode_topic(payload: bytes) -> TopicImage:
     """The topic of a TOPIC section."""
-    return _decode_state(payload)
+    return _decode_image(payload)
 
 
 def block_section(lsn: int, topic_id: int, first_seq: int, n: int, encoded: bytes) -> bytes:
@@ -164,28 +156,7 @@ def decode_end(payload: bytes, path: str) -> tuple[Header | None, int]:
 
 
 def write(disk: Disk, directory: str, header: Header, sections: Sequence[bytes], essential: Iterable[int]) -> None:
-    """Write a snapshot and return once it is durable under its name. `essential` are indices to be written twice."""
-    path = f"{directory}/{file_name(header.number)}"
-    temporary = path + ".tmp"
-    if disk.exists(temporary):
-        disk.unlink(temporary)
-    handle = disk.create(temporary)
-    try:
-        at = 0
-        pending: list[bytes] = [encode_header(header)]
-        size = HEADER_BYTES
-        copies = [frame.with_flags(sections[i], COPY) for i in essential]
-        for part in (*sections, *copies, end_section(header, len(sections) + len(copies))):
-            pending.append(part)
-            size += len(part)
-            if size >= WRITE_BYTES:
-                disk.write(handle, at, b"".join(pending))
-                at += size
-                pending, size = [], 0
-        if size:
-            disk.write(handle, at, b"".join(pending))
-        disk.sync(handle)
-    finally:
-        disk.close(handle)
-    disk.rename(temporary, path)
-    disk.sync_dir(directory)
+    """Write a snapshot and return once it is durable under its name. `essential` are the sections to write twice."""
+    copies = [frame.with_flags(sections[i], COPY) for i in essential]
+    end = end_section(header, len(sections) + len(copies))
+    write_whole(disk, f"{directory}/{file_name(header.number)}", (encode_header(header), *sections, *copies, end))

@@ -1,4 +1,4 @@
-"""WalFile: one file of a shard, `wal/<generation>-<shard>-<number>.wal`, all three in hexadecimal.
+"""The format of a file of the WAL, `wal/<generation>-<shard>-<number>.wal`, all three in hexadecimal.
 
 Layout: a header of 64 bytes, then frames back to back, then zeros up to the end of the file.
 
@@ -15,10 +15,10 @@ Layout: a header of 64 bytes, then frames back to back, then zeros up to the end
 Files are preallocated and zero-filled, since the sync of a small write into bytes that were already written has no
 metadata to carry (0.15 ms against 0.5). A file gets its final name only when its header and its zeros are durable, so
 a name ending in `.wal` always has a header, and its length never changes again: a file that is shorter than its header
-says has lost its end. The name says where the file belongs, so that a damaged header costs nothing but the report about
-it, and a header that says another place gives away a copy. Every start opens a generation of its own and never writes
-to an older one, so what recovery has seen stays as it was, and the number of shards may change from one start to the
-next.
+says has lost its end. The name says where the file belongs, so a damaged header costs nothing but a report, and a
+header that names another place shows that the file is a copy. Every start opens a generation of its own and never
+writes to an older one, so what recovery has seen stays as it was, and the number of shards may change from one start to
+the next.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from topics.storage.disk import Disk
+from topics.storage.damage import UnknownFormat
+from topics.storage.disk import TEMPORARY_SUFFIX, Disk
 
 MAGIC: Final = b"TOPICWAL"
 VERSION: Final = 1
 HEADER_BYTES: Final = 64
 # A writer leaves this much of a file unused: a scan looks ahead of its frame, and need not copy the file for that.
 TAIL_BYTES: Final = 128
-TEMPORARY_SUFFIX: Final = ".tmp"
 # Says that a sync has failed in this directory; empty.
 SUSPECT_NAME: Final = "SUSPECT"
 _HEADER = struct.Struct("<8sIIQQ16sQ")
@@ -46,10 +46,6 @@ _CHECKSUM = struct.Struct("<Q")
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{8})\.wal")
 
 assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
-
-
-class UnknownFormat(Exception):
-    """A file was written in a format that this program does not read."""
 
 
 class WalName(NamedTuple):
@@ -64,13 +60,13 @@ class WalName(NamedTuple):
 
 
 def parse_name(text: str) -> WalName | None:
-    """The name that a directory entry is, or None where it is no WAL file."""
+    """The name that a directory entry is, or None where it is not a WAL file."""
     match = _NAME.fullmatch(text)
     return None if match is None else WalName(*(int(part, 16) for part in match.groups()))
 
 
 def boot_digest(boot_id: str) -> bytes:
-    """A boot id as the 16 bytes that stand in files."""
+    """A boot id as the 16 bytes that are written to files."""
     return hashlib.sha256(boot_id.encode()).digest()[:16]
 
 

@@ -18,16 +18,16 @@ Everything that must survive is one frame in one shard of the WAL. Little-endian
     ..      0-7   zeros up to a multiple of 8
     ..      8     XXH3-64 (seed 0) of everything above, padding included
 
-Why two checks: the checksum behind says whether the frame is whole. When it is not, the header check says whether at
-least the header may be trusted, and the header of an APPEND names exactly what is lost: topic, first seq and count. The
-payload of an APPEND begins with a Block that names the same three again under a checksum of its own. So one damaged
+Why two checks: the checksum at the end says whether the frame is whole. When it is not, the header check says whether
+at least the header may be trusted, and the header of an APPEND names exactly what is lost: topic, first seq and count.
+The payload of an APPEND begins with a Block that names the same three again under a checksum of its own. So one damaged
 place, wherever it is, leaves one of the two readable, and a loss is always known exactly. Why 8-byte alignment: the
-search for the next frame behind damage looks only there, and a length field never straddles a sector. A magic inside
-a client's data is no danger to that search: the header holds zero bytes, and JSON text holds none.
+search for the next frame after damage looks only there, and a length field never straddles a sector. A magic inside a
+client's data does not mislead that search: the header holds zero bytes, and JSON text holds none.
 
 The payload of an APPEND is a Block without delete flags (`block.decode(..., with_flags=False)`): deletes in the WAL are
-frames of their own and never change a frame that is there. Behind the Block stand the extras, opaque bytes of the
-engine (idempotency key, producer, router position), up to the payload length. The payload of every other kind is the
+frames of their own and never change a frame that is there. After the Block come the extras, opaque bytes of the engine
+(idempotency key, producer, router position), up to the payload length. The payload of every other kind is the
 msgpack of the struct that `PAYLOADS` names for it; a kind that is not listed there carries bytes of the engine's own.
 """
 
@@ -60,7 +60,7 @@ LEASE: Final = 10
 DEAD_LETTER: Final = 11
 LOST: Final = 12
 HEADS: Final = 13
-# What recovery lays over a torn region that has whole frames behind it, so that no later start judges it again.
+# Written over a torn region that has whole frames after it, so that no later start has to judge it again.
 VOID: Final = 255
 NAMES: Final = {
     CREATE: "create",
@@ -79,7 +79,7 @@ NAMES: Final = {
     VOID: "void",
 }
 
-# Kinds that change what exists: replay keeps them in the order of their lsns over all shards.
+# Kinds that change what exists: they are read in the order of their lsns over all shards.
 STRUCTURAL: Final = frozenset((CREATE, DROP, ROUTER_PUT, ROUTER_DROP))
 
 _HEADER = struct.Struct("<4sBBHIIQQQI")
@@ -92,7 +92,7 @@ assert _HEADER.size + _CHECK.size == HEADER_BYTES
 
 
 class Create(msgspec.Struct, array_like=True, frozen=True):
-    """CREATE: a topic came to be. `config` is the JSON text of its resolved config."""
+    """CREATE: a new topic. `config` is the JSON text of its resolved config."""
 
     name: str
     config: bytes
@@ -103,7 +103,7 @@ class Config(msgspec.Struct, array_like=True, frozen=True):
     """CONFIG: a topic's config is now this JSON text. Seqs up to `head_seq` had been handed out by then.
 
     `bound_head`, here and in DELETE, is the last seq that was visible when the change took effect: caps had acted on
-    nothing behind it, though the frames of later records may stand before this one. -1 where it is not known.
+    nothing after it, though the frames of later records may come before this one. -1 where it is not known.
     """
 
     config: bytes
@@ -113,16 +113,16 @@ class Config(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Drop(msgspec.Struct, array_like=True, frozen=True):
-    """DROP: the topic and all it held are gone."""
+    """DROP: the topic and everything in it are gone."""
 
     ts: int
 
 
-class Delete(msgspec.Struct, array_like=True, frozen=True):
+class Deletion(msgspec.Struct, array_like=True, frozen=True):
     """DELETE: records gone for good: all below `before_seq` (0: none), and the ranges, both ends included.
 
     `evicted` has the highest seqs that cap and TTL had taken by then: the flags of deleted records may be on disk
-    before replay comes here, and what made room for others must not do so any earlier.
+    before a restart reads this frame, and must not make room for others any earlier than they did.
     """
 
     before_seq: int
@@ -140,10 +140,10 @@ class Ceiling(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Lost(msgspec.Struct, array_like=True, frozen=True):
-    """LOST: a start has settled everything before it, and given these up: (topic id, first seq, last seq).
+    """LOST: a start has dealt with everything before it, and these are lost: (topic id, first seq, last seq).
 
-    `reached` are the places to which it brought topics that take copies only while they have room: (topic id, next seq,
-    source seq).
+    `reached` says how far it brought topics that take copies only while they have room: (topic id, next seq, source
+    seq).
     """
 
     ranges: list[tuple[int, int, int]]
@@ -151,7 +151,7 @@ class Lost(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Heads(msgspec.Struct, array_like=True, frozen=True):
-    """HEADS: (topic id, last seq) of each topic, as a start found it in the log: a witness where files go missing."""
+    """HEADS: (topic id, last seq) of each topic, as a start found it in the log: it shows when files go missing."""
 
     heads: list[tuple[int, int]]
 
@@ -160,7 +160,7 @@ PAYLOADS: Final[dict[int, type[msgspec.Struct]]] = {
     CREATE: Create,
     CONFIG: Config,
     DROP: Drop,
-    DELETE: Delete,
+    DELETE: Deletion,
     CEILING: Ceiling,
     LOST: Lost,
     HEADS: Heads,
@@ -208,14 +208,14 @@ def decode_payload(kind: int, payload: bytes | memoryview) -> Any:
 
 
 def void(region: bytes) -> bytes:
-    """A frame of the same length as a region that is none; as much of the region as fits is its payload."""
+    """A frame as long as a region that holds none; as much of the region as fits is its payload."""
     assert len(region) >= FRAME_BYTES_MIN
     assert len(region) % ALIGN_BYTES == 0
     return encode(VOID, 0, 0, region[HEADER_BYTES:-CHECKSUM_BYTES])
 
 
 def claimed_bytes(data: bytes, at: int) -> int:
-    """How long the frame is that begins at `at`, if one does; nothing of it is verified."""
+    """The length that a frame at `at` claims, 0 where none begins; nothing is verified."""
     magic, _, _, _, length, *_ = _HEADER.unpack_from(data, at)
     return 0 if magic != MAGIC else FRAME_BYTES_MIN + (length + 7 & -8)
 

@@ -1,18 +1,18 @@
-"""Scan: the frames in the bytes of a WAL file, and what is known about the bytes that are none.
+"""Scan: the frames in the bytes of a WAL file, and what is known about the bytes between them.
 
-The good path takes one `unpack` per frame, which reads the checksum behind a frame together with the header of the one
-after it, and verifies nothing but that checksum: it covers the header too. Only where it does not hold does the slow
-path ask what the bytes still say.
+The good path takes one `unpack` per frame, which reads the checksum of a frame together with the header of the next,
+and verifies nothing but that checksum: it covers the header too. Only where it does not hold does the slow path ask
+what the bytes still say.
 
 A bad region reaches from where a frame should start to the next frame that is whole, or to the end of the file. What
 was lost in it is read from whatever is left: a frame header with a valid check of its own, or a Block with a valid
 checksum, each names topic, first seq and count. A single damaged byte always leaves one of the two.
 
-A region with no whole frame behind it may be the torn end of the last write rather than damage. Which of the two, on
-the same boot of the kernel: a process that dies in the middle of a write leaves a beginning of it, so the end of the
-last frame is missing, its checksum still zero. If the end is there, or it does not begin as a frame does, no dying
-process made it, and it is damage. After a loss of power any sector of what was not synced may be missing, so there
-every region in the last generation is called torn.
+A region with no whole frame after it may be the torn end of the last write rather than damage. On the same boot of the
+kernel, a process that dies in the middle of a write leaves the beginning of it, so the end of the last frame is
+missing, its checksum still zero. If the end is there, or the region does not begin as a frame does, no dying process
+made it, and it is damage. After a loss of power any sector of what was not synced may be missing, so every region in
+the last generation is called torn.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_intdigest, xxh32_intdigest
 
 from topics.storage import block
+from topics.storage.damage import LostRecords
 from topics.storage.wal import frame
 
 _FIRST = struct.Struct("<4sB3xIIQQQ8x")
 _CHECKED = struct.Struct("<4sB3xIIQQQ4xI")
 _CHECKSUM = struct.Struct("<Q")
 _NEXT = struct.Struct("<Q4sB3xIIQQQ8x")
-# How many zeros must stand behind the bytes given to `frames`, so that `_NEXT` never reads past the end.
+# How many zeros must follow the bytes given to `frames`, so that `_NEXT` never reads past the end.
 SLACK_BYTES: Final = _NEXT.size
 BATCH_FRAMES: Final = 20_000
 
@@ -38,7 +39,7 @@ assert _FIRST.size == _CHECKED.size == frame.HEADER_BYTES
 
 
 class Entry(NamedTuple):
-    """One whole frame: where its payload stands in the bytes that were scanned."""
+    """One whole frame: where its payload is in the bytes that were scanned."""
 
     lsn: int
     kind: int
@@ -47,14 +48,6 @@ class Entry(NamedTuple):
     n: int
     at: int
     length: int
-
-
-class LostRecords(NamedTuple):
-    """Records that a damaged frame held: `n` of them from `first_seq`."""
-
-    topic_id: int
-    first_seq: int
-    n: int
 
 
 class LostFrame(NamedTuple):
@@ -66,7 +59,7 @@ class LostFrame(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Bytes that are no frames. `complete` says that everything lost in them is named."""
+    """Bytes that hold no whole frame. `complete` says that everything lost in them is named."""
 
     offset: int
     length: int
@@ -77,7 +70,7 @@ class Region(NamedTuple):
 
 
 def frames(data: bytes, view: memoryview, at: int, size: int, limit: int) -> tuple[list[tuple[int, ...]], int]:
-    """Up to `limit` whole frames from `at` on, as Entry tuples, and where the first byte stands that is none of them.
+    """Up to `limit` whole frames from `at` on, as Entry tuples, and where they end.
 
     `size` is where the file's bytes end; `data` must have SLACK_BYTES more. The tuples are plain for speed.
     """
@@ -108,14 +101,14 @@ def walk(data: bytes, at: int, size: int, *, torn_allowed: bool) -> Iterator[Ent
         yield from map(Entry._make, entries)
         if len(entries) == BATCH_FRAMES:
             continue
-        behind = next_whole(data, view, at, size)
-        end = size if behind is None else behind
-        found = region(data, at, end, size, followed=behind is not None, torn_allowed=torn_allowed)
+        following = next_whole(data, view, at, size)
+        end = size if following is None else following
+        found = region(data, at, end, size, followed=following is not None, torn_allowed=torn_allowed)
         if found is not None:
             yield found
-        if behind is None:
+        if following is None:
             return
-        at = behind
+        at = following
 
 
 def header_at(data: bytes, at: int) -> tuple[int, ...] | None:
@@ -127,7 +120,7 @@ def header_at(data: bytes, at: int) -> tuple[int, ...] | None:
 
 
 def whole_at(data: bytes, view: memoryview, at: int, size: int) -> bool:
-    """Whether a whole frame stands at `at`."""
+    """Whether there is a whole frame at `at`."""
     header = header_at(data, at)
     if header is None:
         return False
@@ -136,12 +129,12 @@ def whole_at(data: bytes, view: memoryview, at: int, size: int) -> bool:
 
 
 def next_whole(data: bytes, view: memoryview, at: int, size: int) -> int | None:
-    """Where the next whole frame behind the bad one at `at` stands."""
+    """Where the next whole frame after the bad one at `at` is."""
     header = header_at(data, at)
     if header is not None:
-        behind = at + 48 + (header[1] + 7 & -8) + 8
-        if behind < size and whole_at(data, view, behind, size):
-            return behind
+        following = at + 48 + (header[1] + 7 & -8) + 8
+        if following < size and whole_at(data, view, following, size):
+            return following
     at = data.find(frame.MAGIC, at + 8, size)
     while at >= 0:
         if at % frame.ALIGN_BYTES == 0 and whole_at(data, view, at, size):
@@ -153,8 +146,8 @@ def next_whole(data: bytes, view: memoryview, at: int, size: int) -> int | None:
 def region(data: bytes, at: int, end: int, size: int, *, followed: bool, torn_allowed: bool) -> Region | None:
     """What the bytes [at, end) are, where no frame begins; None for zeros up to the end of the file.
 
-    `followed` says that whole frames stand behind them, in this file or a later one of the shard. `torn_allowed` says
-    that these bytes were written since the last sync that is certain to have held, before a loss of power.
+    `followed` says that whole frames follow, in this file or a later one of the shard. `torn_allowed` says that these
+    bytes were written since the last sync that is certain to have held, before a loss of power.
     """
     found = data[at:end]
     if not followed and found == bytes(len(found)):
@@ -172,7 +165,7 @@ def region(data: bytes, at: int, end: int, size: int, *, followed: bool, torn_al
 
 
 def _end_is_there(data: bytes, at: int, used: int, size: int) -> bool:
-    """Whether the bytes are not the beginning of a frame but more, or something else, which no dying process leaves."""
+    """Whether the bytes are more than the beginning of a frame, or something else: no dying process leaves that."""
     header = header_at(data, at)
     if header is None:
         # Less than a header, and the beginning of one.
@@ -199,7 +192,7 @@ def _named(data: bytes, at: int, end: int) -> tuple[tuple[LostRecords, ...], tup
             found, _ = block.decode(data, start, with_flags=False)
         except block.BlockError:
             continue
-        topic_id = block.topic_id_of(found)
+        topic_id = found.topic_id
         lost[topic_id, found.first_seq] = LostRecords(topic_id, found.first_seq, found.n)
     return tuple(lost[key] for key in sorted(lost)), tuple(lost_frames[key] for key in sorted(lost_frames))
 

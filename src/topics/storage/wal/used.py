@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from topics.storage.disk import Disk
-from topics.storage.wal.replay import SLACK_BYTES
+from topics.storage.wal.reader import SLACK_BYTES
 
 PROBE_BYTES: Final = 1 << 20
 ZEROS_KEPT_BYTES: Final = 64 << 10
@@ -29,6 +29,15 @@ def read_used(disk: Disk, handle: int) -> tuple[bytes, int, int]:
     """The bytes of a file up to where only zeros follow, and SLACK_BYTES beyond; where that is; the file's length."""
     used, size = used_bytes(disk, handle)
     return read_slack(disk, handle, 0, used), used, size
+
+
+def read_file(disk: Disk, path: str) -> tuple[bytes, int, int]:
+    """As `read_used`, of a file that is not open."""
+    handle = disk.open(path)
+    try:
+        return read_used(disk, handle)
+    finally:
+        disk.close(handle)
 
 
 def read_slack(disk: Disk, handle: int, begin: int, end: int) -> bytes:

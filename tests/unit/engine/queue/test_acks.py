@@ -16,7 +16,7 @@ from topics.engine.write import extra as extras
 from topics.engine.write.ticket import Receipt
 from topics.errors import TopicsError
 from topics.storage.wal import frame as frames
-from topics.testing.disk import FaultDisk
+from topics.testing.fault_disk import FaultDisk
 
 
 class Crew:

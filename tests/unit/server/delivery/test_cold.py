@@ -12,8 +12,7 @@ from topics.engine import Engine, Write
 from topics.errors import ColdUnavailable
 from topics.server.delivery import channel as channels
 from topics.server.delivery.delivery import Delivery
-from topics.storage.job import Job, Task
-from topics.storage.segment.segment import Miss
+from topics.storage.job import Job, Miss, Task
 from topics.testing import ManualClock
 
 real_read = channels.read

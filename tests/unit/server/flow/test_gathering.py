@@ -17,7 +17,7 @@ from topics.server.flow.admission import Admission
 from topics.server.flow.gathering import GATHERED_RECORDS_MAX
 from topics.server.flow.pressure import Pressure
 from topics.testing import ManualClock
-from topics.testing.disk import FaultDisk
+from topics.testing.fault_disk import FaultDisk
 
 
 class Client:

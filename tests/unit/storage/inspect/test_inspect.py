@@ -13,7 +13,7 @@ from topics.storage.inspect.dump import dump
 from topics.storage.inspect.verify import verify
 from topics.storage.segment import format as segment
 from topics.storage.wal import frame
-from topics.testing.disk import FakeDisk
+from topics.testing.fake_disk import FakeDisk
 
 
 def furnished() -> FakeDisk:
@@ -145,7 +145,7 @@ def test_tools_work_on_a_real_directory(tmp_path: object) -> None:
     assert list(store.recover())
     store.start()
     store.shard_of(1).submit(frame.control(frame.DROP, store.next_lsn(), 1, frame.Drop(1)), False)
-    store.settle()
+    store.run_until_idle()
     store.close()
     report: list[str] = []
     assert verify(str(tmp_path), report.append) == 0, report

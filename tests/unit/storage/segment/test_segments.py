@@ -9,12 +9,13 @@ import pytest
 from tests.harness.storage import DIRECTORY, Mini, resolve
 from topics.errors import ColdUnavailable
 from topics.storage import block
-from topics.storage.job import run_inline
+from topics.storage.damage import Corrupt, UnknownFormat
+from topics.storage.job import Miss, run_inline
 from topics.storage.segment import format as segment
+from topics.storage.segment.cache import BlockCache
 from topics.storage.segment.format import Builder, SegmentName, Tags
-from topics.storage.segment.segment import BlockCache, Corrupt, Miss
-from topics.storage.wal.file import UnknownFormat
-from topics.testing.disk import FakeDisk, FaultDisk
+from topics.testing.fake_disk import FakeDisk
+from topics.testing.fault_disk import FaultDisk
 
 HOT = f"{DIRECTORY}/segments"
 
@@ -48,7 +49,7 @@ def test_sealed_records_read_as_they_were_written() -> None:
 def test_files_are_named_by_topic_id_and_first_seq() -> None:
     """API §12: user-controlled names never reach the file system."""
     mini = sealed_topic()
-    assert mini.store.segments.hot.list() == [
+    assert mini.store.segments.tiers.hot.list() == [
         "0000000000000007-0000000000000001.data",
         "0000000000000007-0000000000000001.idx",
     ]
@@ -66,7 +67,7 @@ def test_delete_of_a_sealed_record_flips_one_byte_behind_the_checksum_and_surviv
     mini.delete(7, 4, 4)
     mini.turn()
     assert mini.disk.files()[path] == before, "the flag is not on the disk before its frame is durable"
-    mini.store.settle()
+    mini.store.run_until_idle()
     mini.turn()
     after = mini.disk.files()[path]
     changed = [i for i in range(len(after)) if before[i] != after[i]]
@@ -97,7 +98,7 @@ def test_checkpoint_writes_the_flips_before_it_trims() -> None:
     mini = sealed_topic()
     mini.checkpoint()
     mini.delete(7, 1, 30)
-    mini.store.settle()
+    mini.store.run_until_idle()
     assert mini.store.segments.flips
     mini.checkpoint()
     assert not mini.store.segments.flips
@@ -142,7 +143,7 @@ def test_a_reader_who_passes_by_keeps_nothing() -> None:
     """A scan reads everything once, and must not push out of memory what others read again and again."""
     mini = restart_after_checkpoint()
     assert isinstance(mini.disk, FakeDisk)
-    cache = mini.store.segments.cache
+    cache = mini.store.segments.tiers.cache
     first, second, _ = mini.extents[7]
     kept = cache.bytes
     assert first.block(keep=False).data(0) == b'"0-0"'
@@ -201,7 +202,7 @@ def test_damaged_tags_are_made_again_from_the_blocks() -> None:
     assert mini.disk.exists(caught.value.quarantined)
     assert resolve(mini.segments[7][0].tags).equal(b"odd")[:2] == [2, 4]
     assert mini.disk.files()[path] == good
-    assert mini.store.segments.corrupt_total == 1
+    assert mini.store.segments.tiers.corrupt_total == 1
 
 
 def test_a_damaged_block_names_its_records_and_is_kept_aside() -> None:
@@ -266,15 +267,15 @@ def test_relocation_moves_the_records_and_keeps_everything_readable() -> None:
     mini.checkpoint()
     mini.relocate(7)
     assert mini.segments[7][0].is_cold
-    mini.store.segments.cache.drop((SegmentName(7, 1), 64))
+    mini.store.segments.tiers.cache.drop((SegmentName(7, 1), 64))
     assert mini.records() == everything
     mini.checkpoint()
-    assert mini.store.segments.hot.list() == [
+    assert mini.store.segments.tiers.hot.list() == [
         "0000000000000007-0000000000000001.flags",
         "0000000000000007-0000000000000001.idx",
     ]
-    assert mini.store.segments.cold is not None
-    assert mini.store.segments.cold.list() == ["0000000000000007-0000000000000001.data"]
+    assert mini.store.segments.tiers.cold is not None
+    assert mini.store.segments.tiers.cold.list() == ["0000000000000007-0000000000000001.data"]
     assert restart(mini).records() == everything
 
 
@@ -320,9 +321,9 @@ def test_files_of_a_dropped_segment_go_after_the_next_checkpoint() -> None:
     mini = sealed_topic()
     mini.checkpoint()
     mini.drop(7)
-    assert len(mini.store.segments.hot.list()) == 2
+    assert len(mini.store.segments.tiers.hot.list()) == 2
     mini.checkpoint()
-    assert mini.store.segments.hot.list() == []
+    assert mini.store.segments.tiers.hot.list() == []
     assert restart(mini).records() == {}
 
 
@@ -331,7 +332,7 @@ def test_a_segment_that_no_checkpoint_lists_is_swept_and_its_records_come_from_t
     everything = mini.records()
     again = restart(mini)
     assert again.records() == everything
-    assert again.store.segments.hot.list() == []
+    assert again.store.segments.tiers.hot.list() == []
     assert all(isinstance(extent, block.Block) for extent in again.extents[7])
 
 

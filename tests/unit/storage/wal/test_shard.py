@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.storage import DIRECTORY, Recovered, Ticket, Writer, open_store
 from topics.errors import StorageFull, StorageReadOnly
+from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Locked
 from topics.storage.job import Job, run_inline
 from topics.storage.memory import MemoryStore
@@ -17,9 +18,10 @@ from topics.storage.store import Store, shard_index
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame
 from topics.storage.wal import shard as wal
-from topics.storage.wal.file import UnknownFormat
 from topics.testing.clock import ManualClock
-from topics.testing.disk import FakeDisk, FaultDisk, MonitorViolation
+from topics.testing.fake_disk import FakeDisk
+from topics.testing.fault_disk import FaultDisk
+from topics.testing.monitor import MonitorViolation
 
 
 def reopen(disk: FakeDisk, damage: Any = "kill", **options: Any) -> tuple[Store, Recovered]:
@@ -61,6 +63,18 @@ def test_frames_that_arrive_during_a_sync_form_the_next_group() -> None:
     run_inline(store.jobs())
     assert all(ticket.committed is not None for ticket in later)
     assert store.shard_of(1).fsyncs_total == fsyncs + 1, "both share one sync"
+
+
+def test_each_sync_is_reported_once_its_tickets_are_committed() -> None:
+    """What waits for durable records is woken by the sync instead of asking again and again."""
+    seen: list[tuple[bool, int]] = []
+    store, _ = open_store(FakeDisk(), on_synced=lambda: seen.append((safe.committed is not None, shard.synced_lsn)))
+    shard = store.shard_of(1)
+    safe = Writer(store).append(1, [b"1"], gated=True)
+    store.write()
+    assert seen == []
+    run_inline(store.jobs())
+    assert seen == [(True, store.last_lsn)]
 
 
 def test_one_write_call_carries_all_frames_of_a_turn() -> None:
@@ -113,7 +127,7 @@ def test_rotation_waits_for_a_file_in_preparation_instead_of_blocking() -> None:
     store, _ = open_store(FakeDisk())
     writer = Writer(store)
     assert not [job for job in store.jobs() if job.name == "prepare"], "a file that is hardly used needs no successor"
-    while store.shards[0].prepare_needed is False:
+    while store.shards[0].files.prepare_needed is False:
         writer.append(1, [b'"%s"' % (b"x" * 100)])
         store.write()
     (prepare,) = (job for job in store.jobs() if job.name == "prepare")
@@ -220,7 +234,7 @@ def test_low_space_refuses_growth_but_not_deletes() -> None:
     with pytest.raises(StorageFull) as caught:
         writer.append(1, [b"2"])
     assert caught.value.status == 503
-    writer.control(frame.DELETE, 1, frame.Delete(2, [], 1))
+    writer.control(frame.DELETE, 1, frame.Deletion(2, [], 1))
     disk.free = 1000
     clock.advance(1000)
     store.jobs()
@@ -335,7 +349,7 @@ def test_monitor_catches_a_sync_that_misses_the_retired_file() -> None:
     for _ in range(30):
         writer.append(1, [b'"%s"' % (b"x" * 100)], gated=True)
     store.write()
-    store.shard_of(1)._retired.clear()
+    store.shard_of(1).files.retired.clear()
 
     def run() -> None:
         jobs: list[Job] = store.jobs()

@@ -1,15 +1,15 @@
-"""Replay: the frames of one shard as events, small appends gathered into larger Blocks on the way.
+"""ShardReader: the frames of one shard as events, small appends gathered into larger Blocks on the way.
 
-A million writes of one record are a million frames, and an object for each would cost more time and memory than all
-else in a restart. So consecutive one-record appends of a topic are gathered by column, and come out as one Block of up
-to RUN_RECORDS_MAX records. Where many stand in a row, they are read by column too (stretch.py); all others are taken
-one by one, by a loop in which one `unpack` per frame reads the checksum behind the frame before it, its header and the
-first fields of its Block. Both ways give the same events.
+A million writes of one record are a million frames, and an object for each would cost more time and memory than
+everything else in a restart. So consecutive one-record appends of a topic are gathered by column, and come out as one
+Block of up to RUN_RECORDS_MAX records. Where there are many in a row, they are read by column too (singles.py). All
+others are taken one by one, by a loop in which one `unpack` per frame reads the checksum of the frame before it, its
+header and the first fields of its Block. Both ways give the same events.
 
 Order: the events of one topic come in the order of its frames. Frames that change what exists (`frame.STRUCTURAL`, and
-those about no topic) come in the order of their lsns over all shards, each behind everything before it in its own
-shard. Beyond that nothing is promised between topics: what one topic's frame says about another it must say with seqs,
-not by its place.
+those about no topic) come in the order of their lsns over all shards, each after everything before it in its own shard.
+Beyond that nothing is promised between topics: what one topic's frame says about another it must say with seqs, not by
+its position.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from xxhash import xxh3_64_intdigest
 
 from topics.storage import block
 from topics.storage.block import Block
-from topics.storage.wal import frame, scan, stretch
-from topics.storage.wal.stretch import Records
+from topics.storage.damage import LostRecords
+from topics.storage.wal import frame, scan, singles
+from topics.storage.wal.singles import Records, Singles
 
 RUN_RECORDS_MAX: Final = 1000
 # A record larger than this is worth a Block of its own; it also bounds a run to 4 MiB.
-RUN_DATA_BYTES_MAX: Final = stretch.DATA_BYTES_MAX
+RUN_DATA_BYTES_MAX: Final = singles.DATA_BYTES_MAX
 BATCH_FRAMES: Final = 4000
 
 # Checksum of the frame before; frame header; columns, data bytes and ts of the Block.
@@ -38,14 +39,13 @@ _MAGIC_WORD: Final = int.from_bytes(frame.MAGIC, "little")
 _APPEND_WORD: Final = _MAGIC_WORD | frame.APPEND << 32
 SLACK_BYTES: Final = _STEP.size
 _BLOCK = struct.Struct("<5xB26xIIII")
-_ONE_OVERHEAD_BYTES: Final = block.HEADER_BYTES + 8 + 4 + block.CHECKSUM_BYTES
-_DATA_AT: Final = frame.HEADER_BYTES + block.HEADER_BYTES + 8 + 4
+_DATA_AT: Final = frame.HEADER_BYTES + block.SINGLE_DATA_AT[0]
 
 assert SLACK_BYTES >= scan.SLACK_BYTES
 
 
 class Extra(NamedTuple):
-    """The engine's bytes behind the Block of one append of `n` records from `first_seq`."""
+    """The engine's bytes after the Block of one append of `n` records from `first_seq`."""
 
     first_seq: int
     n: int
@@ -73,10 +73,10 @@ class Control(NamedTuple):
 class Damaged(NamedTuple):
     """Bytes that are neither frames nor the unused end of a file, in the WAL or in the snapshot.
 
-    `reason` "corrupt" is a loss to be told: each of `lost` becomes a lost range of its topic, whatever its class.
-    "torn" is what was being written when the power went, or the process died in a write: no sync had acknowledged any
-    of it. Where `complete` is False, more may be lost than is named; a hole before later records of a topic shows as a
-    jump of `first_seq` in any case. `quarantined` is where a copy of the bytes is, or "".
+    `reason` "corrupt" is a loss to report: each of `lost` becomes a lost range of its topic, whatever its class. "torn"
+    is what was being written when the power went, or the process died in a write: no sync had acknowledged any of it.
+    Where `complete` is False, more may be lost than is named; a hole before later records of a topic shows as a jump of
+    `first_seq` in any case. `quarantined` is where a copy of the bytes is, or "".
     """
 
     lsn: int
@@ -84,7 +84,7 @@ class Damaged(NamedTuple):
     offset: int
     length: int
     reason: str
-    lost: tuple[scan.LostRecords, ...]
+    lost: tuple[LostRecords, ...]
     lost_frames: tuple[scan.LostFrame, ...]
     complete: bool
     quarantined: str
@@ -138,10 +138,10 @@ class _Run:
         return event
 
 
-class Replay:
+class ShardReader:
     """Turns the bytes of one shard's files in one generation, in order, into events.
 
-    `skip` gives per topic the lsn up to which a checkpoint holds its state already; `skip_lsn` does for all others.
+    `skip` has, for each topic, the lsn up to which a checkpoint holds its state; `skip_lsn` is that of all others.
     """
 
     def __init__(self, skip: dict[int, int], skip_lsn: int) -> None:
@@ -165,7 +165,7 @@ class Replay:
         is_end = False
         by_one = 1
         while not is_end:
-            found = stretch.read(data, halves, at)
+            found = singles.read(data, halves, at)
             if found is not None:
                 self._gather(found)
                 at = found.end
@@ -174,7 +174,7 @@ class Replay:
                 before = self.frames
                 at = self._batch(data, view, at, size, by_one)
                 is_end = self.frames - before < by_one
-                # To look for stretches where there are none must not cost more than they would save.
+                # Looking for singles where there are none must not cost more than they would save.
                 by_one = min(2 * by_one, BATCH_FRAMES)
             out, self._out = self._out, []
             yield from out
@@ -187,13 +187,13 @@ class Replay:
         yield from out
 
     def damaged(self, event: Damaged) -> Iterator[Event]:
-        """The damage, behind what came before it."""
+        """The damage, after everything that was gathered before it."""
         self._flush_all()
         out, self._out = self._out, []
         yield from out
         yield event
 
-    def _gather(self, found: stretch.Stretch) -> None:
+    def _gather(self, found: Singles) -> None:
         for topic_id, i, j in found.topics():
             run = self._run(topic_id)
             for records in found.records(i, j, run.skip_lsn):
@@ -216,7 +216,7 @@ class Replay:
     def _batch(self, data: bytes, view: memoryview, at: int, size: int, limit: int) -> int:
         """Take up to `limit` whole frames one by one; where they end."""
         unpack, digest, append_word, data_max = _STEP.unpack_from, xxh3_64_intdigest, _APPEND_WORD, RUN_DATA_BYTES_MAX
-        plain, overhead, data_offset, run_max = block.PLAIN, _ONE_OVERHEAD_BYTES, _DATA_AT, RUN_RECORDS_MAX
+        plain, overhead, data_offset, run_max = block.PLAIN, block.SINGLE_OVERHEAD_BYTES, _DATA_AT, RUN_RECORDS_MAX
         end_max = size - 8
         run_topic = -1
         run = _Run(-1, 0)
@@ -269,7 +269,7 @@ class Replay:
         return run
 
     def _begin(self, run: _Run, first_seq: int) -> None:
-        """Let a run begin again at `first_seq`."""
+        """Begin a run again at `first_seq`."""
         self._flush(run)
         run.first_seq = first_seq
         self._open[run.topic_id] = run
@@ -283,7 +283,7 @@ class Replay:
             self._flush(run)
 
     def _other(self, data: bytes, at: int, header: tuple[int, ...]) -> None:
-        """Any frame that is not a plain small append of one record. `at` is its payload's place."""
+        """Any frame that is not a plain small append of one record. `at` is where its payload is."""
         lsn, kind, topic_id, first_seq, n, length = header
         run = self._run(topic_id)
         if lsn <= run.skip_lsn or kind == frame.VOID:

@@ -1,22 +1,22 @@
-"""Recovery: a data directory as the events that rebuild an engine.
+"""History: a data directory as the events that rebuild an engine.
 
-`Recovery.events()` yields, in this order:
+`History.events()` yields, in this order:
 
 1. `Started`, once: what the checkpoint says and whether the kernel is still the one that wrote the WAL.
-2. `TopicLoaded` for every topic of the checkpoint, `TopicsNameless` for those whose state cannot be read, then
+2. `TopicLoaded` for every topic of the checkpoint, `TopicsNameless` for topics with an image that cannot be read, then
    `SectionLoaded` for every section of the engine's own, and `Damaged` for what could not be read of it.
-3. `Appended`, `Control` and `Damaged` from the WAL, generation by generation, in the order that replay.py promises.
-   Frames that the checkpoint includes are left out. A frame may name a topic that is not there any more (its DROP
-   came before the checkpoint reached it), and its DROP follows.
+3. `Appended`, `Control` and `Damaged` from the WAL, generation by generation, in the order that wal/reader.py promises.
+   Frames that the checkpoint includes are left out. A frame may name a topic that is gone (its DROP came before the
+   checkpoint reached it), and its DROP follows.
 
 A directory without its checkpoint is `Unusable`: only the checkpoint has the names of topics and the list of segments.
 That it is missing shows in the WAL, which then does not begin where a WAL begins.
 
 What it does to the directory, and why a second run changes nothing: damaged bytes are copied to quarantine under a name
-made of their place; a torn end is overwritten with zeros; a torn hole is overlaid with a VOID frame; and the
+made of their place; a torn end is overwritten with zeros; a torn hole is overwritten with a VOID frame; and the
 directories and the files of the last generation are synced, so that what this process has read, and acts upon, cannot
-be lost later by a failing power supply (a process may die between a rename and the sync of its directory; the next one
-sees the name). Where a sync has failed before, they are written once more for that. All of it happens before the next
+be lost later with the power (a process may die between a rename and the sync of its directory; the next one sees the
+name). Where a sync has failed before, they are written once more before that. All of it happens before the next
 generation begins, so torn regions exist only in the last one: in every older file a bad region is corruption, today and
 at every later start.
 """
@@ -30,14 +30,15 @@ from typing import Final, NamedTuple
 
 from topics.storage import quarantine
 from topics.storage.block import Block
-from topics.storage.disk import Disk
+from topics.storage.damage import Unusable
+from topics.storage.disk import TEMPORARY_SUFFIX, Disk, read_at
 from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.reader import SectionLoaded, SnapshotReader
-from topics.storage.snapshot.snapshot import Header, TopicState
+from topics.storage.snapshot.snapshot import Header, TopicImage
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
 from topics.storage.wal.file import WalName
-from topics.storage.wal.replay import Appended, Control, Damaged, Replay
+from topics.storage.wal.reader import Appended, Control, Damaged, ShardReader
 from topics.storage.wal.used import read_slack, read_used, used_bytes
 
 WINDOW_BYTES: Final = 1 << 19
@@ -48,7 +49,7 @@ SNAPSHOT_LOST: Final = (
 
 
 class Started(NamedTuple):
-    """Recovery has begun. `header` is None where there is no checkpoint yet.
+    """The reading has begun. `header` is None where there is no checkpoint yet.
 
     `same_boot`: the kernel that has the last WAL bytes still runs, so nothing that was written is missing.
     """
@@ -58,30 +59,26 @@ class Started(NamedTuple):
 
 
 class TopicLoaded(NamedTuple):
-    """A topic of the checkpoint and the Blocks of its tail, ascending; sealed segments are named in the state."""
+    """A topic of the checkpoint and the Blocks of its tail, ascending; sealed segments are named in the image."""
 
-    state: TopicState
+    image: TopicImage
     blocks: list[Block]
 
 
 class TopicsNameless(NamedTuple):
-    """The checkpoint held these topics, and both copies of their state are damaged: the Blocks that are left of each.
+    """Topics of the checkpoint with both copies of their image damaged, and the Blocks that are left of each.
 
-    Where `complete` is False there may have been more topics, of which nothing is left in the checkpoint.
+    Where `complete` is False there may have been more topics, with nothing left of them in the checkpoint.
     """
 
     tails: dict[int, list[Block]]
     complete: bool
 
 
-class Unusable(Exception):
-    """A data directory that no start should touch before somebody has put it right; the message says how."""
-
-
 Event = Started | TopicLoaded | SectionLoaded | TopicsNameless | Appended | Control | Damaged
 
 
-class Recovery:
+class History:
     """One reading of a data directory. Afterwards it knows what there is to trim and where the lsns go on."""
 
     def __init__(self, disk: Disk, wal_directory: str, snapshot_directory: str, quarantine_directory: str) -> None:
@@ -100,8 +97,6 @@ class Recovery:
         self._suspect = False
         self._end_lost = False
         self._copies: list[WalName] = []
-        # How many files of sealed segments there are: with neither log nor checkpoint they are nobody's.
-        self.segment_files = 0
         self._disk = disk
         self._wal = wal_directory
         self._snapshots = snapshot_directory
@@ -118,8 +113,8 @@ class Recovery:
     def lost_power(self) -> bool:
         """Whether this kernel has written neither a frame nor a checkpoint of what was read: known at the end.
 
-        Files alone do not count: a process that dies right after its start leaves some, and has told nobody anything.
-        A log whose end is missing is as bad.
+        Files alone do not count: a process that dies right after its start leaves some, and has acknowledged nothing.
+        A log with its end missing is as bad.
         """
         return self._end_lost or (bool(self._boots) and walfile.boot_digest(self._disk.boot_id()) not in self._boots)
 
@@ -128,14 +123,17 @@ class Recovery:
         """Whether this kernel has written all that was read: known at the end."""
         return self._boots == {walfile.boot_digest(self._disk.boot_id())}
 
-    def events(self) -> Iterator[Event]:
-        """Everything there is; see the module for the order."""
+    def events(self, segment_files: int = 0) -> Iterator[Event]:
+        """Everything there is; see the module for the order.
+
+        `segment_files` is how many files of sealed segments there are: without log and checkpoint they have no topic.
+        """
         self._clear_temporary()
         self._suspect = self._disk.exists(f"{self._wal}/{walfile.SUSPECT_NAME}")
         names = self._wal_names()
         self.last_generation = max((name.generation for name in names), default=0)
         self.same_boot = self._is_same_boot([name for name in names if name.generation == self.last_generation])
-        yield from self._load_snapshot(names)
+        yield from self._load_snapshot(names, segment_files)
         yield from self._set_copies_aside(names)
         by_generation: dict[int, dict[int, list[WalName]]] = {}
         for name in names:
@@ -156,53 +154,48 @@ class Recovery:
         """Remove what a crash left half made, and make the names that are there durable."""
         for directory in (self._wal, self._snapshots, self._quarantine):
             for name in self._disk.list(directory):
-                if name.endswith(walfile.TEMPORARY_SUFFIX):
+                if name.endswith(TEMPORARY_SUFFIX):
                     self._disk.unlink(f"{directory}/{name}")
             self._disk.sync_dir(directory)
 
     def _wal_names(self) -> list[WalName]:
-        """The files of the WAL in order. One whose header says another name is a copy, and goes to quarantine."""
+        """The files of the WAL in order. A file with another name in its header is a copy, and goes to quarantine."""
         names: list[WalName] = []
         for name in sorted(name for name in map(walfile.parse_name, self._disk.list(self._wal)) if name is not None):
-            path = f"{self._wal}/{name}"
-            handle = self._disk.open(path)
-            try:
-                size = self._disk.size(handle)
-                header = walfile.decode_header(self._disk.read(handle, 0, walfile.HEADER_BYTES), path)
-            finally:
-                self._disk.close(handle)
+            header = self._wal_header(name)
             if header is not None and header.name != name:
                 self._copies.append(name)
                 continue
             names.append(name)
-            self.bytes_total += size
+            handle = self._disk.open(f"{self._wal}/{name}")
+            self.bytes_total += self._disk.size(handle)
+            self._disk.close(handle)
         return names
+
+    def _wal_header(self, name: WalName) -> walfile.WalHeader | None:
+        path = f"{self._wal}/{name}"
+        return walfile.decode_header(read_at(self._disk, path, 0, walfile.HEADER_BYTES), path)
 
     def _set_copies_aside(self, names: list[WalName]) -> Iterator[Damaged]:
         for copy in self._copies:
             kept = quarantine.move(self._disk, self._quarantine, f"{self._wal}/{copy}")
             self.corrupt_regions += 1
-            # It may stand in the place of the file in which the log ended.
-            behind = [name for name in names if name > copy and name.shard == copy.shard]
-            self._end_lost = self._end_lost or not behind
+            # It may be in the place of the file in which the log ended.
+            later = [name for name in names if name > copy and name.shard == copy.shard]
+            self._end_lost = self._end_lost or not later
             yield Damaged(self.last_lsn, f"{self._wal}/{copy}", 0, 0, "corrupt", (), (), False, kept)
 
     def _is_same_boot(self, names: list[WalName]) -> bool:
-        """Whether the last generation was written under this boot; no where every header of it is damaged."""
+        """Whether the last generation was written under this boot; False where all its headers are damaged."""
         current = walfile.boot_digest(self._disk.boot_id())
         for name in names:
-            path = f"{self._wal}/{name}"
-            handle = self._disk.open(path)
-            try:
-                header = walfile.decode_header(self._disk.read(handle, 0, walfile.HEADER_BYTES), path)
-            finally:
-                self._disk.close(handle)
+            header = self._wal_header(name)
             if header is not None:
                 return header.boot == current
         return not names
 
     def _newest_snapshot(self) -> Iterator[tuple[str, SnapshotReader]]:
-        """The snapshots, the one that counts first. A file whose header says another number is a copy."""
+        """The snapshots, the one that counts first. A file with another number in its header is a copy."""
         numbers = [(snapshot.parse_name(name) or 0, name) for name in self._disk.list(self._snapshots)]
         for number, name in sorted((entry for entry in numbers if entry[0]), reverse=True):
             self.snapshot_number = max(self.snapshot_number, number)
@@ -210,12 +203,12 @@ class Recovery:
             if loaded.header(number).number == number:
                 yield name, loaded
 
-    def _load_snapshot(self, wal: list[WalName]) -> Iterator[Event]:
+    def _load_snapshot(self, wal: list[WalName], segment_files: int) -> Iterator[Event]:
         name, loaded = next(self._newest_snapshot(), ("", None))
         if loaded is None or loaded.is_void:
             begun = {(file.generation, file.shard) for file in wal if file.number == 1}
             begins = all((1, file.shard) in begun or file.generation > 1 for file in wal) and (1, 0) in begun
-            if loaded is not None or (not begins and (wal or self.segment_files)):
+            if loaded is not None or (not begins and (wal or segment_files)):
                 what = f"{name} holds nothing" if name else f"{self._snapshots} is empty, and the log does not begin"
                 raise Unusable(SNAPSHOT_LOST.format(what=what, directory=self._snapshots))
             yield Started(None, self.same_boot)
@@ -223,11 +216,11 @@ class Recovery:
         header = loaded.header(self.snapshot_number)
         self._skip_lsn = header.lsn
         self._boots.add(header.boot)
-        self.last_lsn = max([header.lsn, *(state.lsn for state in loaded.states.values())])
-        self._skip = {topic_id: state.lsn for topic_id, state in loaded.states.items()}
+        self.last_lsn = max([header.lsn, *(image.lsn for image in loaded.images.values())])
+        self._skip = {topic_id: image.lsn for topic_id, image in loaded.images.items()}
         yield Started(header, self.same_boot)
-        for topic_id, state in loaded.states.items():
-            yield TopicLoaded(state, loaded.blocks.pop(topic_id, []))
+        for topic_id, image in loaded.images.items():
+            yield TopicLoaded(image, loaded.blocks.pop(topic_id, []))
         nameless = loaded.nameless()
         if nameless or not loaded.complete:
             yield TopicsNameless({topic_id: loaded.blocks.get(topic_id, []) for topic_id in nameless}, loaded.complete)
@@ -241,29 +234,25 @@ class Recovery:
 
     def _shard(self, names: list[WalName], *, begins: bool) -> Iterator[Appended | Control | Damaged]:
         """The events of one shard in one generation; `begins` says that its first file must be there."""
-        replay = Replay(self._skip, self._skip_lsn)
+        reader = ShardReader(self._skip, self._skip_lsn)
         previous = names[0]._replace(number=0) if begins else None
-        # The next file is prepared ahead of time: behind the last one in use there may be one that is empty.
+        # The next file is prepared ahead of time: after the last one in use there may be one that is empty.
         last = max((name for name in names if self._in_use(name)), default=names[-1])
         for name in names:
             if previous is not None and name.number != previous.number + 1:
-                yield from replay.damaged(self._missing(previous._replace(number=previous.number + 1), replay.last_lsn))
+                yield from reader.damaged(self._missing(previous._replace(number=previous.number + 1), reader.last_lsn))
             previous = name
-            yield from self._file(name, replay, is_last=name >= last)
-            self.files[name] = replay.last_lsn
-        yield from replay.finish()
-        self.frames += replay.frames
-        self.last_lsn = max(self.last_lsn, replay.last_lsn)
+            yield from self._file(name, reader, is_last=name >= last)
+            self.files[name] = reader.last_lsn
+        yield from reader.finish()
+        self.frames += reader.frames
+        self.last_lsn = max(self.last_lsn, reader.last_lsn)
 
     def _in_use(self, name: WalName) -> bool:
-        """Whether anything was written behind a file's header."""
-        handle = self._disk.open(f"{self._wal}/{name}")
-        try:
-            return any(self._disk.read(handle, walfile.HEADER_BYTES, frame.ALIGN_BYTES))
-        finally:
-            self._disk.close(handle)
+        """Whether anything was written after a file's header."""
+        return any(read_at(self._disk, f"{self._wal}/{name}", walfile.HEADER_BYTES, frame.ALIGN_BYTES))
 
-    def _file(self, name: WalName, replay: Replay, *, is_last: bool) -> Iterator[Appended | Control | Damaged]:
+    def _file(self, name: WalName, reader: ShardReader, *, is_last: bool) -> Iterator[Appended | Control | Damaged]:
         path = f"{self._wal}/{name}"
         handle = self._disk.open(path, writable=True)
         try:
@@ -272,51 +261,51 @@ class Recovery:
             header = walfile.decode_header(head, path)
             if header is None:
                 damage = scan.Region(0, len(head), "corrupt", (), (), True)
-                yield from replay.damaged(self._damaged(path, str(name), head, damage, replay.last_lsn))
+                yield from reader.damaged(self._damaged(path, str(name), head, damage, reader.last_lsn))
             at = walfile.HEADER_BYTES
             is_short = size < (walfile.HEADER_BYTES if header is None else header.length)
             done_before = self.bytes_done
             while at < used:
-                at = yield from self._frames(handle, replay, at, used)
+                at = yield from self._frames(handle, reader, at, used)
                 if not self._disk.read(handle, at, used - at).strip(b"\0"):
                     break
                 # Only here, where frames end before their file does, is all of it needed at once.
                 data, _, _ = read_used(self._disk, handle)
-                region, behind = self._region(name, data, at, used, may_be_torn=is_last and not is_short)
+                region, following = self._region(name, data, at, used, may_be_torn=is_last and not is_short)
                 if region is None:
                     break
-                yield from replay.damaged(self._damaged(path, str(name), data, region, replay.last_lsn))
+                yield from reader.damaged(self._damaged(path, str(name), data, region, reader.last_lsn))
                 if region.reason == "torn":
-                    if behind is None:
+                    if following is None:
                         self._disk.write(handle, at, bytes(min(region.length, size - at)))
-                    elif behind - at >= frame.FRAME_BYTES_MIN:
-                        self._disk.write(handle, at, frame.void(data[at:behind]))
-                if behind is None:
+                    elif following - at >= frame.FRAME_BYTES_MIN:
+                        self._disk.write(handle, at, frame.void(data[at:following]))
+                if following is None:
                     break
-                at = behind
+                at = following
             self.bytes_done = done_before + size
             if is_short:
                 end = scan.Region(size, 0, "corrupt", (), (), False)
-                yield from replay.damaged(self._damaged(path, str(name), b"", end, replay.last_lsn))
+                yield from reader.damaged(self._damaged(path, str(name), b"", end, reader.last_lsn))
                 self._end_lost = self._end_lost or (is_last and name.generation == self.last_generation)
             self.used_bytes[name] = at
             if at > walfile.HEADER_BYTES:
                 self._boots.add(bytes(16) if header is None else header.boot)
             if name.generation == self.last_generation:
                 if self._suspect:
-                    # After a failed sync the kernel takes its pages for clean: only what is written again is synced.
+                    # After a failed sync the kernel takes its pages for clean: only what is written again gets synced.
                     self._disk.write(handle, 0, self._disk.read(handle, 0, at))
                 self._disk.sync(handle)
         finally:
             self._disk.close(handle)
 
     def _frames(
-        self, handle: int, replay: Replay, at: int, used: int
+        self, handle: int, reader: ShardReader, at: int, used: int
     ) -> Generator[Appended | Control | Damaged, None, int]:
         """The events of the whole frames from `at` on; then where they end.
 
-        The file is read through a window: what is read is still in the processor's cache when it is looked at, and its
-        memory is there from the window before.
+        The file is read through a window: what is read is still in the processor's cache when it is looked at, and the
+        memory of the window before is used again.
         """
         length = WINDOW_BYTES
         while at < used:
@@ -324,7 +313,7 @@ class Recovery:
             end = min(used, begin + length)
             data = read_slack(self._disk, handle, begin, end)
             reached = at
-            for event in replay.frames_in(data, frame.ALIGN_BYTES, end - begin):
+            for event in reader.frames_in(data, frame.ALIGN_BYTES, end - begin):
                 if isinstance(event, int):
                     reached = begin + event
                 else:
@@ -342,15 +331,15 @@ class Recovery:
     def _region(
         self, name: WalName, data: bytes, at: int, used: int, *, may_be_torn: bool
     ) -> tuple[scan.Region | None, int | None]:
-        """What stands at `at`, where frames end, and where they go on."""
-        behind = scan.next_whole(data, memoryview(data), at, used)
+        """What is at `at`, where frames end, and where they go on."""
+        following = scan.next_whole(data, memoryview(data), at, used)
         in_last_generation = name.generation == self.last_generation
         region = scan.region(
             data,
             at,
-            used if behind is None else behind,
+            used if following is None else following,
             used,
-            followed=behind is not None,
+            followed=following is not None,
             torn_allowed=in_last_generation and not self.same_boot,
         )
         if (
@@ -360,7 +349,7 @@ class Recovery:
         ):
             # A process dies in one place only, the end of the last file in use; in older generations it was cleared.
             region = region._replace(reason="corrupt")
-        return region, behind
+        return region, following
 
     def _damaged(self, path: str, name: str, data: bytes, region: scan.Region, lsn: int) -> Damaged:
         if region.reason == "torn":

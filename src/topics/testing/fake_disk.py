@@ -1,19 +1,19 @@
-"""Disks for tests: one that can lose what was not synced, one that fails on demand, and the monitor of both.
+"""FakeDisk: a disk in memory that can lose what was not synced.
 
-`FakeDisk` keeps two versions of every file and every directory: what the kernel has, and what is on stable storage. A
-crash of the process (`kill`) loses neither; a loss of power keeps the stable version and whatever the kind of damage
-leaves of the rest, sector by sector:
+It keeps two versions of every file and every directory: what the kernel has, and what is on stable storage. A crash of
+the process (`kill`) loses neither; a loss of power keeps the stable version and whatever the kind of damage leaves of
+the rest, sector by sector:
 
     dropped   nothing that was not synced is there
     torn      of what was not synced, each sector is there or not
     garbled   of what was not synced, each sector is there, not there, or noise
 
 Bytes that were synced are never damaged by a crash: a sector write is old or new, and a rewrite of part of a sector
-leaves the rest of it alone. Names behave likewise: of the creations, renames and removals since the last `sync_dir`, a
+leaves the rest of it alone. Names behave alike: of the creations, renames and removals since the last `sync_dir`, a
 loss of power keeps the first few, in order, as a journal does.
 
 Every mutating call is counted, and `after_call` sees each one, so a sweep can fork the disk (`clone`) at every point at
-which the world could have ended. The `Monitor` is always on: see its rules.
+which the machine could have stopped. The `Monitor` is always on.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from topics.errors import TopicsError
-from topics.storage.disk import Disk, Locked
+from topics.storage.disk import Locked
+from topics.testing.monitor import Monitor
 
 SECTOR_BYTES: Final = 512
 Damage = Literal["kill", "dropped", "torn", "garbled"]
@@ -34,10 +34,6 @@ DAMAGES: Final[tuple[Damage, ...]] = ("kill", "dropped", "torn", "garbled")
 
 class Crashed(BaseException):
     """The machine has stopped: no call goes through until `crash` restarts it. No `except Exception` catches it."""
-
-
-class MonitorViolation(AssertionError):
-    """The product broke a rule that keeps its promises true across a crash."""
 
 
 class _Inode:
@@ -116,74 +112,6 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-class Monitor:
-    """The rules that hold at every call, whatever the test is about.
-
-    1. No file is renamed while it has unsynced bytes: a name must never point at what a crash would take away.
-    2. Nothing but a temporary file is unlinked while any rename waits for its `sync_dir`: what replaces it must be
-       durable first.
-    3. No gated ticket commits before its frame is in the stable bytes of a file with a stable name, and no other ticket
-       before the kernel has its frame (`attach` to a store wraps every ticket to see this).
-    """
-
-    def __init__(self, disk: FakeDisk) -> None:
-        self._disk = disk
-        self.acks = 0
-
-    def renaming(self, source: str, inode: _Inode) -> None:
-        """Rule 1."""
-        if inode.pending:
-            raise MonitorViolation(f"rename of {source} before its sync")
-
-    def unlinking(self, path: str) -> None:
-        """Rule 2."""
-        if path.endswith(".tmp"):
-            return
-        for change in self._disk.pending_names:
-            if change.source is not None:
-                raise MonitorViolation(f"unlink of {path} while the rename to {change.name} is not durable")
-
-    def committing(self, frame: bytes, gated: bool) -> None:
-        """Rule 3."""
-        self.acks += 1
-        if gated and not self._disk.holds(frame, stable=True):
-            raise MonitorViolation("a gated ticket committed before its frame was synced")
-        if not gated and not self._disk.holds(frame, stable=False):
-            raise MonitorViolation("a ticket committed before its frame was written")
-
-    def attach(self, store: Any) -> None:
-        """Watch every ticket of a started store."""
-        for shard in store.shards:
-            self._attach_shard(shard)
-
-    def _attach_shard(self, shard: Any) -> None:
-        submit = shard.submit
-
-        def watched(frame: bytes, gated: bool, ticket: Any = None) -> None:
-            submit(frame, gated, _WatchedTicket(self, frame, gated, ticket))
-
-        shard.submit = watched
-
-
-class _WatchedTicket:
-    """A ticket that asks the monitor before it commits."""
-
-    def __init__(self, monitor: Monitor, frame: bytes, gated: bool, ticket: Any) -> None:
-        self._monitor = monitor
-        self._frame = frame
-        self._gated = gated
-        self._ticket = ticket
-
-    def commit(self, write_ns: int, sync_ns: int) -> None:
-        self._monitor.committing(self._frame, self._gated)
-        if self._ticket is not None:
-            self._ticket.commit(write_ns, sync_ns)
-
-    def fail(self, error: TopicsError) -> None:
-        if self._ticket is not None:
-            self._ticket.fail(error)
-
-
 class FakeDisk:
     """A disk in memory that can crash. Use from one thread."""
 
@@ -253,7 +181,7 @@ class FakeDisk:
         return any(frame in inode.content for inode in self._names.values())
 
     def damage(self, path: str, offset: int, data: bytes) -> None:
-        """Overwrite bytes behind the product's back, as a failing medium does."""
+        """Overwrite bytes unnoticed, as a failing medium does."""
         inode = self._names[path]
         assert offset + len(data) <= len(inode.content)
         inode.content[offset : offset + len(data)] = data
@@ -263,9 +191,14 @@ class FakeDisk:
         """What a kernel does after a failed sync: the pages stay readable and are clean now, but not on the disk."""
         self._handles[handle][1].pending.clear()
 
-    def _begin(self) -> None:
+    def _reach(self, path: str = "") -> None:
         if self._down:
             raise Crashed
+        if self.unreachable and any(path.startswith(prefix) for prefix in self.unreachable):
+            raise OSError(errno.EHOSTDOWN, f"{path} cannot be reached")
+
+    def _begin(self) -> None:
+        self._reach()
         self.calls += 1
 
     def _end(self, operation: str, path: str) -> None:
@@ -282,8 +215,7 @@ class FakeDisk:
         if entry is None:
             raise OSError(errno.EBADF, "the handle is closed")
         path, inode, _ = entry
-        if any(path.startswith(prefix) for prefix in self.unreachable):
-            raise OSError(errno.EHOSTDOWN, f"{path} cannot be reached")
+        self._reach(path)
         return path, inode
 
     def _give(self, path: str, inode: _Inode, writable: bool) -> int:
@@ -307,10 +239,7 @@ class FakeDisk:
 
     def open(self, path: str, *, writable: bool = False) -> int:
         """Open an existing file."""
-        if self._down:
-            raise Crashed
-        if any(path.startswith(prefix) for prefix in self.unreachable):
-            raise OSError(errno.EHOSTDOWN, f"{path} cannot be reached")
+        self._reach(path)
         inode = self._names.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -318,8 +247,7 @@ class FakeDisk:
 
     def close(self, handle: int) -> None:
         """Give the handle back. Never syncs."""
-        if self._down:
-            raise Crashed
+        self._reach()
         if self._handles.pop(handle, None) is None:
             raise OSError(errno.EBADF, "the handle is closed")
 
@@ -382,13 +310,13 @@ class FakeDisk:
         self._end("sync", path)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it."""
+        """Give a file another name, replacing the file that has it."""
         self._begin()
         inode = self._names.get(source)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", source)
         assert _parent(source) == _parent(target), "a rename stays within its directory"
-        self.monitor.renaming(source, inode)
+        self.monitor.renaming(source, unsynced=bool(inode.pending))
         del self._names[source]
         self._names[target] = inode
         self.pending_names.append(_NameChange(target, inode, source))
@@ -399,23 +327,19 @@ class FakeDisk:
         self._begin()
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        self.monitor.unlinking(path)
+        self.monitor.unlinking(path, [change.name for change in self.pending_names if change.source is not None])
         del self._names[path]
         self.pending_names.append(_NameChange(path, None))
         self._end("unlink", path)
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted; empty where there is no such directory."""
-        if self._down:
-            raise Crashed
-        if any(directory.startswith(prefix) for prefix in self.unreachable):
-            raise OSError(errno.EHOSTDOWN, f"{directory} cannot be reached")
+        self._reach(directory)
         return sorted(path[len(directory) + 1 :] for path in self._names if _parent(path) == directory)
 
     def exists(self, path: str) -> bool:
-        """Whether there is something by this name."""
-        if self._down:
-            raise Crashed
+        """Whether there is a file or a directory with this name."""
+        self._reach()
         return path in self._names or path in self._dirs
 
     def make_dir(self, path: str) -> None:
@@ -444,8 +368,7 @@ class FakeDisk:
 
     def lock(self, path: str) -> int:
         """Take the lock; raises Locked where it is taken."""
-        if self._down:
-            raise Crashed
+        self._reach()
         if path in self._locks:
             raise Locked(path, _HOLDER)
         handle = self._give(path, _Inode(), True)
@@ -464,43 +387,3 @@ class FakeDisk:
     def boot_id(self) -> str:
         """Changes with every loss of power."""
         return f"boot-{self.boot}"
-
-
-class FaultDisk:
-    """A disk that fails when told to, over any other disk. Everything not named here goes straight through.
-
-    `fail("write", 3)` makes the third `write` from now raise EIO; `left_bytes` lets that many bytes of a failing write
-    through first. A failing `sync` makes the kernel forget the dirty pages of that file, as Linux does.
-    """
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self._plans: dict[str, list[tuple[int, int, int]]] = {}
-        self._counts: dict[str, int] = {}
-
-    def fail(self, operation: str, nth: int = 1, code: int = errno.EIO, *, left_bytes: int = 0) -> None:
-        """Plan a failure of the nth next call of `operation`."""
-        at = self._counts.get(operation, 0) + nth
-        self._plans.setdefault(operation, []).append((at, code, left_bytes))
-
-    def __getattr__(self, name: str) -> Any:
-        target = getattr(self._disk, name)
-        if not callable(target) or name.startswith("_"):
-            return target
-
-        def call(*args: Any, **options: Any) -> Any:
-            count = self._counts[name] = self._counts.get(name, 0) + 1
-            for at, code, left_bytes in self._plans.get(name, ()):
-                if at == count:
-                    self._break(name, args, left_bytes)
-                    raise OSError(code, f"planned failure of {name} {count}")
-            return target(*args, **options)
-
-        return call
-
-    def _break(self, name: str, args: tuple[Any, ...], left_bytes: int) -> None:
-        if name == "write" and left_bytes:
-            handle, offset, data = args
-            self._disk.write(handle, offset, bytes(data)[:left_bytes])
-        if name == "sync" and isinstance(self._disk, FakeDisk):
-            self._disk.forget_dirty(args[0])

@@ -14,20 +14,20 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.harness.storage import DIRECTORY
-from topics.storage import block, recovery
-from topics.storage.recovery import Recovery, Started
+from topics.storage import block, history
+from topics.storage.history import History, Started
 from topics.storage.wal import file as walfile
-from topics.storage.wal import frame, stretch
+from topics.storage.wal import frame, singles
 from topics.storage.wal.file import WalName
-from topics.storage.wal.replay import RUN_RECORDS_MAX, Appended, Control, Replay
-from topics.testing.disk import FakeDisk
+from topics.storage.wal.reader import RUN_RECORDS_MAX, Appended, Control, ShardReader
+from topics.testing.fake_disk import FakeDisk
 
 NEVER = 1 << 60
 # What counts as a stretch (frames in a row, and of one topic), and how many bytes are read at a time.
 WAYS = {
     "frame by frame": (NEVER, 1, 1 << 18),
     "by column": (1, 1, 1 << 18),
-    "by column where it pays": (stretch.FRAMES_MIN, stretch.TOPIC_FRAMES_MIN, recovery.WINDOW_BYTES),
+    "by column where it pays": (singles.FRAMES_MIN, singles.TOPIC_FRAMES_MIN, history.WINDOW_BYTES),
     "by column in small windows": (3, 1, 700),
     "frame by frame in small windows": (NEVER, 1, 300),
 }
@@ -91,7 +91,7 @@ class Log:
 
 
 def told(events: list[Any]) -> list[Any]:
-    """Events as values, in an order that replay.py promises: between barriers, topic by topic."""
+    """Events as values, in an order that reader.py promises: between barriers, topic by topic."""
     parts: list[Any] = []
     topics: dict[int, list[Any]] = {}
     for event in events:
@@ -108,11 +108,11 @@ def told(events: list[Any]) -> list[Any]:
 def found(disk: FakeDisk, monkeypatch: pytest.MonkeyPatch, way: str) -> tuple[Any, ...]:
     """What a recovery of a copy of the disk yields, and leaves behind."""
     frames_min, topic_frames_min, window_bytes = WAYS[way]
-    monkeypatch.setattr(stretch, "FRAMES_MIN", frames_min)
-    monkeypatch.setattr(stretch, "TOPIC_FRAMES_MIN", topic_frames_min)
-    monkeypatch.setattr(recovery, "WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(singles, "FRAMES_MIN", frames_min)
+    monkeypatch.setattr(singles, "TOPIC_FRAMES_MIN", topic_frames_min)
+    monkeypatch.setattr(history, "WINDOW_BYTES", window_bytes)
     twin = disk.clone()
-    read = Recovery(twin, *(f"{DIRECTORY}/{name}" for name in ("wal", "snapshots", "quarantine")))
+    read = History(twin, *(f"{DIRECTORY}/{name}" for name in ("wal", "snapshots", "quarantine")))
     events = [event for event in read.events() if not isinstance(event, Started)]
     assert read.progress == 1.0
     return told(events), read.last_lsn, read.frames, read.used_bytes, read.lost_power, twin.files()
@@ -153,7 +153,7 @@ def written(drawn: list[Any]) -> Log:
         elif kind == "many":
             log.append(given_[0], given_[1])
         elif kind == "delete":
-            log.control(frame.DELETE, 2, frame.Delete(0, [(1, 1)], 1))
+            log.control(frame.DELETE, 2, frame.Deletion(0, [(1, 1)], 1))
         elif kind == "create":
             log.control(frame.CREATE, 3, frame.Create("three", b"{}", 1))
         elif kind == "heads":
@@ -234,14 +234,14 @@ def test_stretches_are_gathered_into_blocks_of_the_same_size(monkeypatch: pytest
 @pytest.mark.parametrize("skip_lsn", [0, 1, 37, 99, 100, 200])
 @pytest.mark.parametrize("frames_min", [1, NEVER])
 def test_what_a_checkpoint_holds_is_left_out(monkeypatch: pytest.MonkeyPatch, skip_lsn: int, frames_min: int) -> None:
-    monkeypatch.setattr(stretch, "FRAMES_MIN", frames_min)
+    monkeypatch.setattr(singles, "FRAMES_MIN", frames_min)
     log = Log()
     for i in range(100):
         log.append(Shape(1 + i % 2))
     data = bytes(8) + b"".join(log.frames)
-    replay = Replay({1: skip_lsn}, 20)
+    reader = ShardReader({1: skip_lsn}, 20)
 
-    events = [*replay.frames_in(data + bytes(200), 8, len(data)), *replay.finish()]
+    events = [*reader.frames_in(data + bytes(200), 8, len(data)), *reader.finish()]
 
     assert len(data) in events
     seqs = {1: set(), 2: set()}  # type: dict[int, set[int]]
@@ -250,4 +250,4 @@ def test_what_a_checkpoint_holds_is_left_out(monkeypatch: pytest.MonkeyPatch, sk
             seqs[event.topic_id] |= set(range(event.block.first_seq, event.block.last_seq + 1))
     assert seqs[1] == {i // 2 + 1 for i in range(0, 100, 2) if i + 1 > skip_lsn}
     assert seqs[2] == {i // 2 + 1 for i in range(1, 100, 2) if i + 1 > 20}
-    assert replay.last_lsn == 100
+    assert reader.last_lsn == 100

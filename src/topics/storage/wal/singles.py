@@ -1,15 +1,15 @@
-"""Stretch: one-record appends that stand in a row in the WAL, read by column.
+"""Singles: one-record appends in a row in the WAL, read by column.
 
 A million writes of one record are a million frames, and what Python does for each of them is most of a restart. So
-where many stand in a row, every step is one call that loops over all of them in C: their lengths are followed from
-frame to frame, the frames are cut out and hashed, the hashes compared with the checksums, and the heads put side by
-side, where a field of all of them is one slice.
+where there are many in a row, every step is one call that loops over all of them in C: their lengths are followed from
+frame to frame, the frames are cut out and hashed, the hashes are compared with the checksums, and the heads are put
+side by side, where a field of all of them is one slice.
 
-Nothing is believed that replay.py would not believe of a single frame: each has its own checksum verified. A stretch
-ends before the first frame that is not whole or is anything but a small append of one record, and who asked takes that
-one by itself.
+Nothing is believed here that reader.py would not believe of a single frame: the checksum of each is verified. A run of
+singles ends before the first frame that is not whole or is anything but a small append of one record; the reader takes
+that frame by itself.
 
-The payload of such a frame, `frame.HEADER_BYTES` behind its start, is a Block with n = 1 (block.py), then the extras:
+The payload of such a frame, at `frame.HEADER_BYTES`, is a Block with n = 1 (block.py), then the extras:
 
     96   8    ts
     104  0-8  lengths of node, tag (2 each) and meta (4), where the Block has them
@@ -39,9 +39,9 @@ TOPIC_FRAMES_MIN: Final = 8
 # A record larger than this is worth a Block of its own.
 DATA_BYTES_MAX: Final = 4096
 
-_OVERHEAD_BYTES: Final = block.HEADER_BYTES + 8 + 4 + block.CHECKSUM_BYTES
+_OVERHEAD_BYTES: Final = block.SINGLE_OVERHEAD_BYTES
 _LENGTHS_AT: Final = frame.HEADER_BYTES + block.HEADER_BYTES + 8
-# The fields of a frame, up to all four lengths. No frame of a stretch has fewer bytes before its checksum.
+# The fields of a frame, up to all four lengths. No frame taken here has fewer bytes before its checksum.
 _HEAD_BYTES: Final = 120
 _WORDS: Final = _HEAD_BYTES // 8
 _HALVES: Final = _HEAD_BYTES // 4
@@ -78,12 +78,12 @@ class Records(NamedTuple):
     extras: list[tuple[int, bytes]]
 
 
-class Stretch:
+class Singles:
     """Verified frames in the order of their topics, each topic's own in the order of the log."""
 
     def __init__(self, bodies: list[bytes], heads: bytes, end: int) -> None:
         self.n = len(bodies)
-        # Where the frame behind it begins.
+        # Where the next frame begins.
         self.end = end
         fields, halves = array("Q", heads), array("I", heads)
         self.last_lsn = fields[-_WORDS + 2]
@@ -112,7 +112,7 @@ class Stretch:
             i = j
 
     def records(self, i: int, j: int, skip_lsn: int) -> Iterator[Records]:
-        """The records of frames [i, j) of one topic behind `skip_lsn`, cut where seqs jump or the columns change."""
+        """The records of frames [i, j) of one topic after `skip_lsn`, cut where seqs jump or the columns change."""
         i = bisect_right(self._lsns, skip_lsn, i, j)
         if i == j:
             return
@@ -154,7 +154,7 @@ class Stretch:
 def _optional(
     bodies: list[bytes], at: list[int], sizes: Sequence[int], length_at: int | None
 ) -> tuple[list[bytes | None], list[int]]:
-    """The texts of an optional column and where they end; absent is what is empty and not said to be of length 0."""
+    """The texts of an optional column and where they end; absent is what is empty without a length of 0."""
     ends = list(map(add, at, sizes))
     texts: list[bytes | None] = [body[a:b] or None for body, a, b in zip(bodies, at, ends, strict=True)]
     if length_at is not None and None in texts:
@@ -170,8 +170,8 @@ def _heads(bodies: list[bytes]) -> bytes:
     return b"".join(map(_head, bodies))
 
 
-def read(data: bytes, halves: array[int], at: int) -> Stretch | None:
-    """The stretch that begins at `at`, or None where there is none that is worth it.
+def read(data: bytes, halves: array[int], at: int) -> Singles | None:
+    """The singles from `at` on, or None where there are too few to be worth it.
 
     `halves` are the half words of `data`, as far as it may be read; `at` is a multiple of 8.
     """
@@ -197,11 +197,11 @@ def read(data: bytes, halves: array[int], at: int) -> Stretch | None:
         n = next(k for k in range(n) if digests[k] != checksums[k])
         if n < FRAMES_MIN:
             return None
-    return Stretch(bodies[:n], heads[: n * _HEAD_BYTES], at + 4 * sum(steps[:n]))
+    return Singles(bodies[:n], heads[: n * _HEAD_BYTES], at + 4 * sum(steps[:n]))
 
 
 def _walk(halves: array[int], i: int) -> list[int]:
-    """The half words that each frame from half word `i` on takes, as long as its length is one of a small record's."""
+    """The half words that each frame from half word `i` on takes, up to one with a length that no small record has."""
     steps: list[int] = []
     known = _STEPS
     i += 2

@@ -1,0 +1,104 @@
+"""Flips: delete flags of sealed records that are not on disk yet.
+
+A delete in a sealed segment changes the flag in memory at once and is noted here. The WAL covers it until the flag is
+on disk, which a job sees to whenever the WAL is synced, or the next checkpoint, whichever comes first. A flag on disk
+only ever goes from live to deleted, and is there before a checkpoint trims the DELETE frame that explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topics.storage.flags import DELETED
+from topics.storage.job import Job, Task
+from topics.storage.segment.format import HEADER_BYTES
+from topics.storage.segment.segment import SealedBlock, Segment
+from topics.storage.segment.tier import DirectoryTier
+
+_Noted = dict[Segment, list[tuple[SealedBlock, int, int]]]
+
+
+class Flips:
+    """What is to be written, by segment. True while there is anything."""
+
+    def __init__(self, hot: DirectoryTier) -> None:
+        self._hot = hot
+        self._noted: _Noted = {}
+        self._writing: _Noted | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._noted)
+
+    def note(self, sealed: SealedBlock, i: int, j: int) -> None:
+        """The flags [i, j) of a Block are to be written."""
+        self._noted.setdefault(sealed.segment, []).append((sealed, i, j))
+
+    def forget(self, segment: Segment) -> None:
+        """A segment was dropped: its flags no longer matter."""
+        self._noted.pop(segment, None)
+
+    def job(self) -> Job | None:
+        """The writing of everything noted, or None where there is nothing or such a job already runs."""
+        if self._writing is not None:
+            return None
+        taken = self._take()
+        if not taken:
+            return None
+        self._writing = taken
+
+        def finish(error: BaseException | None) -> None:
+            self._writing = None
+            if error is not None:
+                # The WAL still covers them: they are tried again, at the latest with the next checkpoint.
+                self._give_back(taken)
+
+        return Task("flip", lambda: self._write(taken), finish)
+
+    def checkpoint(self) -> tuple[Callable[[], None], Callable[[BaseException | None], None]]:
+        """What a checkpoint does first: write every flip noted so far; and what to call with the outcome.
+
+        A running job may not be done in time, so its flips are written here too. A segment that is being moved gets
+        them into its hot records, which stay until the next checkpoint, and keeps them noted for the end of the move.
+        """
+        moving = {segment: list(ranges) for segment, ranges in self._noted.items() if segment.moving}
+        taken = self._take()
+        running = dict(self._writing or {})
+
+        def work() -> None:
+            for flips in (running, moving, taken):
+                self._write(flips)
+
+        def finish(error: BaseException | None) -> None:
+            if error is not None:
+                self._give_back(taken)
+
+        return work, finish
+
+    def _take(self) -> _Noted:
+        """The flips that can be written now: those of a segment that is being moved wait for the end of the move."""
+        taken = {segment: ranges for segment, ranges in self._noted.items() if not segment.moving}
+        for segment in taken:
+            del self._noted[segment]
+        return taken
+
+    def _give_back(self, taken: _Noted) -> None:
+        for segment, ranges in taken.items():
+            if not segment.dropped:
+                self._noted[segment] = ranges + self._noted.get(segment, [])
+
+    def _write(self, flips: _Noted) -> None:
+        for segment, ranges in flips.items():
+            name, cold = segment.name, segment.is_cold
+            writes = [
+                (
+                    HEADER_BYTES + sealed.flags_at + i if cold else sealed.offset + sealed.length + i,
+                    bytes((DELETED,)) * (j - i),
+                )
+                for sealed, i, j in ranges
+            ]
+            try:
+                self._hot.patch(name.flags_file if cold else name.data_file, writes)
+            except FileNotFoundError:
+                # Dropped, and its files removed, since the flips were noted.
+                if not segment.dropped:
+                    raise

@@ -1,0 +1,269 @@
+"""Loader: the segments that a checkpoint lists, as a start finds them on disk.
+
+Everything here waits for the disk. Damage never stops a start: each damaged place is reported once, with exactly the
+records that it cost, and whatever can be made again is made again. An `.idx` is made from the Blocks; delete flags are
+taken from where the records are, from the `.flags` file, or from both where a move was cut short, since a flag only
+ever goes from live to deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from topics.storage.damage import Corrupt, LostRecords
+from topics.storage.flags import DELETED
+from topics.storage.segment.format import (
+    DATA_MAGIC,
+    FLAGS_MAGIC,
+    HEADER_BYTES,
+    INDEX_MAGIC,
+    Place,
+    SegmentName,
+    data_bytes,
+    decode_directory,
+    decode_header,
+    index_of,
+    parse_name,
+    scan_blocks,
+)
+from topics.storage.segment.ref import SegmentRef
+from topics.storage.segment.segment import SealedBlock, Segment
+from topics.storage.segment.tier import Tier
+from topics.storage.segment.tiers import Tiers
+
+
+class Loaded(NamedTuple):
+    """What a start found of a topic's segments. Damage with `lost.n` = 0 cost nothing, but has to be reported."""
+
+    segments: list[Segment]
+    damage: list[Corrupt]
+
+
+class Loader:
+    """Opens the segments of a data directory at a start, and then removes the files that belong to none of them."""
+
+    def __init__(
+        self,
+        tiers: Tiers,
+        on_delete: Callable[[SealedBlock, int, int], None],
+        after_checkpoint: Callable[[Callable[[], None]], None],
+    ) -> None:
+        # The segments that there are: `sweep` leaves their files alone.
+        self.known: set[SegmentName] = set()
+        self._tiers = tiers
+        self._hot = tiers.hot
+        self._on_delete = on_delete
+        self._after_checkpoint = after_checkpoint
+
+    def load(self, topic_id: int, refs: Iterable[SegmentRef]) -> Loaded:
+        """The segments of a topic that a checkpoint lists, with their delete flags."""
+        loaded = Loaded([], [])
+        for ref in refs:
+            name = SegmentName(topic_id, ref.first_seq)
+            self.known.add(name)
+            found = self._load(name, ref, loaded.damage)
+            if found is not None and found.blocks:
+                loaded.segments.append(found)
+        return loaded
+
+    def topic_ids(self) -> set[int]:
+        """The topics that have files in the hot tier."""
+        return {name.topic_id for name in self._names()}
+
+    def refs(self, topic_id: int) -> list[SegmentRef]:
+        """The segments of a topic that are on disk, for a topic that no checkpoint lists any more; no record twice."""
+        refs: list[SegmentRef] = []
+        for name in sorted(name for name in self._names() if name.topic_id == topic_id):
+            places, _ = self._directory(name)
+            if places is None and (size := self._hot.size(name.data_file)):
+                places = scan_blocks(self._hot.read(name.data_file, 0, size), topic_id)
+            if places and (not refs or places[0].first_seq > refs[-1].last_seq):
+                last_seq = places[-1].first_seq + places[-1].n - 1
+                refs.append(SegmentRef(name.first_seq, sum(place.n for place in places), last_seq))
+        return refs
+
+    def sweep(self, *, intact: bool = True) -> list[str]:
+        """Remove the files that no checkpoint lists, once everything is loaded: what a crash left. Their names.
+
+        Where the directory is not intact, a list may have been lost, and with it records that are nowhere else: the
+        files go to quarantine, and those in the cold store stay.
+        """
+        removed: list[str] = []
+        if not intact:
+            return [self._tiers.set_aside(file) for file in self._hot.list() if self._is_unknown(file)]
+        tiers: list[Tier] = [self._hot] if self._tiers.cold is None else [self._tiers.cold, self._hot]
+        for tier in tiers:
+            with contextlib.suppress(OSError):
+                for file in tier.list():
+                    if self._is_unknown(file):
+                        tier.delete(file)
+                        removed.append(f"{tier.name}/{file}")
+        return removed
+
+    def _is_unknown(self, file: str) -> bool:
+        parsed = parse_name(file)
+        return parsed is not None and parsed[0] not in self.known
+
+    def _names(self) -> set[SegmentName]:
+        return {parsed[0] for parsed in map(parse_name, self._hot.list()) if parsed is not None}
+
+    def _directory(self, name: SegmentName) -> tuple[list[Place] | None, bytes]:
+        """The directory in a segment's `.idx`, None where that is damaged or another's, and the bytes of the file."""
+        size = self._hot.size(name.index_file)
+        index = b"" if size is None else self._hot.read(name.index_file, 0, size)
+        header = decode_header(index, INDEX_MAGIC, name.index_file)
+        return (None if header is None or header[0] != name else decode_directory(index, header[1])), index
+
+    def _find(self, name: SegmentName, places: list[Place] | None) -> tuple[Tier, int | None]:
+        """Where the records of a segment are, and the length of that file; None where it is gone."""
+        cold = self._tiers.cold
+        size = self._hot.size(name.data_file)
+        if size is not None or cold is None or self._hot.size(name.flags_file) is None:
+            return self._hot, size
+        try:
+            size = cold.size(name.data_file)
+            if size is not None or cold.list():
+                return (self._hot if size is None else cold), size
+        except OSError:
+            pass
+        # A store without a single file is not mounted. The index says what should be in it, and reads will fail.
+        self._tiers.away = True
+        return cold, None if places is None else data_bytes(places)
+
+    def _load(self, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> Segment | None:
+        places, index = self._directory(name)
+        tier, size = self._find(name, places)
+        if size is None:
+            lost = LostRecords(name.topic_id, ref.first_seq, ref.last_seq - ref.first_seq + 1)
+            damage.append(Corrupt(name.data_file, 0, 0, lost))
+            return None
+        index_bytes = len(index)
+        if places is None:
+            kept = self._tiers.quarantine(name.index_file, 0, index)
+            damage.append(Corrupt(name.index_file, 0, len(index), LostRecords(name.topic_id, 0, 0), kept))
+            places = self._rebuild(tier, name, ref, size, damage)
+            index_bytes = self._hot.size(name.index_file) or 0
+        found = Segment(
+            self._tiers, name, tier, places, data_bytes=size, index_bytes=index_bytes, on_delete=self._on_delete
+        )
+        is_own = self._check_data(found, size, damage)
+        damaged = len(damage)
+        self._load_flags(found, is_own, damage)
+        if found.is_cold and any(corrupt.path == name.flags_file for corrupt in damage[damaged:]):
+            # What is deleted from now on must go into a file that the next start believes.
+            self._hot.put(name.flags_file, found.flags_parts())
+        return found
+
+    def _check_data(self, found: Segment, size: int, damage: list[Corrupt]) -> bool:
+        """Report a damaged header, and Blocks that the file is too short for; whether a hot file is this segment's."""
+        name = found.name
+        is_own = False
+        if not found.is_cold:
+            head = self._hot.read(name.data_file, 0, HEADER_BYTES)
+            header = decode_header(head, DATA_MAGIC, name.data_file)
+            is_own = header is not None and header[0] == name
+            if not is_own:
+                kept = self._tiers.quarantine(name.data_file, 0, head)
+                damage.append(Corrupt(name.data_file, 0, HEADER_BYTES, LostRecords(name.topic_id, 0, 0), kept))
+        for sealed in found.blocks:
+            if sealed.offset + sealed.length > size:
+                lost = LostRecords(name.topic_id, sealed.first_seq, sealed.n)
+                damage.append(Corrupt(name.data_file, sealed.offset, 0, lost))
+        found.blocks = [sealed for sealed in found.blocks if sealed.offset + sealed.length <= size]
+        return is_own
+
+    def _rebuild(self, tier: Tier, name: SegmentName, ref: SegmentRef, size: int, damage: list[Corrupt]) -> list[Place]:
+        """Make the `.idx` again from the Blocks; a Block that cannot be read either is lost."""
+        data = tier.read(name.data_file, 0, size)
+        places = [
+            place
+            for place in scan_blocks(data, name.topic_id)
+            if ref.first_seq <= place.first_seq and place.first_seq + place.n - 1 <= ref.last_seq
+        ]
+        expected = ref.first_seq
+        missing = ref.n - sum(place.n for place in places)
+        for place in places:
+            if place.first_seq > expected and missing > 0:
+                lost = LostRecords(name.topic_id, expected, min(missing, place.first_seq - expected))
+                damage.append(Corrupt(name.data_file, 0, 0, lost))
+                missing -= lost.n
+            expected = place.first_seq + place.n
+        if missing > 0:
+            lost = LostRecords(name.topic_id, expected, ref.last_seq - expected + 1)
+            damage.append(Corrupt(name.data_file, 0, 0, lost))
+        if places:
+            self._hot.put(name.index_file, [index_of(name, data, places)])
+        return places
+
+    def _load_flags(self, found: Segment, is_own: bool, damage: list[Corrupt]) -> None:
+        """Take over the delete flags. `is_own` says that the header of the hot records is this segment's."""
+        beside, beside_is_own = self._flags_beside(found, damage)
+        stored = self._stored_flags(found) if not found.is_cold or not beside else {}
+        for sealed in list(found.blocks):
+            also = beside[sealed.flags_at : sealed.flags_at + sealed.n]
+            flags = stored.get(sealed, b"")
+            dead = bytes((DELETED,)) * sealed.n
+            if (is_own and flags == dead) or (beside_is_own and also == dead):
+                # Nothing of it is left that damage could take. In a file that may be another's, the content decides.
+                if found.is_cold or flags == dead:
+                    sealed.take_flags(dead)
+                else:
+                    sealed.delete(0, sealed.n)
+                continue
+            try:
+                if DELETED in flags or DELETED in also:
+                    content = sealed.decode(found.tier.read(found.name.data_file, sealed.offset, sealed.length))
+                    found.cache.put(sealed, content)
+            except Corrupt as corrupt:
+                damage.append(corrupt)
+                found.blocks.remove(sealed)
+                continue
+            except OSError:
+                sealed.take_flags_unread(also.ljust(sealed.n, b"\0"))
+                continue
+            sealed.take_flags(flags.ljust(sealed.n, b"\0"))
+            if DELETED in also:
+                if found.is_cold:
+                    sealed.take_flags(also)
+                else:
+                    sealed.delete_also(also)
+
+    def _flags_beside(self, found: Segment, damage: list[Corrupt]) -> tuple[bytes, bool]:
+        """The flags in the `.flags` file, b"" where there are none to believe, and whether its header is right."""
+        file, hot = found.name.flags_file, self._hot
+        nothing = LostRecords(found.name.topic_id, 0, 0)
+        if hot.size(file) is None:
+            if found.is_cold:
+                damage.append(Corrupt(file, 0, 0, nothing))
+            return b"", False
+        if not found.is_cold:
+            found.has_stale_flags = True
+            self._after_checkpoint(lambda: self._remove_stale_flags(found))
+        head = hot.read(file, 0, HEADER_BYTES)
+        header = decode_header(head, FLAGS_MAGIC, file)
+        is_own = header is not None and header[0] == found.name
+        if not is_own:
+            kept = self._tiers.quarantine(file, 0, head)
+            damage.append(Corrupt(file, 0, HEADER_BYTES, nothing, kept))
+            if header is not None:
+                return b"", False
+        flags = hot.read(file, HEADER_BYTES, found.records)
+        if len(flags) < found.records:
+            damage.append(Corrupt(file, HEADER_BYTES + len(flags), 0, nothing))
+        return flags.ljust(found.records, b"\0"), is_own
+
+    def _stored_flags(self, found: Segment) -> dict[SealedBlock, bytes]:
+        """The flags after the Blocks; none where the cold store is out of reach."""
+        ranges = [(sealed.offset + sealed.length, sealed.n) for sealed in found.blocks]
+        try:
+            return dict(zip(found.blocks, found.tier.read_ranges(found.name.data_file, ranges), strict=True))
+        except OSError:
+            if not found.is_cold:
+                raise
+            return {}
+
+    def _remove_stale_flags(self, found: Segment) -> None:
+        self._hot.delete(found.name.flags_file)
+        found.has_stale_flags = False

@@ -1,0 +1,189 @@
+"""ShardFiles: the files of one shard in this generation, from the making of one to its removal.
+
+A file is prepared ahead of time by a job, then written until it is full, then retired, then synced, and removed once a
+checkpoint covers its last frame. Files grow with use: a server that is hardly written to prepares nothing, a busy one
+the full size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Collection
+from typing import Final
+
+from topics.clock import Clock
+from topics.storage.disk import Disk
+from topics.storage.job import Job, Task
+from topics.storage.wal import file as walfile
+from topics.storage.wal.file import WalName
+
+FILE_BYTES: Final = 64 << 20
+FIRST_FILE_BYTES: Final = 4 << 20
+FILE_GROWTH: Final = 4
+PREPARE_AT_FRACTION: Final = 4
+PREPARE_AT_BYTES: Final = 256 << 10
+PREPARE_RETRY_NS: Final = 1_000_000_000
+# A file that fills faster than this is under bulk load: writing its successor's zeros would double the load, and the
+# dearer sync of unwritten extents is shared by large groups anyway.
+ZERO_FILL_LIFE_NS: Final = 5_000_000_000
+# How full a file must be for a checkpoint to move on from it: below that, reading it again costs less than a new one.
+TRIM_USED_PERCENT: Final = 25
+
+
+class WrittenFile:
+    """A file of this generation: how far it is written, and the last lsn in it, by which it is trimmed."""
+
+    __slots__ = ("at", "handle", "last_lsn", "name", "size")
+
+    def __init__(self, name: WalName, handle: int, size: int) -> None:
+        self.name = name
+        self.handle = handle
+        self.size = size - walfile.TAIL_BYTES
+        self.at = walfile.HEADER_BYTES
+        self.last_lsn = 0
+
+
+class ShardFiles:
+    """The file being written (`current`), the one after it (`next`, once prepared), and those that are full."""
+
+    def __init__(
+        self, disk: Disk, clock: Clock, directory: str, generation: int, index: int, *, file_bytes: int
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._directory = directory
+        self._generation = generation
+        self._index = index
+        self._boot = walfile.boot_digest(disk.boot_id())
+        self._file_bytes = file_bytes
+        self._preparing = False
+        self._prepare_after_ns = 0
+        self._closed = False
+        self.rotations_total = 0
+        self.current = self._create(1, min(file_bytes, FIRST_FILE_BYTES), zero_fill=True)
+        self._since_ns = clock.elapsed_ns()
+        self.next: WrittenFile | None = None
+        # Full and not synced; taken by the running sync; full and synced.
+        self.retired: list[WrittenFile] = []
+        self._under_sync: list[WrittenFile] = []
+        self._synced: list[WrittenFile] = []
+
+    def _create(self, number: int, size: int, *, zero_fill: bool) -> WrittenFile:
+        name = WalName(self._generation, self._index, number)
+        handle = walfile.create(self._disk, self._directory, name, self._boot, size, zero_fill=zero_fill)
+        return WrittenFile(name, handle, size)
+
+    def rotate(self, frame_bytes: int) -> bool:
+        """Make the next file the current one; False where it is not ready yet. A frame of this size fits into it."""
+        needed = walfile.HEADER_BYTES + frame_bytes + walfile.TAIL_BYTES
+        following = self.next
+        skipped: list[WrittenFile] = []
+        if following is not None and needed <= following.size + walfile.TAIL_BYTES:
+            self.next = None
+        elif self._preparing:
+            return False
+        else:
+            if following is not None:
+                # Too small and never used; it goes when the one before it goes, since a missing number is damage.
+                skipped.append(following)
+                self.next = None
+            number = (following or self.current).name.number + 1
+            following = self._create(number, max(needed, self._file_bytes), zero_fill=False)
+        self.retired += [self.current, *skipped]
+        self.current = following
+        self.rotations_total += 1
+        return True
+
+    @property
+    def prepare_needed(self) -> bool:
+        """Whether the current file is so far used that its successor should be made: early, for a slow disk."""
+        return self.current.at >= min(self.current.size // PREPARE_AT_FRACTION, PREPARE_AT_BYTES)
+
+    def prepare_job(self, now_ns: int) -> Job | None:
+        """The making of the next file, or None where it is there, being made, not needed soon, or has just failed."""
+        if self.next is not None or self._preparing or now_ns < self._prepare_after_ns or not self.prepare_needed:
+            return None
+        self._preparing = True
+        bulk = self.rotations_total > 1 and now_ns - self._since_ns < ZERO_FILL_LIFE_NS
+        self._since_ns = now_ns
+        made: list[WrittenFile] = []
+        number = self.current.name.number + 1
+        size = min(self._file_bytes, self.current.size * FILE_GROWTH)
+
+        def work() -> None:
+            made.append(self._create(number, size, zero_fill=not bulk))
+
+        def finish(error: BaseException | None) -> None:
+            self._preparing = False
+            if error is None:
+                self.next = made[0]
+                if self._closed:
+                    self.close()
+            else:
+                self._prepare_after_ns = self._clock.elapsed_ns() + PREPARE_RETRY_NS
+
+        return Task("prepare", work, finish)
+
+    def unsynced(self) -> list[WrittenFile]:
+        """The files that may have bytes which are not durable, oldest first."""
+        return [*self._under_sync, *self.retired, self.current]
+
+    def begin_sync(self) -> list[WrittenFile]:
+        """The files that a sync has to cover, oldest first, so that an order seen on disk is one that was written."""
+        self._under_sync, self.retired = self.retired, []
+        return self.unsynced()
+
+    def end_sync(self) -> None:
+        """The sync has succeeded: the full files among those it covered may be trimmed."""
+        self._synced += self._under_sync
+        self._under_sync = []
+
+    def rotate_for_trim(self, *, clean: bool) -> bool:
+        """Move on to the next file where one is ready and this one is well used, so that it can be trimmed.
+
+        `clean` says that everything written is durable already.
+        """
+        if self.next is None or self.current.at < self.current.size * TRIM_USED_PERCENT // 100:
+            return False
+        self.rotate(0)
+        if clean:
+            self._synced += self.retired
+            self.retired = []
+        return True
+
+    def trimmable(self, upto_lsn: int) -> list[WalName]:
+        """The full, synced files with every frame at or below `upto_lsn`: the oldest ones, without a gap."""
+        upto = itertools.takewhile(lambda file: file.last_lsn <= upto_lsn, self._synced)
+        return [file.name for file in upto]
+
+    def trimmed(self, names: Collection[WalName]) -> None:
+        """These files have been unlinked."""
+        for file in self._synced:
+            if file.name in names:
+                self._disk.close(file.handle)
+        self._synced = [file for file in self._synced if file.name not in names]
+
+    def blank_rest(self) -> None:
+        """Zero the current file from where writing got to, if that can be done: nothing there was acknowledged."""
+        with contextlib.suppress(OSError):
+            self._disk.write(self.current.handle, self.current.at, bytes(self.current.size - self.current.at))
+
+    def mark_suspect(self) -> None:
+        """Tell the next start under this kernel that the kernel's memory may hold what is not on the disk."""
+        with contextlib.suppress(OSError):
+            self._disk.close(self._disk.create(f"{self._directory}/{walfile.SUSPECT_NAME}"))
+
+    def close(self) -> None:
+        """Close the files. The ones that a running sync uses stay open."""
+        self._closed = True
+        files = [*self.retired, *self._synced]
+        if self.current.handle >= 0:
+            files.append(self.current)
+        if self.next is not None:
+            files.append(self.next)
+        for file in files:
+            with contextlib.suppress(OSError):
+                self._disk.close(file.handle)
+            file.handle = -1
+        self.retired, self._synced, self.next = [], [], None
