@@ -11,7 +11,7 @@ from __future__ import annotations
 import resource
 from typing import Final, NamedTuple
 
-from topics.server.http.connections import REFUSED_MAX
+from topics.server.http.limits import REFUSED_MAX
 from topics.settings import Settings
 from topics.storage.segment.tier import OPEN_FILES_MAX
 

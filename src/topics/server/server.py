@@ -29,8 +29,10 @@ from topics.server import descriptors, refusal
 from topics.server.app import DRAINING, READY, App, engine_limits
 from topics.server.auth import Keys
 from topics.server.driver import Driver
-from topics.server.http.connections import ConnectionLimits, Connections
+from topics.server.http.connection import Connection
+from topics.server.http.connections import Connections
 from topics.server.http.http2 import Http2
+from topics.server.http.limits import ConnectionLimits
 from topics.settings import Settings
 from topics.storage.disk import Locked, RealDisk
 from topics.storage.recovery import Unusable
@@ -86,13 +88,13 @@ class Server:
         upkeep = Upkeep(engine, store, self._upkeep_settings())
         driver = Driver(engine, loop, upkeep)
         app.run_then = driver.run_then
-        connections = Connections(app, self._connection_limits(), http2_factory=Http2)
+        connections = Connections(app, loop, self._connection_limits(), http2=Http2)
         listener = await self._listen(loop, connections)
         if listener is None:
             driver.stop()
             store.close()
             return EXIT_CANNOT_LISTEN
-        connections.start(loop)
+        connections.start()
         try:
             recovered = await self._recover(engine, store, upkeep, stop)
         except (Unusable, UnknownFormat, OSError) as error:
@@ -128,7 +130,7 @@ class Server:
         settings = self._settings
         try:
             listener = await loop.create_server(
-                connections, settings.host, settings.port, backlog=BACKLOG, reuse_address=True
+                lambda: Connection(connections), settings.host, settings.port, backlog=BACKLOG, reuse_address=True
             )
         except OSError as error:
             log.error("%s", refusal.cannot_listen(settings, error))

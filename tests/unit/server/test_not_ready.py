@@ -7,12 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from tests.harness.connection import Client, request
+from tests.harness.connection import Client, connections_of, request
 from tests.harness.loop import ManualLoop
 from topics.engine import Engine
 from topics.server.app import READY, App
 from topics.server.auth import Keys
-from topics.server.http.connections import Connections
 from topics.settings import Settings
 from topics.testing import ManualClock
 
@@ -25,7 +24,7 @@ def starting(keys: str = "") -> App:
 
 
 def ask(app: App, method: str, path: str, *headers: str) -> Any:
-    client = Client(cast("Any", app), connections=Connections(cast("Any", app)))
+    client = Client(cast("Any", app), connections=connections_of(app))
     body = b"{}" if method in ("PUT", "POST") else None
     client.send(request(method, path, body, "Content-Type: application/json", *headers))
     return client.replies()[0]

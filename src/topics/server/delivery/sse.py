@@ -78,7 +78,7 @@ class SseStream(Subscriber):
     ) -> None:
         super().__init__(delivery)
         self.stream = stream
-        self.link = stream.connection
+        self.link = stream.sink
         self.layout = layout
         self.heartbeat_ms = heartbeat_ms
         self.epochs: dict[int, int] = {}
@@ -94,7 +94,7 @@ class SseStream(Subscriber):
     def open(self, feeds: list[Feed]) -> None:
         """Begin: these are the feeds, one per topic of the layout, in its order."""
         self._feeds = feeds
-        tune(getattr(self.stream.connection, "transport", None))
+        tune(self.stream.sink.transport)
         self.stream.write(RETRY)
         self.delivery.enrol(self, self.last_ms + self.heartbeat_ms)
 

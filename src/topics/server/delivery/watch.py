@@ -300,7 +300,7 @@ def require_event_stream(exchange: Exchange) -> None:
 
 def _closed_by_client(stream: SseStream) -> bool:
     """Whether the client has closed the stream's connection and only the loop has not come to it yet."""
-    transport = getattr(stream.stream.connection, "transport", None)
+    transport = stream.stream.sink.transport
     sock = None if transport is None else transport.get_extra_info("socket")
     if sock is None:
         return False

@@ -168,12 +168,13 @@ class WebSocket(Subscriber):
         """Keep these until the connection ends."""
         self._slots = slots
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connected(self, transport: asyncio.Transport) -> WebSocket:
         """The transport is ours: answer the handshake."""
         self.transport = transport
         tune(transport)
         transport.write(self._response)
         self.delivery.enrol(self, self.last_ms + PING_AFTER_MS)
+        return self
 
     # Reading
 
@@ -539,4 +540,4 @@ class WebSockets:
         opened = WebSocket(self._engine, self._delivery, self._admission, self._settings, self._loop, principal)
         opened.accept(exchange)
         opened.hold(self._limits.take_stream(principal))
-        exchange.upgrade(opened)
+        exchange.upgrade(opened.connected)

@@ -80,7 +80,7 @@ class WorkStream(Subscriber):
 
     def __init__(self, work: Work, stream: Stream, slots: list[Slot]) -> None:
         super().__init__(work.delivery)
-        self.link = stream.connection
+        self.link = stream.sink
         self._work = work
         self._stream = stream
         self._slots = slots
@@ -93,7 +93,7 @@ class WorkStream(Subscriber):
         stream = self._stream
         stream.on_drain = self.drained
         stream.on_close = self._closed
-        tune(getattr(stream.connection, "transport", None))
+        tune(stream.sink.transport)
         stream.write(RETRY + heartbeat(self.delivery.now_ms))
         self._name = name.encode()
         self._worker = Worker(node, max, lease_ms, self._push, self._end)

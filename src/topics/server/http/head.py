@@ -1,12 +1,12 @@
 """The head of an HTTP/1.x request: found in the byte stream, parsed once, immutable.
 
 `scan` finds the end of a head and refuses what can never become one; `parse` turns the complete head into a `Head`.
-`httptools` (llhttp) does the tokenising. It is strict about header fields, conflicting framing and line ends, but takes
-some things that a proxy in front of us may read differently, so these are refused here on top:
+`httptools` (llhttp) does the tokenising. It is strict about header fields, conflicting framing and line ends, but
+accepts some things that a proxy in front of the server may read differently, so these are refused here too:
 
-- request lines other than `METHOD target HTTP/1.0|1.1` with single spaces (llhttp takes HTTP/0.9, HTTP/2.0, RTSP, ICE
+- request lines other than `METHOD target HTTP/1.0|1.1` with single spaces (llhttp accepts HTTP/0.9, HTTP/2.0, RTSP, ICE
   and runs of spaces);
-- any transfer coding but exactly `chunked`, and `chunked` on HTTP/1.0 (llhttp takes `gzip, chunked`);
+- any transfer coding but exactly `chunked`, and `chunked` on HTTP/1.0 (llhttp accepts `gzip, chunked`);
 - repeated fields of which one value must win (`Host`, `Authorization`, ...): never guess which one a proxy looked at;
 - `Upgrade` or `CONNECT` beside a body, fragments and encoded slashes or NULs in the target.
 
@@ -274,7 +274,7 @@ class _Fields:
 
 
 def parse(raw: bytes, headers_max: int) -> Head:
-    """The Head that the complete head `raw` says; raises InvalidRequest or HeadTooLarge."""
+    """The Head in the complete head `raw`; raises InvalidRequest or HeadTooLarge."""
     fields = _Fields()
     parser = httptools.HttpRequestParser(fields)
     try:

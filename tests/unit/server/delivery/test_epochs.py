@@ -20,7 +20,7 @@ class Pipe:
 
     def __init__(self) -> None:
         self.buffered = 0
-        self.connection = SimpleNamespace(write_paused=False)
+        self.sink = SimpleNamespace(write_paused=False, transport=None)
         self.written: list[bytes] = []
 
     def write(self, data: bytes) -> None:
