@@ -136,7 +136,7 @@ class Topic:
         if self.config.cap_records or self.config.cap_bytes:
             self.hold_caps()
         if self.shelf is not None and log.tail_records >= self.shelf.max_events:
-            self.shelf.sealer.ask(self)
+            self.shelf.ask(self)
         if self.listeners:
             for listener in tuple(self.listeners):
                 listener(self)
@@ -235,7 +235,7 @@ class Topic:
         if shelf is None or self.deleted:
             return
         if self.log.tail_records >= shelf.max_events or self.log.tail_bytes >= shelf.max_bytes:
-            shelf.sealer.ask(self)
+            shelf.ask(self)
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have the sealed Blocks that hold these seqs at hand. Raises Miss where one has to be read from disk first."""
@@ -303,6 +303,11 @@ class Topic:
                 except Corrupt as corrupt:
                     self.lose(corrupt)
             self._trim()
+
+    def catch_up(self) -> None:
+        """Forward what the source has for this topic, so that a client that wrote there reads the copies here."""
+        if self.inbound is not None:
+            self.inbound.catch_up()
 
     def touch(self, now_ms: int) -> None:
         """Count as consumed now: what the recency term of the priority looks at."""

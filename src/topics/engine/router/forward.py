@@ -229,11 +229,11 @@ class Forward:
                 synced = Receipt(None, None, None)
                 shard.after_sync(synced)
                 behind.append(synced)
-            engine.wake()
+            engine.journal.wake()
         # Behind a direct write that the power may take, a copy could come back under another seq.
         if self._mixed or (dest_class == "disk" and source_class in _FORGETFUL) or self.forgets or fate != KEPT:
             copies = sum(b - a for _, a, b in runs) * len(self.routers)
-            behind += ceilings.over(engine, dest, dest.next_seq + copies - 1)
+            behind += ceilings.over(engine.journal, dest, dest.next_seq + copies - 1)
         for receipt in behind:
             if receipt.error is not None:
                 raise receipt.error
@@ -257,7 +257,7 @@ class Forward:
         """Have the destination's ceiling raised before the first copies come, where they will need it."""
         if self.source.config.durability in _FORGETFUL and self.dest.config.durability in _KEEPING:
             with contextlib.suppress(TopicsError):
-                ceilings.over(self._engine, self.dest, self.dest.next_seq)
+                ceilings.over(self._engine.journal, self.dest, self.dest.next_seq)
 
     def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
         """The copies of these runs, from `first_seq` on; the cursor stands behind them then."""
@@ -468,9 +468,9 @@ class Forward:
         if dest.config.durability == into == "ephemeral":
             return
         moved = Moved(self.cursor, dest.next_seq, cursor, lost, ts_min, self.source.id)
-        frame = frames.encode(frames.CURSOR, engine.store.next_lsn(), dest.id, router_event.encode(moved))
+        frame = frames.encode(frames.CURSOR, engine.journal.next_lsn(), dest.id, router_event.encode(moved))
         try:
-            engine.submit(dest, frame, receipt is not None and dest.config.durability in _KEEPING, receipt)
+            engine.journal.submit(dest, frame, receipt is not None and dest.config.durability in _KEEPING, receipt)
         except TopicsError as error:
             # The shard takes nothing any more; what follows is not acked either.
             if receipt is not None:

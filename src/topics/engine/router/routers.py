@@ -13,7 +13,6 @@ Rules of the graph:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -37,15 +36,13 @@ from topics.engine.router.router import (
     rule_of,
 )
 from topics.engine.sorted_names import SortedNames
-from topics.engine.write import room
-from topics.engine.write.ticket import Receipt
+from topics.engine.write.ticket import OnReceipt, Receipt
 from topics.errors import (
     RouterCycle,
     RouterNotFound,
     Throttled,
     TopicExistsIncompatible,
     TopicNotFound,
-    TopicsError,
 )
 from topics.names import check_router_name
 from topics.storage.job import Task, run_inline
@@ -54,7 +51,7 @@ from topics.storage.snapshot import snapshot
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine, OnReceipt
+    from topics.engine.engine import Engine
     from topics.engine.topic import Topic
 
 log = logging.getLogger("topics.routers")
@@ -81,8 +78,6 @@ class Routers:
         self._dropping: dict[str, Receipt] = {}
         # Topics of which a restart knows only the id: what they had forwarded or taken is lost with their state.
         self.strangers: set[int] = set()
-        engine.capturers.append(self._capture)
-        engine.restorers[ROUTERS_SECTION] = self._restore
 
     def __len__(self) -> int:
         """How many routers there are."""
@@ -147,7 +142,8 @@ class Routers:
             )
             router.set(rule)
             self._see_cycles()
-        return self._engine.answered(receipt, False, self.by_name[name].forward.change)
+        receipt.follow(self.by_name[name].forward.change)
+        return receipt.waited(self._engine.run_until_idle)
 
     def _establish(self, name: str, source: Topic, dest: Topic, rule: Rule, old: Router | None) -> None:
         """Have a router between two topics from now on, in the place of an old one of its name."""
@@ -167,13 +163,14 @@ class Routers:
         router = self.by_name.get(name)
         receipt = Receipt(RouterDeleted(name, router is not None), on_done, context)
         if router is None:
-            return self._engine.answered(receipt, False, self._dropping.get(name))
+            receipt.follow(self._dropping.get(name))
+            return receipt.waited(self._engine.run_until_idle)
         router.forward.catch_up()
         self._log_drop(router, receipt)
         self._dropping[name] = receipt
         Receipt(None, self._dropped, (name, receipt)).follow(receipt)
         self._remove(router)
-        return self._engine.answered(receipt, True)
+        return receipt.waited(self._engine.run_until_idle)
 
     def _dropped(self, receipt: Receipt) -> None:
         name, dropping = receipt.context
@@ -224,9 +221,9 @@ class Routers:
         missing = [name for name in (put.source, put.dest) if name not in engine.topics]
         if put.dest in missing and not put.create_dest:
             raise TopicNotFound(f'topic "{put.dest}" does not exist and create_dest is false', topic=put.dest)
-        room.check_topics(engine, len(missing))
+        engine.catalog.check_room(len(missing))
         for name in missing:
-            engine.create_default(name)
+            engine.catalog.create_default(name)
         return engine.topics[put.source], engine.topics[put.dest]
 
     def _add(
@@ -289,12 +286,12 @@ class Routers:
     def enqueue(self, fanout: Fanout) -> None:
         """A source has something to forward. Belongs to the Fanout."""
         self._dirty.append(fanout)
-        self._engine.wake()
+        self._engine.journal.wake()
 
     def retry_later(self, forward: Forward) -> None:
         """A destination refused. Belongs to the Forward."""
         self._blocked[forward] = None
-        self._engine.wake()
+        self._engine.journal.wake()
 
     def next_due_ms(self) -> int | None:
         """When a destination that refused is to be tried again, or None."""
@@ -395,12 +392,7 @@ class Routers:
 
     def _log(self, dest: Topic, kind: int, payload: bytes, receipt: Receipt | None) -> None:
         """Log a change of what exists, twice: no single damaged place in the WAL may take a router."""
-        engine = self._engine
-        shard = engine.store.shard_of(dest.id)
-        shard.submit(frames.encode(kind, engine.store.next_lsn(), dest.id, payload), True, receipt)
-        with contextlib.suppress(TopicsError):
-            shard.submit(frames.encode(kind, engine.store.next_lsn(), dest.id, payload), True, None)
-        engine.wake()
+        self._engine.journal.submit_twice(dest, kind, payload, receipt)
 
     # Checkpoints
 
@@ -409,7 +401,8 @@ class Routers:
         """Whether any topic holds records that follow from those of another."""
         return bool(self.by_name or self.lineage.letters)
 
-    def _capture(self, lsn: int) -> list[bytes]:
+    def capture(self, lsn: int) -> list[bytes]:
+        """The section of the routers for a checkpoint; none where there are no routers."""
         images = [
             RouterImage(
                 router.name,
@@ -448,7 +441,7 @@ class Routers:
         """Keep how far a destination was served until its routers are there."""
         self._images[topic_id] = router_event.decode_forward(image)
 
-    def _restore(self, topic: Topic | None, payload: bytes) -> None:
+    def restore(self, payload: bytes) -> None:
         """The section of the routers, which comes behind all topics."""
         by_id = {topic.id: topic for topic in self._engine.topics.values()}
         for image in router_event.decode_routers(payload):
