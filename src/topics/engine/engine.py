@@ -141,8 +141,7 @@ class Engine:
             topic.inbound.mark(leaves=config.durability)
         if topic.outbound is not None and config.durability != topic.config.durability:
             # What a class does not keep, the next one cannot say that it is missing: the copies do.
-            for forward in topic.outbound.forwards:
-                forward.mark()
+            topic.outbound.mark()
         payload = frames.Config(
             msgspec.json.encode(config), self.clock.now_ms(), topic.next_seq - 1, bound_head=topic.log.head
         )

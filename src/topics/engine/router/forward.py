@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -265,7 +265,7 @@ class Forward:
         engine, dest = self._engine, self.dest
         hops_of = None
         if engine.routers.cyclic:
-            inbound = self.source.inbound
+            inbound = into(self.source)
             hops_of = [] if inbound is None else inbound.hops
         if hops_of is None and whole(runs, self.routers):
             made = take_over(runs, dest.id, first_seq, ts_min)
@@ -553,6 +553,16 @@ class Forward:
         self.keys = image.keys
         for router in self.routers:
             router.forwarded_total = image.totals.get(router.name, 0)
+
+
+def into(topic: Topic) -> Forward | None:
+    """The way by which copies get into a topic, or None."""
+    return cast("Forward | None", topic.inbound)
+
+
+def out_of(topic: Topic) -> Sequence[Forward]:
+    """The ways by which copies of a topic's records get elsewhere."""
+    return () if topic.outbound is None else cast("Sequence[Forward]", topic.outbound.forwards)
 
 
 def _stamp_in(meta: bytes) -> str | None:

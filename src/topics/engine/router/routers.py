@@ -22,8 +22,8 @@ import msgspec
 
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, End, ForwardImage, Put, RouterImage, Was
-from topics.engine.router.fanout import Fanout
-from topics.engine.router.forward import Forward
+from topics.engine.router.fanout import Fanout, fanout_of
+from topics.engine.router.forward import Forward, into, out_of
 from topics.engine.router.lineage import Lineage, cycle
 from topics.engine.router.router import (
     PutRouter,
@@ -179,10 +179,11 @@ class Routers:
 
     def cascade(self, topic: Topic) -> list[str]:
         """Remove every router that a topic which is about to go is part of; their names."""
-        forwards = [] if topic.inbound is None else [topic.inbound]
+        inbound = into(topic)
+        forwards = [] if inbound is None else [inbound]
         if topic.outbound is not None:
             topic.outbound.catch_up()
-            forwards += topic.outbound.forwards
+            forwards += out_of(topic)
         routers = sorted((router for forward in forwards for router in forward.routers), key=lambda each: each.name)
         for router in routers:
             self._log_drop(router, None)
@@ -192,7 +193,7 @@ class Routers:
 
     def _check_graph(self, put: PutRouter, rule: Rule, router: Router | None) -> None:
         dest = self._engine.topics.get(put.dest)
-        inbound = None if dest is None else dest.inbound
+        inbound = None if dest is None else into(dest)
         if inbound is not None and inbound.source.name != put.source and inbound.routers != [router]:
             raise TopicExistsIncompatible(
                 f'"{put.dest}" is fed from "{inbound.source.name}" already; a destination has one source',
@@ -229,11 +230,12 @@ class Routers:
     def _add(
         self, name: str, source: Topic, dest: Topic, rule: Rule, start_seq: int, created_ts: int, lsn: int = 0
     ) -> Router:
-        if dest.inbound is None:
-            dest.inbound = self.forward(source, dest, start_seq)
-        router = Router(name, dest.inbound, rule, start_seq, created_ts)
+        forward = into(dest)
+        if forward is None:
+            forward = dest.inbound = self.forward(source, dest, start_seq)
+        router = Router(name, forward, rule, start_seq, created_ts)
         router.lsn = lsn
-        dest.inbound.routers.append(router)
+        forward.routers.append(router)
         known = self.by_name.get(name)
         if known is None:
             self.names.add(name)
@@ -246,9 +248,10 @@ class Routers:
     def forward(self, source: Topic, dest: Topic, cursor: int) -> Forward:
         """A way between two topics, which the source knows of; the destination takes nothing from it yet."""
         forward = Forward(self._engine, source, dest, cursor)
-        if source.outbound is None:
-            source.outbound = Fanout(self, source)
-        source.outbound.forwards.append(forward)
+        fanout = fanout_of(source)
+        if fanout is None:
+            fanout = source.outbound = Fanout(self, source)
+        fanout.forwards.append(forward)
         return forward
 
     def close(self, forward: Forward) -> None:
@@ -256,7 +259,7 @@ class Routers:
         self._blocked.pop(forward, None)
         if forward.dest.inbound is forward:
             forward.dest.inbound = None
-        fanout = forward.source.outbound
+        fanout = fanout_of(forward.source)
         if fanout is not None and forward in fanout.forwards:
             fanout.forwards.remove(forward)
             if not fanout.forwards:
@@ -430,9 +433,9 @@ class Routers:
     def resume(self) -> None:
         """Before anybody is served: let every destination lose what its source has lost, sources first."""
         for topic in self.lineage.in_order(list(self._engine.topics.values())):
-            while topic.inbound is not None:
+            while (forward := into(topic)) is not None:
                 try:
-                    topic.inbound.resume()
+                    forward.resume()
                     break
                 except Miss as miss:
                     run_inline([miss.job])
@@ -452,7 +455,7 @@ class Routers:
                 self._add(image.name, source, dest, _rule(image), image.start_seq, image.created_ts)
         for topic_id, forward_image in self._images.items():
             dest = by_id.get(topic_id)
-            forward = None if dest is None else dest.inbound
+            forward = None if dest is None else into(dest)
             if forward is not None and forward.source.id == forward_image.source_id:
                 forward.restore(forward_image)
         self._images = {}
@@ -476,7 +479,7 @@ class Routers:
                 self._remove(known)
         if expected is not None and dest.inbound is None:
             dest.inbound = expected
-        inbound = dest.inbound
+        inbound = into(dest)
         if source is not None and (inbound is None or inbound.source is source):
             router = next((each for each in inbound.routers if each.name == put.name), None) if inbound else None
             if router is None:
@@ -493,14 +496,14 @@ class Routers:
 
     def restore_drop(self, dest: Topic, dropped: Dropped) -> None:
         """ROUTER_DROP, at its place among the destination's frames."""
-        forward = dest.inbound
+        forward = into(dest)
         if forward is not None and dropped.source_id in (0, forward.source.id):
             for router in [router for router in forward.routers if router.name == dropped.name]:
                 self._remove(router)
 
     def drop_strays(self) -> None:
         """At the end of a restart: routers without both ends are gone, and so are those that went without a frame."""
-        inbound = [topic.inbound for topic in self._engine.topics.values() if topic.inbound is not None]
+        inbound = [forward for topic in self._engine.topics.values() if (forward := into(topic)) is not None]
         for router in [*self.by_name.values(), *(router for forward in inbound for router in forward.routers)]:
             forward = router.forward
             if router in forward.routers and (
