@@ -37,6 +37,7 @@ from tests.harness.oracle import (
 from topics.engine import ConfigPatch, Delete, Engine, Write
 from topics.engine import topic as topic_module
 from topics.engine.requests import RecordIn
+from topics.engine.upkeep.shelf import Shelf
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.errors import TopicsError
 from topics.storage.disk import Disk
@@ -134,7 +135,8 @@ class World:
         """An engine recovered from any disk; this world's own stays as it is."""
         store = self._make_store(DIRECTORY, disk=disk, clock=self.clock, **self.options)
         store.open()
-        engine = Engine(self.clock, store)
+        shelf = Shelf(store, self.settings.segment_max_events, self.settings.segment_max_bytes)
+        engine = Engine(self.clock, store, shelf=shelf)
         upkeep = Upkeep(engine, store, self.settings)
         for _ in upkeep.recover():
             pass
@@ -172,6 +174,7 @@ class World:
 
     def turn(self) -> None:
         """A turn of the loop: write what was submitted, do a slice of upkeep, take up the jobs that are due."""
+        self.engine.prepare()
         self.engine.turn()
         self.upkeep.step()
         self._take_jobs()

@@ -71,8 +71,16 @@ class _Followed:
 class Driver:
     """Gives the engine its turns and its threads."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, upkeep: Upkeep | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        upkeep: Upkeep | None = None,
+        flush: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`flush` hands the engine the small writes that were gathered for a turn."""
         self._engine = engine
+        self._flush = flush
         self._loop = loop
         self._upkeep = upkeep
         self._tick: asyncio.TimerHandle | None = None
@@ -86,7 +94,6 @@ class Driver:
         self._workers = [Worker(self, "sync", self._syncs)]
         self._workers += [Worker(self, f"disk-{i}", self._others) for i in range(POOL_THREADS)]
         self._idle: asyncio.Future[None] | None = None
-        engine.on_pending = self.wake
 
     def begin(self) -> None:
         """Look after the data directory at least once per tick, also where nobody writes."""
@@ -109,13 +116,17 @@ class Driver:
     def _turn(self) -> None:
         # What was gathered is written by the turn itself: nothing is to be asked for again.
         try:
-            self._engine.prepare()
+            self._prepare()
         finally:
             self._scheduled = False
         self._engine.turn()
         if self._upkeep is not None and self._upkeep.step():
             self.wake()
         self._start_jobs()
+
+    def _prepare(self) -> None:
+        self._flush()
+        self._engine.prepare()
 
     def _start_jobs(self) -> None:
         for job in self._engine.store.jobs():
@@ -160,19 +171,20 @@ class Driver:
         if not self._running and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         """Return once nothing is queued, running or waiting for a sync."""
-        self._engine.prepare()
+        self._prepare()
         while self._engine.store.pending or self._running:
             self._turn()
             if self._running:
                 self._idle = self._loop.create_future()
                 await self._idle
-            self._engine.prepare()
+            self._prepare()
 
     def stop(self) -> None:
         """End the threads once their queues are empty."""
-        self._engine.on_pending = None
+        # No further turn is to be asked for.
+        self._scheduled = True
         for timer in (self._timer, self._tick):
             if timer is not None:
                 timer.cancel()

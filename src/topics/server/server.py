@@ -24,6 +24,7 @@ import uvloop
 from topics import __version__
 from topics.clock import SystemClock
 from topics.engine import Engine
+from topics.engine.upkeep.shelf import Shelf
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.server import descriptors, refusal
 from topics.server.app import DRAINING, READY, App, engine_limits
@@ -82,11 +83,13 @@ class Server:
         except (Locked, UnknownFormat, OSError) as error:
             log.error("%s", refusal.cannot_store(self._settings, error))
             return EXIT_CANNOT_STORE
-        engine = Engine(clock, store, engine_limits(self._settings))
+        settings = self._upkeep_settings()
+        shelf = Shelf(store, settings.segment_max_events, settings.segment_max_bytes)
+        engine = Engine(clock, store, engine_limits(self._settings), shelf=shelf, wake=lambda: driver.wake())
         app = App(self._settings, self._keys, engine, loop)
         app.replay_progress = lambda: store.recovery.progress
-        upkeep = Upkeep(engine, store, self._upkeep_settings())
-        driver = Driver(engine, loop, upkeep)
+        upkeep = Upkeep(engine, store, settings)
+        driver = Driver(engine, loop, upkeep, app.governor.admission.gathering.flush)
         app.run_then = driver.run_then
         connections = Connections(app, loop, self._connection_limits(), http2=Http2)
         listener = await self._listen(loop, connections)
@@ -117,7 +120,7 @@ class Server:
             log.warning("some requests did not finish within %s ms", self._settings.drain_timeout_ms)
         connections.stop()
         app.governor.stop()
-        await driver.settle()
+        await driver.run_until_idle()
         driver.stop()
         if app.phase is DRAINING and store.shards:
             upkeep.close()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from topics.engine import ConfigPatch, Delete, Diff, Engine, Write
+from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, Write
+from topics.engine.upkeep.shelf import Shelf
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.storage.job import run_inline
 from topics.storage.segment.segment import Miss
@@ -21,17 +22,19 @@ SMALL = UpkeepSettings(segment_max_events=50, checkpoint_wal_bytes=1 << 40)
 class Machine:
     """A disk, a clock, and one engine after the other on them."""
 
-    def __init__(self, settings: UpkeepSettings = SMALL, **store: Any) -> None:
+    def __init__(self, settings: UpkeepSettings = SMALL, limits: Limits | None = None, **store: Any) -> None:
         self.disk = FakeDisk()
         self.clock = ManualClock()
         self.settings = settings
+        self.limits = limits
         self.options = {"wal_file_bytes": 1 << 20, "min_free_bytes": 0, **store}
         self.start()
 
     def start(self) -> None:
         self.store = Store("data", disk=self.disk, clock=self.clock, **self.options)
         self.store.open()
-        self.engine = Engine(self.clock, self.store)
+        shelf = Shelf(self.store, self.settings.segment_max_events, self.settings.segment_max_bytes)
+        self.engine = Engine(self.clock, self.store, self.limits, shelf=shelf)
         self.upkeep = Upkeep(self.engine, self.store, self.settings)
         for _ in self.upkeep.recover():
             pass
@@ -39,7 +42,7 @@ class Machine:
     def settle(self) -> None:
         """Run everything that is due, background work included, until nothing is left."""
         while True:
-            self.engine.settle()
+            self.engine.run_until_idle()
             if not self.upkeep.step() and not run_inline(self.store.jobs()):
                 return
 

@@ -21,7 +21,7 @@ from topics.storage.job import Task
 from topics.storage.segment.segment import Miss
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
+    from topics.engine.journal import Journal
     from topics.engine.queue.lease import Lease
     from topics.engine.topic import Topic
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 class Acks:
     """The acks of all queues that are not in the log yet."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
         self._waiting: dict[Topic, list[Ack]] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether `settle_all` has something to do."""
+        """Whether `apply_all` has something to do."""
         return bool(self._waiting)
 
     def add(self, topic: Topic, node: str, leases: list[Lease], receipt: Receipt) -> None:
@@ -48,29 +48,28 @@ class Acks:
         acks = self._waiting.get(topic)
         if acks is None:
             self._waiting[topic] = acks = []
-            self._engine.wake()
+            self._journal.wake()
         acks.append((node, leases, receipt))
 
-    def settle_all(self) -> None:
+    def apply_all(self) -> None:
         """Let everything leave that was acked."""
         for topic in list(self._waiting):
-            self.settle(topic)
+            self.apply(topic)
 
-    def settle(self, topic: Topic) -> None:
+    def apply(self, topic: Topic) -> None:
         """Let everything leave that was acked in this queue."""
         acks = self._waiting.pop(topic, None)
         if acks is None:
             return
-        engine = self._engine
         together = Receipt(None, None, None)
         together.followers = [receipt for _, _, receipt in acks]
-        now = engine.clock.now_ms()
+        now = self._journal.clock.now_ms()
         done = [Acked(node, [lease.seq for lease in leases], now) for node, leases, _ in acks]
         seqs = sorted([seq for acked in done for seq in acked.seqs])
         try:
             if topic.deleted:
                 raise TopicNotFound(f'topic "{topic.name}" was deleted', topic=topic.name)
-            _, logged = remove(engine, topic, 0, seqs, together, now, lease_event.encode(done))
+            _, logged = remove(self._journal, topic, 0, seqs, together, now, lease_event.encode(done))
         except Miss as miss:
             self._read(topic, acks, miss)
         except TopicsError as error:
@@ -89,7 +88,7 @@ class Acks:
         def finish(error: BaseException | None) -> None:
             job.done(error)
             self._waiting[topic] = acks + self._waiting.get(topic, [])
-            self._engine.wake()
+            self._journal.wake()
 
         assert topic.shelf is not None
         topic.shelf.enqueue(Task(job.name, job.run, finish))

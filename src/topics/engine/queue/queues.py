@@ -37,14 +37,15 @@ from topics.engine.queue.requests import (
     QueueState,
 )
 from topics.engine.queue.worker import Worker
-from topics.engine.write.ticket import Receipt
+from topics.engine.write.ticket import OnReceipt, Receipt
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.storage.job import Task
 from topics.storage.segment.segment import Corrupt, Miss
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine, OnReceipt
+    from topics.engine.catalog import Catalog
+    from topics.engine.journal import Journal
     from topics.engine.queue.queue import Candidate
     from topics.engine.topic import Topic
 
@@ -56,21 +57,31 @@ LEASE_ID_SHIFT: Final = 20
 class Queues:
     """The queue commands of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        journal: Journal,
+        catalog: Catalog,
+        link: Callable[[Topic, Topic], None],
+        run_until_idle: Callable[[], None],
+    ) -> None:
+        """`link` notes where dead letters went; `run_until_idle` serves a caller that is not called back."""
+        self._journal = journal
+        self._clock = journal.clock
+        self._catalog = catalog
+        self._limits = catalog.limits
+        self._run_until_idle = run_until_idle
         self._lines: dict[Topic, Line] = {}
         self._dirty: dict[Topic, None] = {}
         self._due: list[tuple[int, int, Topic]] = []
         self._serial = 0
-        self.dead_letters = DeadLetters(engine)
-        self.acks = Acks(engine)
+        self.dead_letters = DeadLetters(journal, catalog, link)
+        self.acks = Acks(journal)
         # Ids rise over restarts too, because time does: a token from before never fits a lease of today.
-        self._last_id = engine.clock.now_ms() << LEASE_ID_SHIFT
-        engine.restorers[frames.LEASE] = self._restore_event
+        self._last_id = self._clock.now_ms() << LEASE_ID_SHIFT
 
     def topic(self, name: str) -> tuple[Topic, Queue]:
         """The queue of this name; raises TopicNotFound or NotAQueue."""
-        topic = self._engine.topics.get(name) or self._engine.topic(name)
+        topic = self._catalog.topic(name)
         queue = topic.queue
         if queue is None:
             raise NotAQueue(f'topic "{name}" is a log, not a queue', topic=name, type=topic.config.type)
@@ -81,15 +92,15 @@ class Queues:
         self.topic(name)
         self._check_node(node)
 
-    def settled(self, topic: Topic) -> Topic:
+    def apply_acks(self, topic: Topic) -> Topic:
         """The topic, without the jobs that were acked and wait for the end of the turn."""
         if topic.queue is not None and topic.queue.leaving:
-            self.acks.settle(topic)
+            self.acks.apply(topic)
         return topic
 
     def state(self, queue: Queue) -> QueueState:
         """The counters of a queue right now."""
-        queue.advance(self._engine.clock.now_ms())
+        queue.advance(self._clock.now_ms())
         return QueueState(queue.ready, queue.in_flight, queue.dead_lettered)
 
     # Claiming
@@ -102,17 +113,16 @@ class Queues:
         self._check_node(request.node)
         if request.max == 0:
             raise InvalidRequest("max must be at least 1", field="max", min=1)
-        engine = self._engine
         if topic.inbound is not None:
             topic.inbound.catch_up()
-        now = engine.clock.now_ms()
-        max_ = min(request.max, engine.limits.max_claim) if engine.limits.max_claim else request.max
+        now = self._clock.now_ms()
+        max_ = min(request.max, self._limits.max_claim) if self._limits.max_claim else request.max
         until_ms = now + min(request.wait_ms, WAIT_MS_MAX)
         claim = Claim(request.node, max_, request.lease_ms, until_ms, on_done, context)
         if on_done is None:
             claim.until_ms = now
             self._serve(topic, [claim], now)
-            engine.settle()
+            self._run_until_idle()
             if claim.error is not None:
                 raise claim.error
             return claim
@@ -140,7 +150,7 @@ class Queues:
         """Keep a stream filled with jobs from now on, until `stop_work`."""
         topic, _ = self.topic(name)
         self._check_node(worker.node)
-        self._engine.catch_up(topic)
+        topic.catch_up()
         self._stand_in_line(topic, worker)
         self.stir(topic)
         return topic
@@ -156,7 +166,7 @@ class Queues:
         leases = list(worker.held.values())
         if queue is None or topic.deleted or not leases:
             return
-        now = self._engine.clock.now_ms()
+        now = self._clock.now_ms()
         try:
             self._log(topic, Released(worker.node, [lease.seq for lease in leases], now, now))
         except TopicsError:
@@ -170,13 +180,13 @@ class Queues:
         """Something about the queue has changed: have a pass at the end of the turn if anybody waits."""
         if topic in self._lines and topic not in self._dirty:
             self._dirty[topic] = None
-            self._engine.wake()
+            self._journal.wake()
 
     def step(self) -> None:
         """Hold the passes that are due."""
         if not self._due and not self._dirty:
             return
-        now = self._engine.clock.now_ms()
+        now = self._clock.now_ms()
         while self._due and self._due[0][0] <= now:
             self._dirty[heapq.heappop(self._due)[2]] = None
         dirty, self._dirty = self._dirty, {}
@@ -260,7 +270,7 @@ class Queues:
             heapq.heappush(self._due, (max(due, now), self._serial, topic))
             if len(self._due) > 2 * len(self._lines) + 64:
                 self._forget_stale_dues()
-            self._engine.wake()
+            self._journal.wake()
 
     def _forget_stale_dues(self) -> None:
         earliest: dict[Topic, tuple[int, int, Topic]] = {}
@@ -356,17 +366,14 @@ class Queues:
             if receipt is not None:
                 receipt.commit(0, 0)
             return
-        engine = self._engine
-        frame = frames.encode(frames.LEASE, engine.store.next_lsn(), topic.id, lease_event.encode(event))
-        engine.store.shard_of(topic.id).submit(frame, receipt is not None, receipt)
-        if engine.on_pending is not None:
-            engine.on_pending()
+        frame = frames.encode(frames.LEASE, self._journal.next_lsn(), topic.id, lease_event.encode(event))
+        self._journal.submit(topic, frame, receipt is not None, receipt)
 
     # Completing
 
     def ack(self, name: str, request: AckJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Complete jobs: the ack is the delete (API §10.4); the result is an AckedJobs."""
-        now = self._engine.clock.now_ms()
+        now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
         receipt = Receipt(None, on_done, context)
         if held:
@@ -374,11 +381,11 @@ class Queues:
         queue.advance(now)
         receipt.result = AckedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
         self.stir(topic)
-        return self._engine.answered(receipt, bool(held))
+        return self._answer(receipt, bool(held))
 
     def nack(self, name: str, request: NackJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Give jobs back, to be claimed at once or after a delay (API §10.5); the result is a NackedJobs."""
-        now = self._engine.clock.now_ms()
+        now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
         due_ms = now + min(request.delay_ms, DELAY_MS_MAX)
         receipt = Receipt(None, on_done, context)
@@ -387,11 +394,11 @@ class Queues:
         queue.advance(now)
         receipt.result = NackedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
         self.stir(topic)
-        return self._engine.answered(receipt, logged)
+        return self._answer(receipt, logged)
 
     def extend(self, name: str, request: ExtendJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Push deadlines out (API §10.6); the result is an ExtendedJobs."""
-        now = self._engine.clock.now_ms()
+        now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
         deadline_ms = now + clamp_lease_ms(request.lease_ms)
         receipt = Receipt(None, on_done, context)
@@ -400,7 +407,12 @@ class Queues:
         deadlines = {str(lease.seq): deadline_ms for lease in held}
         receipt.result = ExtendedJobs(name, len(held), skipped, deadlines)
         self.stir(topic)
-        return self._engine.answered(receipt, logged)
+        return self._answer(receipt, logged)
+
+    def _answer(self, receipt: Receipt, logged: bool) -> Receipt:
+        if not logged:
+            receipt.commit(0, 0)
+        return receipt.waited(self._run_until_idle)
 
     def _log_held(self, topic: Topic, held: list[Lease], event: Event, receipt: Receipt) -> bool:
         """Log an event about held jobs; whether the receipt waits for it."""
@@ -419,7 +431,7 @@ class Queues:
         seqs, lease_ids = request.seqs, request.lease_ids
         if not seqs:
             raise InvalidRequest("seqs must name at least one job", field="seqs")
-        max_claim = self._engine.limits.max_claim
+        max_claim = self._limits.max_claim
         if 0 < max_claim < len(seqs):
             raise BatchTooLarge(
                 f"{len(seqs)} seqs in one call; the limit is {max_claim}: split the call",
@@ -441,7 +453,7 @@ class Queues:
 
     def _check_node(self, node: str) -> None:
         size = len(node.encode())
-        bytes_max = self._engine.limits.max_node_bytes
+        bytes_max = self._limits.max_node_bytes
         if not node:
             raise InvalidRequest("node must name the worker", field="node")
         if size > bytes_max:
@@ -455,7 +467,7 @@ class Queues:
 
     # Restart
 
-    def _restore_event(self, topic: Topic | None, payload: bytes) -> None:
+    def restore_event(self, topic: Topic | None, payload: bytes) -> None:
         """LEASE: an event of the leases log."""
         if topic is None or topic.queue is None:
             return

@@ -20,12 +20,12 @@ from topics.engine.queue.lease import LEASED
 from topics.engine.queue.requests import RedriveJobs, RedrivenJobs
 from topics.engine.requests import NO_RAW, RecordIn, Write
 from topics.engine.write.removal import remove
-from topics.engine.write.ticket import Receipt, Ticket
+from topics.engine.write.ticket import OnReceipt, Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, TopicsError
 from topics.storage.segment.segment import Corrupt
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine, OnReceipt
+    from topics.engine.engine import Engine
     from topics.engine.topic import Topic
     from topics.storage.block import Block
 
@@ -56,13 +56,14 @@ def redrive(
     seqs = [block.first_seq + i for block, i in found]
     receipt = Receipt(RedrivenJobs(name, dead_letter, len(seqs), seqs, request.dry_run), on_done, context)
     if request.dry_run or not found or letters is None:
-        return engine.answered(receipt, False)
+        receipt.commit(0, 0)
+        return receipt.waited(engine.run_until_idle)
     taken = letters
 
     def appended(ticket: Ticket) -> None:
         error = ticket.error
         try:
-            if error is None and not remove(engine, taken, 0, seqs, receipt, engine.clock.now_ms())[1]:
+            if error is None and not remove(engine.journal, taken, 0, seqs, receipt, engine.clock.now_ms())[1]:
                 receipt.commit(ticket.write_ns, ticket.sync_ns)
         except TopicsError as refused:
             error = refused
@@ -70,11 +71,11 @@ def redrive(
             receipt.fail(error)
 
     engine.write(name, Write([_record(block, i) for block, i in found], create=False), appended)
-    return engine.answered(receipt, True)
+    return receipt.waited(engine.run_until_idle)
 
 
 def _find(engine: Engine, letters: Topic, queue: str, request: RedriveJobs, limit: int) -> list[tuple[Block, int]]:
-    engine.catch_up(engine.queues.settled(letters))
+    engine.queues.apply_acks(letters).catch_up()
     letters.expire(engine.clock.now_ms())
     match = None if request.match is None else parse_match(request.match)
     wanted = None if request.seqs is None else set(request.seqs)

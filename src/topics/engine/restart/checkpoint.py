@@ -139,7 +139,6 @@ class Capture:
         return False
 
     def _capture_engine(self) -> None:
-        for capturer in self._engine.capturers:
-            for section in capturer(self.lsn):
-                self.essential.append(len(self.sections))
-                self.sections.append(section)
+        for section in self._engine.routers.capture(self.lsn):
+            self.essential.append(len(self.sections))
+            self.sections.append(section)

@@ -27,7 +27,7 @@ from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
-from topics.engine.router.forward import SLICE_RECORDS, SOURCE_TRIM, Forward
+from topics.engine.router.forward import SLICE_RECORDS, SOURCE_TRIM, Forward, into, out_of
 from topics.engine.write import extra as extras
 from topics.storage import block as blocks
 from topics.storage.block import Block
@@ -193,8 +193,9 @@ class Derivation:
 
         self.settle(lose_tail, {topic_id: (at, position) for topic_id, at, position in lost.reached})
         for topic in self._engine.topics.values():
-            if topic.inbound is not None:
-                topic.inbound.rewind()
+            forward = into(topic)
+            if forward is not None:
+                forward.rewind()
 
     def finish(self) -> None:
         """Go over to serving: routers without both ends are gone, and nothing is asked for that was never there."""
@@ -206,7 +207,7 @@ class Derivation:
         for topic in self._engine.topics.values():
             if topic.queue is not None:
                 topic.queue.reconcile()
-            forward = topic.inbound
+            forward = into(topic)
             if forward is None:
                 continue
             if topic.config.durability == "ephemeral":
@@ -218,7 +219,7 @@ class Derivation:
 
     def _copy_rest(self, topic: Topic, reached: dict[int, tuple[int, int]] | None) -> None:
         """Copy what no frame places, as far as the topic takes it."""
-        forward, rejects = topic.inbound, topic.config.discard == "reject"
+        forward, rejects = into(topic), topic.config.discard == "reject"
         if forward is None or topic.config.durability == "ephemeral":
             return
         if rejects and reached is not None:
@@ -246,7 +247,7 @@ class Derivation:
     def _reach(self, topic: Topic, at: int, position: int, final: bool) -> bool:
         """Bring a topic to the place before its seq `at`, from source records up to `position` (-1: any)."""
         log = topic.log
-        forward = topic.inbound
+        forward = into(topic)
         upto = ANYWHERE if position < 0 else position
         if topic.config.durability == "ephemeral" and log.head + 1 < at:
             # What it held was in memory only, whatever it followed from; its seqs are not used again.
@@ -299,7 +300,7 @@ class Derivation:
     def _progressed(self, topic: Topic) -> None:
         """A topic has more than before: whoever derives from it may go on."""
         if topic.outbound is not None and self._waiting:
-            for forward in list(topic.outbound.forwards):
+            for forward in list(out_of(topic)):
                 if forward.dest in self._waiting and forward.cursor < topic.log.head:
                     self._drain(forward.dest, final=False)
 
@@ -340,8 +341,7 @@ class Derivation:
                     queue.delay(first_seq + i, due_ms)
 
     def _hold(self, topic: Topic, deleted: tuple[frames.Delete, dict[int, int]] | None) -> None:
-        assert topic.outbound is not None
-        for forward in topic.outbound.forwards:
+        for forward in out_of(topic):
             upto = topic.log.head
             if deleted is not None and forward.dest.id in deleted[1]:
                 upto = deleted[1][forward.dest.id]
@@ -349,7 +349,7 @@ class Derivation:
             self._patiently(lambda forward=forward, upto=upto: forward.hold(upto), topic)  # type: ignore[misc]
 
     def _move(self, topic: Topic, moved: Moved) -> None:
-        forward = topic.inbound
+        forward = into(topic)
         log = topic.log
         if moved.lost and moved.dest_seq + moved.lost - 1 > log.head:
             reason = SOURCE_TRIM if moved.position >= 0 else CORRUPTION

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -26,6 +26,7 @@ from topics.engine.config import TopicConfig
 from topics.engine.log.log import LostRange
 from topics.engine.restart.checkpoint import decode_extra
 from topics.engine.restart.derivation import CRASH, RESTART, Derivation
+from topics.engine.router.routers import ROUTERS_SECTION
 from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.engine.write.extra import decode as decode_append_extra
@@ -94,10 +95,11 @@ class Recovery:
         elif isinstance(event, Started):
             if event.header is not None:
                 self._clean = event.header.clean
-                self._engine.next_topic_id = max(self._engine.next_topic_id, event.header.next_topic_id)
+                catalog = self._engine.catalog
+                catalog.next_topic_id = max(catalog.next_topic_id, event.header.next_topic_id)
         else:
             assert isinstance(event, SectionLoaded)
-            self._restore(event.kind, self._by_id.get(event.topic_id), event.payload)
+            self._restore_section(event)
 
     def _apply_as_it_is(self, event: Appended | Control) -> None:
         if isinstance(event, Appended):
@@ -196,15 +198,13 @@ class Recovery:
             self._lose(topic, expected, topic.log.head)
 
     def _new(self, id: int, name: str, config: TopicConfig, created_ts: int) -> Topic:
-        engine = self._engine
-        topic = Topic(name, id, config, engine.totals, engine.shelf)
-        topic.created_ts = created_ts
-        self._by_id[id] = topic
-        named = engine.topics.get(name)
+        catalog = self._engine.catalog
+        topic = self._by_id[id] = catalog.new(id, name, config, created_ts)
+        named = catalog.topics.get(name)
         # A checkpoint may hold a topic whose predecessor of the same name is still to be replayed, up to its end.
         if named is None or named.id < id:
-            engine.enter(topic)
-        engine.next_topic_id = max(engine.next_topic_id, id + 1)
+            catalog.enter(topic)
+        catalog.next_topic_id = max(catalog.next_topic_id, id + 1)
         return topic
 
     def _append(self, event: Appended) -> None:
@@ -263,7 +263,7 @@ class Recovery:
             assert topic is not None
             del self._by_id[topic.id]
             self._nameless.discard(topic.id)
-            self._engine.leave(topic)
+            self._engine.catalog.leave(topic)
         elif kind == frames.DELETE:
             assert topic is not None
             topic.settle_caps(payload.bound_head)
@@ -277,15 +277,16 @@ class Recovery:
                 if topic is not None and topic.log.head < head and not self._derivation.waits(topic):
                     self._engine.totals.corruption_total += 1
                     self._lose(topic, topic.log.head + 1, head)
+        elif kind == frames.LEASE:
+            self._engine.queues.restore_event(topic, payload)
         else:
-            self._restore(kind, topic, payload)
+            log.error("a frame of kind %d is unknown to this program and was ignored", kind)
 
-    def _restore(self, kind: int, topic: Topic | None, payload: Any) -> None:
-        restorer = self._engine.restorers.get(kind)
-        if restorer is None:
-            log.error("a frame or section of kind %d is unknown to this program and was ignored", kind)
+    def _restore_section(self, event: SectionLoaded) -> None:
+        if event.kind == ROUTERS_SECTION:
+            self._engine.routers.restore(event.payload)
         else:
-            restorer(topic, payload)
+            log.error("a section of kind %d is unknown to this program and was ignored", event.kind)
 
     def _damage(self, event: Damaged) -> None:
         if event.reason == "torn":
@@ -339,7 +340,7 @@ class Recovery:
         self._derivation.settle(lose_tail)
         for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:
             del self._by_id[topic.id]
-            self._engine.leave(topic)
+            self._engine.catalog.leave(topic)
         for topic in self._by_id.values():
             topic.next_seq = topic.log.head + 1
             topic.settle_caps()

@@ -19,8 +19,8 @@ from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
 
 if TYPE_CHECKING:
     from topics.engine.topic import Topic
-    from topics.storage.segment.segments import Segment, Segments
-    from topics.storage.store import Store
+    from topics.engine.upkeep.shelf import Shelf
+    from topics.storage.segment.segments import Segment
 
 log = logging.getLogger("topics.sealer")
 
@@ -28,22 +28,12 @@ log = logging.getLogger("topics.sealer")
 class Sealer:
     """Makes segments, one after the other."""
 
-    def __init__(self, store: Store, segments: Segments, max_events: int, max_bytes: int) -> None:
-        self._store = store
-        self._segments = segments
-        self._max_events = max_events
-        self._max_bytes = max_bytes
-        self._queue: deque[Topic] = deque()
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
         self._topic: Topic | None = None
         self._builder: Builder | None = None
         self._groups: deque[list[Block]] = deque()
         self._writing = False
-
-    def ask(self, topic: Topic) -> None:
-        """Have the topic's tail sealed in its turn."""
-        if not topic.sealing and topic.config.durability != "ephemeral":
-            topic.sealing = True
-            self._queue.append(topic)
 
     def step(self) -> bool:
         """Do one slice; whether there is more to do at once."""
@@ -59,10 +49,11 @@ class Sealer:
         return False
 
     def _begin(self) -> bool:
-        while self._queue:
-            topic = self._queue.popleft()
+        shelf = self._shelf
+        while shelf.asked:
+            topic = shelf.asked.popleft()
             topic.log.end_run()
-            self._groups = _groups(topic.log.tail(), self._max_events, self._max_bytes)
+            self._groups = _groups(topic.log.tail(), shelf.max_events, shelf.max_bytes)
             if topic.deleted or not self._groups:
                 topic.sealing = False
                 continue
@@ -85,18 +76,19 @@ class Sealer:
             self._finish(topic)
             return
         self._writing = True
+        segments = self._shelf.segments
 
         def sealed(segment: Segment | None, error: BaseException | None) -> None:
             self._writing = False
             if segment is None:
                 log.error("topic %s: a segment could not be written: %s", topic.name, error)
             elif topic.deleted:
-                self._segments.drop(segment)
+                segments.drop(segment)
             else:
                 topic.take_segment(segment)
             self._finish(topic)
 
-        self._store.enqueue(self._segments.seal_job(builder, sealed))
+        self._shelf.enqueue(segments.seal_job(builder, sealed))
 
     def _finish(self, topic: Topic) -> None:
         self._topic = None

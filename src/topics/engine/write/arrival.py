@@ -24,14 +24,15 @@ from topics.storage import block as blocks
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
+    from topics.engine.journal import Journal
+    from topics.engine.limits import Limits
     from topics.engine.topic import Topic
 
 NOTHING_ASKED: Final = Write([])
 
 
 def append(
-    engine: Engine,
+    journal: Journal,
     topic: Topic,
     batch: batches.Batch,
     now: int,
@@ -64,20 +65,11 @@ def append(
     last = topic.last_ticket
     ephemeral = topic.config.durability == "ephemeral"
     if not ephemeral:
-        # A write behind one that waits for its sync waits too: records become visible in the order of their seqs.
-        durability = topic.config.durability
-        ticket.gated = gated = (
-            durability == "fsync"
-            or ticket.created
-            # The class that this write counts on must be safe before it is.
-            or (topic.last_config is not None and not topic.last_config.done)
-            or (last is not None and last.gated)
-            or (durability == "disk" and first_seq + n > topic.ceiling + 1)
-        )
+        ticket.gated = gated = journal.gated(topic, first_seq + n - 1)
         derived = topic.inbound is not None or topic.letters
         extra = _extra(topic, write, delays, derived) if keyed or derived or delays else b""
-        frame = frames.append(engine.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)
-        engine.store.shard_of(topic.id).submit(frame, gated, ticket)
+        frame = frames.append(journal.next_lsn(), topic.id, first_seq, n, block.raw, extra)
+        journal.submit(topic, frame, gated, ticket)
         if last is not None and last.apart:
             ticket.apart, ticket.before = True, last
         topic.last_ticket = ticket
@@ -89,9 +81,7 @@ def append(
     if topic.inbound is not None:
         topic.inbound.note_keys(block)
     if not ephemeral:
-        ceilings.reserve(engine, topic)
-        if engine.on_pending is not None:
-            engine.on_pending()
+        ceilings.reserve(journal, topic)
         return ticket
     topic.unkept.add(first_seq, first_seq + n - 1, GONE)
     if created is not None:
@@ -106,7 +96,9 @@ def append(
     return ticket
 
 
-def append_together(engine: Engine, topic: Topic, writes: Sequence[tuple[Write, OnDone, Any]]) -> None:
+def append_together(
+    journal: Journal, limits: Limits, topic: Topic, writes: Sequence[tuple[Write, OnDone, Any]]
+) -> None:
     """Append writes of one record each that ask for nothing else, in their order, as one Block; each has its ticket.
 
     One that breaks a limit fails alone. Raises, and has changed nothing, where the WAL takes no more.
@@ -116,13 +108,13 @@ def append_together(engine: Engine, topic: Topic, writes: Sequence[tuple[Write, 
     for write, on_done, context in writes:
         ticket = Ticket(topic, on_done, context)
         try:
-            taken.append((ticket, batches.check(write, engine.limits)))
+            taken.append((ticket, batches.check(write, limits)))
         except TopicsError as error:
             refused.append((ticket, error))
     if taken:
-        now = engine.clock.now_ms()
+        now = journal.clock.now_ms()
         all_of_them = batches.join([batch for _, batch in taken])
-        together = append(engine, topic, all_of_them, now, NOTHING_ASKED, None, None, None)
+        together = append(journal, topic, all_of_them, now, NOTHING_ASKED, None, None, None)
         for first_seq, (ticket, _) in enumerate(taken, together.first_seq):
             ticket.first_seq = first_seq
             ticket.count = 1

@@ -17,27 +17,27 @@ from topics.storage.wal import frame as frames
 from topics.storage.wal.shard import QueueFull
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
+    from topics.engine.journal import Journal
     from topics.engine.topic import Topic
 
 STEP_MAX: Final = 1 << 20
 RETRY_AFTER_MS: Final = 1000
 
 
-def reserve(engine: Engine, topic: Topic) -> None:
+def reserve(journal: Journal, topic: Topic) -> None:
     """Raise the ceiling of a `disk` topic before its seqs reach it."""
     if topic.config.durability == "disk" and topic.next_seq + topic.ceiling_step // 4 > topic.ceiling_asked:
-        _raise_to(engine, topic, topic.next_seq + topic.ceiling_step)
+        _raise_to(journal, topic, topic.next_seq + topic.ceiling_step)
 
 
-def over(engine: Engine, topic: Topic, last_seq: int) -> list[Receipt]:
+def over(journal: Journal, topic: Topic, last_seq: int) -> list[Receipt]:
     """What has to be done before `last_seq` may be shown: nothing where the ceiling is above it already.
 
     Raises where the WAL takes no frame that would raise it.
     """
     ahead = topic.next_seq + topic.ceiling_step
     if max(last_seq, ahead - 3 * topic.ceiling_step // 4) > topic.ceiling_asked:
-        _raise_to(engine, topic, max(last_seq, ahead))
+        _raise_to(journal, topic, max(last_seq, ahead))
     if last_seq <= topic.ceiling:
         return []
     if last_seq > topic.ceiling_asked or topic.ceiling_change is None:
@@ -45,7 +45,7 @@ def over(engine: Engine, topic: Topic, last_seq: int) -> list[Receipt]:
     return [topic.ceiling_change]
 
 
-def _raise_to(engine: Engine, topic: Topic, ceiling: int) -> None:
+def _raise_to(journal: Journal, topic: Topic, ceiling: int) -> None:
     """Ask for a higher ceiling; the busier the topic, the larger the steps."""
 
     def raised(receipt: Receipt) -> None:
@@ -54,11 +54,11 @@ def _raise_to(engine: Engine, topic: Topic, ceiling: int) -> None:
         else:
             topic.ceiling_asked = topic.ceiling
 
-    frame = frames.control(frames.CEILING, engine.store.next_lsn(), topic.id, frames.Ceiling(ceiling))
+    frame = frames.control(frames.CEILING, journal.next_lsn(), topic.id, frames.Ceiling(ceiling))
     # A full queue is no reason to fail the write that asked: it is gated instead, and the next one asks again.
     with contextlib.suppress(TopicsError):
         change = Receipt(None, raised, None)
-        engine.submit(topic, frame, True, change)
+        journal.submit(topic, frame, True, change)
         topic.ceiling_change = change
         topic.ceiling_asked = ceiling
         topic.ceiling_step = min(topic.ceiling_step * 2, STEP_MAX)

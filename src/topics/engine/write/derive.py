@@ -19,7 +19,7 @@ from topics.storage.block import HAS_TAG, Block
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
+    from topics.engine.journal import Journal
     from topics.engine.topic import Topic
 
 
@@ -42,28 +42,23 @@ def derive(topic: Topic, block: Block, on_done: OnDone | None = None, behind: Se
         ticket.follow(last)
 
 
-def append(engine: Engine, topic: Topic, block: Block) -> None:
+def append(journal: Journal, topic: Topic, block: Block) -> None:
     """Append a Block likewise that follows from nothing on disk: it is logged here, as a write is."""
-    durability = topic.config.durability
-    if durability == "ephemeral":
+    if topic.config.durability == "ephemeral":
         derive(topic, block)
         return
     last = topic.last_ticket
     position, source_id = position_of(topic)
     extra = extras.encode(extras.AppendExtra(position=position, source_id=source_id))
-    frame = frames.append(engine.store.next_lsn(), topic.id, block.first_seq, block.n, block.raw, extra)
+    frame = frames.append(journal.next_lsn(), topic.id, block.first_seq, block.n, block.raw, extra)
     ticket = Ticket(topic, None, None)
-    ticket.gated = (
-        durability == "fsync"
-        or (last is not None and last.gated)
-        or (durability == "disk" and block.last_seq > topic.ceiling)
-    )
-    engine.submit(topic, frame, ticket.gated, ticket)
+    ticket.gated = journal.gated(topic, block.last_seq)
+    journal.submit(topic, frame, ticket.gated, ticket)
     _take_seqs(ticket, block)
     if last is not None and last.apart:
         ticket.apart, ticket.before = True, last
     topic.last_ticket = ticket
-    ceilings.reserve(engine, topic)
+    ceilings.reserve(journal, topic)
 
 
 def _take_seqs(ticket: Ticket, block: Block) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from topics.storage.block import Block
 
 OnDone = Callable[["Ticket"], None]
+OnReceipt = Callable[["Receipt"], None]
 
 
 class Ticket:
@@ -150,6 +151,14 @@ class Receipt:
             self.commit(0, 0)
         else:
             self.fail(error)
+
+    def waited(self, run_until_idle: Callable[[], None]) -> Receipt:
+        """This receipt; where nothing is called when it is done, it is done now, and its error is raised."""
+        if self.on_done is None:
+            run_until_idle()
+            if self.error is not None:
+                raise self.error
+        return self
 
     def commit(self, write_ns: int, sync_ns: int) -> None:
         """The WAL holds the change as its class asks."""

@@ -116,7 +116,7 @@ class Blocks:
         """
         route = exchange.head.route
         topic = self._engine.topic(route.name)
-        self._engine.catch_up(topic)
+        topic.catch_up()
         while True:
             try:
                 topic.expire(self._engine.clock.now_ms())

@@ -78,7 +78,7 @@ class _Collected(Collector):
 def collect(app: App, principal: Principal) -> Iterator[Metric]:
     """Every metric with its current value, as far as `principal` may see it."""
     engine = app.engine
-    engine.expire_all(engine.clock.now_ms())
+    engine.catalog.expire_all(engine.clock.now_ms())
     topics = engine.topics
     classes = dict.fromkeys(CLASSES, 0)
     queues = leases = 0

@@ -36,7 +36,6 @@ class Gathering:
         self._write = write
         self.waiting: dict[str, list[Gathered]] = {}
         self._records = self._bytes = 0
-        engine.on_turn = self.flush
 
     def add(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> bool:
         """Take a write that may go with others; False, and what waits is written, if it may not."""
@@ -47,7 +46,7 @@ class Gathering:
         writes = self.waiting.get(name)
         if writes is None:
             if not self.waiting:
-                self._engine.wake()
+                self._engine.journal.wake()
             writes = self.waiting[name] = []
         writes.append((write, on_done, writer))
         self._records += 1

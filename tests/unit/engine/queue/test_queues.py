@@ -58,7 +58,7 @@ class Bench:
 
     def pass_time(self, ms: int) -> None:
         self.clock.advance(ms)
-        self.engine.settle()
+        self.engine.run_until_idle()
 
 
 class Stream:
@@ -70,7 +70,7 @@ class Stream:
         self.ended: TopicsError | None = None
         self.worker = Worker(node, max, lease_ms, self._pushed, self._end)
         self.topic = bench.queues.work("q", self.worker)
-        bench.engine.settle()
+        bench.engine.run_until_idle()
 
     def _pushed(self, hand: Hand) -> None:
         self.jobs += [msgspec.json.decode(text) for text in hand.texts]
@@ -84,7 +84,7 @@ class Stream:
 
     def close(self) -> None:
         self.bench.queues.stop_work(self.topic, self.worker)
-        self.bench.engine.settle()
+        self.bench.engine.run_until_idle()
 
 
 def test_claim_leases_jobs_in_order_and_counts_the_delivery() -> None:
@@ -690,10 +690,10 @@ def test_stream_is_kept_at_max_in_flight() -> None:
     stream = Stream(bench, "s", 2)
     assert stream.seqs == [1, 2]
     bench.ack(1, node="s")
-    bench.engine.settle()
+    bench.engine.run_until_idle()
     assert stream.seqs == [1, 2, 3]
     bench.nack(2, node="s", delay_ms=1000)
-    bench.engine.settle()
+    bench.engine.run_until_idle()
     assert stream.seqs == [1, 2, 3, 4]
     assert bench.counters() == (1, 2, 0)
 

@@ -24,11 +24,15 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.loop = ManualLoop(self.clock)
-        self.engine = Engine(self.clock)
-        self.engine.on_pending = lambda: self.loop.call_soon(self.engine.turn)
+        self.engine = Engine(self.clock, wake=lambda: self.loop.call_soon(self._turn))
         self.app = App(Settings(), Keys(), self.engine, self.loop)  # type: ignore[arg-type]
         self.app.phase = READY
         self.governor = self.app.governor
+
+    def _turn(self) -> None:
+        self.governor.admission.gathering.flush()
+        self.engine.prepare()
+        self.engine.turn()
 
     def post(self, **fields: Any) -> Client:
         client = Client(self.app)
