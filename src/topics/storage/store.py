@@ -76,7 +76,10 @@ def _done(removal: Callable[[], None]) -> bool:
 
 
 class Store:
-    """A data directory and everything in it."""
+    """A data directory and everything in it.
+
+    `on_synced` is called on the engine's thread after each sync of a shard, once that sync's tickets are committed.
+    """
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class Store:
         min_free_bytes: int = MIN_FREE_BYTES,
         cold_directory: str | None = None,
         block_cache_bytes: int = CACHE_BYTES,
+        on_synced: Callable[[], None] = lambda: None,
     ) -> None:
         assert shards >= 1
         self.directory = directory
@@ -104,6 +108,7 @@ class Store:
         self._queue_bytes_max = queue_bytes_max
         self._sync_interval_ns = sync_interval_ns
         self._min_free_bytes = min_free_bytes
+        self._on_synced = on_synced
         self._space_due_ns = 0
         self._lock: int | None = None
         self._lsn = 0
@@ -221,6 +226,7 @@ class Store:
                 file_bytes=self._wal_file_bytes,
                 queue_bytes_max=self._queue_bytes_max,
                 sync_interval_ns=self._sync_interval_ns,
+                on_synced=self._on_synced,
             )
             for index in range(self._shard_count)
         )

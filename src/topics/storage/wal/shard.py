@@ -97,13 +97,13 @@ class Shard:
         file_bytes: int = FILE_BYTES,
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         sync_interval_ns: int = SYNC_INTERVAL_NS,
+        on_synced: Callable[[], None] = lambda: None,
     ) -> None:
         self.index = index
         self.generation = generation
         self.written_lsn = 0
         self.synced_lsn = 0
         self.full = False
-        self.on_synced: Callable[[Shard], None] | None = None
         self.frames_total = 0
         self.batches_total = 0
         self.fsyncs_total = 0
@@ -113,6 +113,7 @@ class Shard:
         self.queue_depth_peak = 0
         self.fsync_us_buckets = [0] * (len(LATENCY_BOUNDS_US) + 1)
         self.fsync_us_sum = 0
+        self._on_synced = on_synced
         self._disk = disk
         self._clock = clock
         self._directory = directory
@@ -363,8 +364,7 @@ class Shard:
         now_ns = self._clock.elapsed_ns()
         for ticket, written_ns, write_ns in job.tickets:
             ticket.commit(write_ns, now_ns - written_ns)
-        if self.on_synced is not None:
-            self.on_synced(self)
+        self._on_synced()
 
     @property
     def prepare_needed(self) -> bool:

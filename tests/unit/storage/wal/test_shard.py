@@ -63,6 +63,18 @@ def test_frames_that_arrive_during_a_sync_form_the_next_group() -> None:
     assert store.shard_of(1).fsyncs_total == fsyncs + 1, "both share one sync"
 
 
+def test_each_sync_is_reported_once_its_tickets_are_committed() -> None:
+    """What waits for durable records is woken by the sync instead of asking again and again."""
+    seen: list[tuple[bool, int]] = []
+    store, _ = open_store(FakeDisk(), on_synced=lambda: seen.append((safe.committed is not None, shard.synced_lsn)))
+    shard = store.shard_of(1)
+    safe = Writer(store).append(1, [b"1"], gated=True)
+    store.write()
+    assert seen == []
+    run_inline(store.jobs())
+    assert seen == [(True, store.last_lsn)]
+
+
 def test_one_write_call_carries_all_frames_of_a_turn() -> None:
     disk = FakeDisk()
     store, _ = open_store(disk, wal_file_bytes=1 << 16)
