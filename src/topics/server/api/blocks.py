@@ -37,7 +37,7 @@ from xxhash import xxh3_64_intdigest
 from topics.engine.log.difference import Tombstone, gap_at
 from topics.engine.log.log import Log
 from topics.errors import InvalidRequest
-from topics.server.api.handlers import answer
+from topics.server.api.answers import answer
 from topics.server.http.reply import prefix
 from topics.storage.block import DELETED, Block, Extent, merge
 from topics.storage.segment.segment import Corrupt
@@ -45,6 +45,7 @@ from topics.storage.segment.segment import Corrupt
 if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.topic import Topic
+    from topics.server.api.attempts import Attempts
     from topics.server.http.exchange import Exchange
     from topics.server.http.query import Query
     from topics.storage.segment.segment import Segment
@@ -69,18 +70,13 @@ _TS_MAX: Final = 2**63 - 1
 T = TypeVar("T")
 
 
-class Blocks:
+class BlockHandlers:
     """Answers the routes that a scan uses."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        loop: asyncio.AbstractEventLoop,
-        attempt: Callable[[Exchange, Callable[[Exchange], None]], None],
-    ) -> None:
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, attempts: Attempts) -> None:
         self._engine = engine
         self._loop = loop
-        self._attempt = attempt
+        self._attempts = attempts
         self._waiting: deque[Exchange] = deque()
 
     def plan(self, exchange: Exchange) -> None:
@@ -100,7 +96,7 @@ class Blocks:
         exchange = self._waiting.popleft()
         if self._waiting:
             self._loop.call_soon(self._next)
-        self._attempt(exchange, self._answer)
+        self._attempts.handle(exchange, self._answer)
 
     def _answer(self, exchange: Exchange) -> None:
         said, chunks = self._readable(exchange, _blocks)

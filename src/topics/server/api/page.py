@@ -1,4 +1,4 @@
-"""The page at `/`: what runs here, what it holds and the first commands, for who opens the address in a browser.
+"""The page at `/`: what runs here, what it holds and the first commands, for a person with a browser.
 
 One self-contained document: no script, no font, no image from anywhere, and a content security policy that says so.
 Where keys are needed it shows nothing that needs one.
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from topics import __version__
 
 if TYPE_CHECKING:
-    from topics.server.app import App
+    from topics.engine import Engine
+    from topics.server.api.phase import Phase
 
 HEADERS: Final = (
     b"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
@@ -91,31 +92,40 @@ _TABLE: Final = """<h2>{title}</h2>
 """
 TOPICS_SHOWN_MAX: Final = 50
 TOPICS_SEEN_MAX: Final = 10_000
-"""Among so many topics those are looked for that were written to last; a page must not cost a busy server more."""
+"""The topics written last are looked for among this many; a page must not cost a busy server more."""
 
 
-def render(app: App, host: str) -> bytes:
-    """The page, with the address by which this client reached the server."""
-    engine = app.engine
-    guarded = len(app.keys) > 0
-    address = host or f"{app.settings.host}:{app.settings.port}"
-    return _PAGE.format(
-        host=escape(address),
-        url=escape(f"http://{address}"),
-        auth=" \\\n  -H 'authorization: Bearer &lt;key&gt;'" if guarded else "",
-        token="export TOPICS_TOKEN=&lt;key&gt;\n" if guarded else "",
-        state=escape(app.phase),
-        version=escape(__version__),
-        topics="hidden: needs a key" if guarded else f"{len(engine.topics):,}",
-        records="hidden: needs a key" if guarded else f"{engine.totals.count:,}",
-        uptime=_duration(app.probes.uptime_ms // 1000),
-        table="" if guarded or not app.ready else _table(app),
-        keys="required" if guarded else "none: anyone who reaches this address may do everything",
-    ).encode()
+class Page:
+    """The page at `/`."""
+
+    def __init__(self, engine: Engine, phase: Phase, address: str, *, guarded: bool) -> None:
+        """`address` is shown to a client that names no host; a `guarded` server asks for keys."""
+        self._engine = engine
+        self._phase = phase
+        self._address = address
+        self._guarded = guarded
+
+    def render(self, host: str) -> bytes:
+        """The page, with the address by which this client reached the server."""
+        engine, guarded = self._engine, self._guarded
+        address = host or self._address
+        return _PAGE.format(
+            host=escape(address),
+            url=escape(f"http://{address}"),
+            auth=" \\\n  -H 'authorization: Bearer &lt;key&gt;'" if guarded else "",
+            token="export TOPICS_TOKEN=&lt;key&gt;\n" if guarded else "",
+            state=escape(self._phase.name),
+            version=escape(__version__),
+            topics="hidden: needs a key" if guarded else f"{len(engine.topics):,}",
+            records="hidden: needs a key" if guarded else f"{engine.totals.count:,}",
+            uptime=_duration(self._phase.uptime_ms // 1000),
+            table="" if guarded or not self._phase.ready else _table(engine),
+            keys="required" if guarded else "none: anyone who reaches this address may do everything",
+        ).encode()
 
 
-def _table(app: App) -> str:
-    seen = islice(app.engine.topics.values(), TOPICS_SEEN_MAX)
+def _table(engine: Engine) -> str:
+    seen = islice(engine.topics.values(), TOPICS_SEEN_MAX)
     latest = nlargest(TOPICS_SHOWN_MAX, seen, key=lambda topic: topic.last_write_ts or 0)
     if not latest:
         return ""
@@ -123,12 +133,12 @@ def _table(app: App) -> str:
     for topic in latest:
         cells = [f"{topic.log.count:,}", f"{topic.log.bytes:,}", str(topic.log.head)]
         if topic.queue is not None:
-            state = app.engine.queues.state(topic.queue)
+            state = engine.queues.state(topic.queue)
             cells += [f"{state.ready:,}", f"{state.in_flight:,}"]
         else:
             cells += ["", ""]
         rows.append(f"<tr><td>{escape(topic.name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n")
-    every = len(app.engine.topics)
+    every = len(engine.topics)
     title = "Topics, the last written first" + (f": {len(rows)} of {every:,}" if len(rows) < every else "")
     return _TABLE.format(title=title, rows="".join(rows))
 

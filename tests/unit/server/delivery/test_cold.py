@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.harness.loop import Listener, ManualLoop, plain_view
+from tests.harness.loop import Listener, ManualLoop, delivery_of, plain_view
 from topics.engine import Engine, Write
 from topics.errors import ColdUnavailable
 from topics.server.delivery import channel as channels
-from topics.server.delivery.delivery import Delivery
 from topics.storage.job import Job, Task
 from topics.storage.segment.segment import Miss
 from topics.testing import ManualClock
@@ -55,8 +54,7 @@ def test_feeds_wait_for_the_disk_and_then_go_on(disk: Disk) -> None:
     loop = ManualLoop(clock)
     engine = Engine(clock)
     engine.write("t", Write.of(range(3)))
-    delivery = Delivery(engine, loop, 5_000, 30_000)  # type: ignore[arg-type]
-    delivery.run_then = lambda job, then: disk.jobs.append((job, then))
+    delivery = delivery_of(engine, loop, run_then=lambda job, then: disk.jobs.append((job, then)))
     listeners = [Listener(delivery) for _ in range(5)]
     for listener in listeners:
         listener.follow(engine, "t", 0, plain_view())
@@ -77,7 +75,7 @@ def test_unreadable_records_end_the_feed_with_the_reason(monkeypatch: pytest.Mon
     loop = ManualLoop(clock)
     engine = Engine(clock)
     engine.write("t", Write.of([1]))
-    delivery = Delivery(engine, loop, 5_000, 30_000)  # type: ignore[arg-type]
+    delivery = delivery_of(engine, loop)
 
     def fail(*args: Any, **named: Any) -> Any:
         raise ColdUnavailable

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from tests.durability.engine.test_restart import Machine
+from tests.harness.loop import ManualLoop
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, RecordIn, Write
 from topics.engine.write.ticket import Ticket
 from topics.errors import TopicsError
-from topics.server.driver import Driver
-from topics.server.flow.admission import Admission
-from topics.server.flow.gathering import GATHERED_RECORDS_MAX
+from topics.server.driver import Driver, Wakeup
+from topics.server.flow.admission import GATHERED_RECORDS_MAX, Admission
+from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.testing import ManualClock
 from topics.testing.disk import FaultDisk
@@ -44,12 +45,14 @@ class House:
     def __init__(self, limits: Limits | None = None, **config: Any) -> None:
         self.machine = Machine(limits=limits)
         self.engine = self.machine.engine
-        self.admission = Admission(self.engine, Pressure(), lambda: None)
+        loop: Any = ManualLoop(ManualClock())
+        self.parking = Parking(loop, self.engine.clock, Pressure())
+        self.admission = Admission(self.engine, self.parking, lambda: None)
         self.engine.put_topic("t", ConfigPatch(**config))
         self.settle()
 
     def settle(self) -> None:
-        self.admission.gathering.flush()
+        self.admission.flush()
         self.machine.settle()
 
     def write(self, data: Any, topic: str = "t", **fields: Any) -> Client:
@@ -132,10 +135,10 @@ def test_refused_frame_is_told_to_each_and_takes_no_seq() -> None:
     house.machine.store.shards[0]._disk = disk
     disk.fail("write")
     lost = [house.write(2), house.write(3)]
-    house.admission.gathering.flush()
+    house.admission.flush()
     house.engine.turn()
     refused = [house.write(4), house.write(5)]
-    house.admission.gathering.flush()
+    house.admission.flush()
     house.engine.turn()
     assert [error.status for client in (*lost, *refused) for error in client.errors] == [503] * 4
     assert house.engine.topics["t"].pending == 0
@@ -150,13 +153,13 @@ def test_full_queue_makes_gathered_writes_wait_one_by_one() -> None:
     limit, shard._queue_bytes_max = shard._queue_bytes_max, 1
     house.engine.write("t", Write.of([0]), on_done=lambda ticket: None)
     clients = [house.write(1), house.write(2)]
-    house.admission.gathering.flush()
+    house.admission.flush()
     house.engine.prepare()
-    assert house.admission.parked == 2
+    assert len(house.parking.waiting) == 2
     shard._queue_bytes_max = limit
-    house.admission.gathering.flush()
+    house.admission.flush()
     house.engine.turn()
-    house.admission.pump()
+    house.parking.pump()
     house.settle()
     assert [client.tickets[0].first_seq for client in clients] == [2, 3]
 
@@ -165,7 +168,7 @@ def test_gathering_is_bounded() -> None:
     """What waits for the end of a turn never grows beyond its bound, however long the turn."""
     house = House()
     clients = [house.write(i) for i in range(GATHERED_RECORDS_MAX + 1)]
-    assert len(house.admission.gathering.waiting["t"]) == 1
+    assert len(house.admission.gathered["t"]) == 1
     house.settle()
     assert all(client.tickets for client in clients)
 
@@ -183,7 +186,7 @@ def test_write_that_asks_for_more_is_taken_alone(fields: dict[str, Any]) -> None
     """Keys, conditions and topics that have to be created are looked at in the order of the writes."""
     house = House()
     house.write(1, **fields)
-    assert not house.admission.gathering.waiting
+    assert not house.admission.gathered
 
 
 def test_topic_that_rejects_looks_at_each_write() -> None:
@@ -204,7 +207,7 @@ def test_defect_in_writing_together_is_told_to_each(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(house.engine, "write_together", broken)
     clients = [house.write(1), house.write(2)]
-    house.admission.gathering.flush()
+    house.admission.flush()
     house.engine.turn()
     assert [error.code for client in clients for error in client.errors] == ["internal", "internal"]
 
@@ -216,14 +219,15 @@ def test_turns_go_on_behind_one_that_failed() -> None:
         loop = asyncio.get_running_loop()
         failed: asyncio.Future[dict[str, Any]] = loop.create_future()
         loop.set_exception_handler(lambda _, context: failed.set_result(context))
-        engine = Engine(ManualClock(), wake=lambda: driver.wake())
+        wakeup = Wakeup(loop)
+        engine = Engine(ManualClock(), wake=wakeup.wake)
         flushes = iter(range(2))
 
         def fail_once() -> None:
             if next(flushes, 1) == 0:
                 raise ZeroDivisionError
 
-        driver = Driver(engine, loop, flush=fail_once)
+        driver = Driver(loop, wakeup, engine, fail_once)
         done: asyncio.Future[Ticket] = loop.create_future()
         engine.write("t", Write.of([1]), on_done=lambda _: None)
         await asyncio.wait_for(failed, 10)

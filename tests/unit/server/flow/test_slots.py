@@ -6,7 +6,7 @@ import pytest
 
 from topics.errors import Throttled
 from topics.server.auth import Keys
-from topics.server.limits import Cap, CapPerKey, Limits
+from topics.server.flow.slots import Cap, CapPerKey, Slots
 from topics.settings import Settings
 
 
@@ -101,9 +101,9 @@ def test_the_caps_take_their_name_and_maximum_from_the_settings() -> None:
         max_sse_connections=4,
         max_sse_connections_per_key=5,
     )
-    limits = Limits(settings)
+    slots = Slots(settings)
 
-    for name in Limits.__slots__:
-        cap = getattr(limits, name)
+    for name in Slots.__slots__:
+        cap = getattr(slots, name)
         assert cap.name == f"max_{name}"
         assert cap.max == getattr(settings, cap.name)
