@@ -21,6 +21,7 @@ from topics.engine.catalog import Catalog
 from topics.engine.config import ConfigPatch, TopicConfig
 from topics.engine.journal import Journal
 from topics.engine.limits import Limits
+from topics.engine.log.archive import Shelf
 from topics.engine.log.difference import Difference, Window, read
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.log.tags import parse_match
@@ -28,12 +29,11 @@ from topics.engine.queue.queues import Queues
 from topics.engine.router.routers import Routers
 from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
 from topics.engine.topic import Topic
-from topics.engine.upkeep.shelf import Shelf
 from topics.engine.write import batch as batches
 from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
 from topics.engine.write.removal import remove
-from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
+from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import (
     InvalidRequest,
     TopicNotEmpty,
@@ -42,7 +42,6 @@ from topics.errors import (
 from topics.names import check_topic_name
 from topics.storage.job import run_inline
 from topics.storage.memory import MemoryStore
-from topics.storage.segment.segment import Corrupt
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 
@@ -173,7 +172,7 @@ class Engine:
             effective_priority=topic.effective_priority(now),
             last_write_ts=topic.last_write_ts,
             last_read_ts=topic.last_read_ts,
-            queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic.queue),
+            queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic),
         )
 
     def list_topics(
@@ -222,21 +221,20 @@ class Engine:
             return receipt.waited(self.run_until_idle)
         self.queues.apply_acks(topic).catch_up()
         topic.expire(self.clock.now_ms())
-        if if_empty and (topic.log.count or topic.pending):
+        if if_empty and (topic.log.count or topic.pending.records):
             raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
         removed = self.routers.cascade(topic)
         receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=removed), on_done, context)
         drop = frames.Drop(self.clock.now_ms())
         self.journal.submit_twice(topic, frames.DROP, drop, receipt)
         self._dropping[name] = receipt
-        receipt.followers = [Receipt(None, self._dropped, name)]
+        Promise(self._dropped, name).follow(receipt)
         self.catalog.leave(topic)
-        for listener in tuple(topic.listeners):
-            listener(topic)
+        topic.notify()
         return receipt.waited(self.run_until_idle)
 
-    def _dropped(self, receipt: Receipt) -> None:
-        self._dropping.pop(receipt.context, None)
+    def _dropped(self, durable: Promise) -> None:
+        self._dropping.pop(durable.context, None)
 
     # Writing
 
@@ -252,7 +250,7 @@ class Engine:
             room.check_head(name, 0, write)
             room.check_fits(config, n, batch.size_bytes)
             self.catalog.check_quota(None, n, batch.size_bytes, now)
-            created = Receipt(None, None, None)
+            created = Receipt()
             topic = self.catalog.create(name, config, created)
         else:
             if write.idempotency_key is not None or write.producer_id is not None:
@@ -320,10 +318,7 @@ class Engine:
         ticket.deduped = True
         ticket.first_seq = found.first_seq
         ticket.count = found.count
-        if found.ticket is not None:
-            ticket.follow(found.ticket)
-        else:
-            ticket.commit(0, 0)
+        ticket.follow(found.ticket)
         if on_done is None:
             self.run_until_idle()
         return ticket
@@ -340,12 +335,8 @@ class Engine:
 
     def read(self, topic: Topic, from_seq: int, window: Window) -> Difference:
         """What lies behind a cursor now. Raises Miss where a sealed Block has to be read from disk first."""
-        while True:
-            try:
-                topic.expire(self.clock.now_ms())
-                return read(topic.log, self.wires, from_seq, window)
-            except Corrupt as corrupt:
-                topic.lose(corrupt)
+        topic.expire(self.clock.now_ms())
+        return topic.reading(read, topic.log, self.wires, from_seq, window)
 
     def window(self, topic: Topic, diff: requests.Diff) -> Window:
         """What a diff asks for, clamped to the limits."""

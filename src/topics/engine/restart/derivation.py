@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from topics.engine.log.log import ranges
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
+from topics.engine.queue.queue import queue_of
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
 from topics.engine.router.forward import SLICE_RECORDS, SOURCE_TRIM, Forward, into, out_of
@@ -39,6 +40,7 @@ from topics.storage.wal.replay import Appended, Control
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
     from topics.engine.queue.queue import Queue
+    from topics.engine.restart.awaiting_caps import AwaitingCaps
     from topics.engine.topic import Topic
 
 T = TypeVar("T")
@@ -54,9 +56,16 @@ _DESTRUCTIVE: Final = frozenset((frames.DELETE, frames.DROP, frames.CONFIG, fram
 class Derivation:
     """Puts derived records between the events of a restart. `apply` is who applies an event as it is."""
 
-    def __init__(self, engine: Engine, by_id: dict[int, Topic], apply: Callable[[Appended | Control], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        by_id: dict[int, Topic],
+        caps: AwaitingCaps,
+        apply: Callable[[Appended | Control], None],
+    ) -> None:
         self._engine = engine
         self._by_id = by_id
+        self._caps = caps
         self._apply = apply
         self._waiting: dict[Topic, deque[Appended | Control]] = {}
         self._letters: dict[Topic, dict[int, Block]] = {}
@@ -205,8 +214,9 @@ class Derivation:
         routers.drop_strays()
         routers.recovering = False
         for topic in self._engine.topics.values():
-            if topic.queue is not None:
-                topic.queue.reconcile()
+            queue = queue_of(topic)
+            if queue is not None:
+                queue.reconcile()
             forward = into(topic)
             if forward is None:
                 continue
@@ -294,7 +304,7 @@ class Derivation:
         return True
 
     def _adopt(self, topic: Topic, block: Block) -> None:
-        topic.adopt(block)
+        self._caps.adopt(topic, block)
         self._progressed(topic)
 
     def _progressed(self, topic: Topic) -> None:
@@ -308,8 +318,9 @@ class Derivation:
         if isinstance(event, Appended):
             head = topic.log.head
             self._apply(event)
-            if topic.queue is not None and event.extras:
-                self._hide(topic, topic.queue, event, head)
+            queue = queue_of(topic)
+            if queue is not None and event.extras:
+                self._hide(topic, queue, event, head)
             if topic.inbound is not None:
                 topic.inbound.note_keys(event.block)
             self._progressed(topic)
@@ -319,7 +330,7 @@ class Derivation:
             deleted = _deleted(event)
             if deleted is not None:
                 # What the caps take is held; only then does it show what of that a delete has taken before its turn.
-                topic.settle_caps(deleted[0].bound_head)
+                self._caps.apply(topic, deleted[0].bound_head)
             self._hold(topic, deleted)
         if kind == frames.ROUTER_PUT:
             put, expected = router_event.decode_put(payload), self._expected.pop(event.lsn, None)
@@ -368,10 +379,11 @@ class Derivation:
             dest.letters = True
             self._engine.routers.lineage.link(topic, dest)
         self._patiently(lambda: log.fetch(ranges(sorted(buried.seqs))), topic)
-        topic.settle_caps()
+        self._caps.apply(topic)
         log.delete_seqs(buried.seqs)
-        if topic.queue is not None:
-            topic.queue.dead_lettered = max(topic.queue.dead_lettered, buried.total)
+        queue = queue_of(topic)
+        if queue is not None:
+            queue.dead_lettered = max(queue.dead_lettered, buried.total)
         if dest is None:
             return
         if dest in self._waiting:

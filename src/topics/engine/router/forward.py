@@ -40,8 +40,8 @@ from topics.engine.router import event as router_event
 from topics.engine.router.copying import STAMP, Copies, HopRun, Run, copy, room_for, take_over, whole
 from topics.engine.router.event import ForwardImage, Moved
 from topics.engine.router.router import EXACTLY_ONCE, Router
-from topics.engine.write import ceiling as ceilings
 from topics.engine.write.derive import derive
+from topics.engine.write.reserve import reserve_over
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.engine.write.unkept import GONE, KEPT
 from topics.errors import TopicsError
@@ -233,7 +233,7 @@ class Forward:
         # Behind a direct write that the power may take, a copy could come back under another seq.
         if self._mixed or (dest_class == "disk" and source_class in _FORGETFUL) or self.forgets or fate != KEPT:
             copies = sum(b - a for _, a, b in runs) * len(self.routers)
-            behind += ceilings.over(engine.journal, dest, dest.next_seq + copies - 1)
+            behind += reserve_over(engine.journal, dest, dest.next_seq + copies - 1)
         for receipt in behind:
             if receipt.error is not None:
                 raise receipt.error
@@ -242,7 +242,7 @@ class Forward:
     @property
     def _mixed(self) -> bool:
         """Whether the destination has direct writes that the power may take, and with them the place of copies."""
-        return self.dest.config.durability == "disk" and self.dest.ceiling_asked > 0
+        return self.dest.config.durability == "disk" and self.dest.ceiling.asked > 0
 
     @property
     def forgets(self) -> bool:
@@ -257,7 +257,7 @@ class Forward:
         """Have the destination's ceiling raised before the first copies come, where they will need it."""
         if self.source.config.durability in _FORGETFUL and self.dest.config.durability in _KEEPING:
             with contextlib.suppress(TopicsError):
-                ceilings.over(self._engine.journal, self.dest, self.dest.next_seq)
+                reserve_over(self._engine.journal, self.dest, self.dest.next_seq)
 
     def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
         """The copies of these runs, from `first_seq` on; the cursor stands behind them then."""
@@ -389,9 +389,9 @@ class Forward:
         engine, dest, config = self._engine, self.dest, self.dest.config
         records = bytes_ = 1 << 62
         if config.discard == "reject" and config.cap_records:
-            records = config.cap_records - dest.log.count - dest.pending
+            records = config.cap_records - dest.log.count - dest.pending.records
         if config.discard == "reject" and config.cap_bytes:
-            bytes_ = config.cap_bytes - dest.log.bytes - dest.pending_bytes
+            bytes_ = config.cap_bytes - dest.log.bytes - dest.pending.bytes
         if quota:
             bytes_ = min(bytes_, quota - engine.totals.bytes - engine.totals.pending_bytes)
         fitting: list[Run] = []
@@ -514,7 +514,7 @@ class Forward:
     def resume(self) -> None:
         """Before anybody is served again: lose what the source cannot give again, as far as it may have been seen."""
         dest = self.dest
-        lost = dest.ceiling - dest.log.head
+        lost = dest.ceiling.seq - dest.log.head
         if lost > 0 and dest.config.durability in _KEEPING and self.forgets:
             self._log(lost, self.cursor)
             self.lose(lost, self.cursor)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -45,7 +46,7 @@ from topics.errors import (
     TopicNotFound,
 )
 from topics.names import check_router_name
-from topics.storage.job import Task, run_inline
+from topics.storage.job import run_inline
 from topics.storage.segment.segment import Miss
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import frame as frames
@@ -317,22 +318,10 @@ class Routers:
                     self._dirty.popleft()
             except Miss as miss:
                 self._dirty.popleft()
-                self._read(fanout, miss)
+                fanout.dirty = False
+                fanout.source.read_then(miss, partial(fanout.published, fanout.source))
             if clock.elapsed_ns() >= deadline_ns:
                 return
-
-    def _read(self, fanout: Fanout, miss: Miss) -> None:
-        """Go on with a source once the Block that is missing has been read."""
-        job = miss.job
-        fanout.dirty = False
-
-        def finish(error: BaseException | None) -> None:
-            job.done(error)
-            fanout.published(fanout.source)
-
-        shelf = fanout.source.shelf
-        assert shelf is not None
-        shelf.enqueue(Task(job.name, job.run, finish))
 
     def _retry(self) -> None:
         now = self._engine.clock.now_ms()

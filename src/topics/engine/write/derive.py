@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from topics.engine.write import ceiling as ceilings
 from topics.engine.write import extra as extras
 from topics.engine.write.removal import position_of
+from topics.engine.write.reserve import reserve
 from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.storage.block import HAS_TAG, Block
 from topics.storage.wal import frame as frames
@@ -27,12 +27,12 @@ def derive(topic: Topic, block: Block, on_done: OnDone | None = None, behind: Se
     """Append the Block, whose first seq is the topic's `next_seq`; it becomes visible once all of `behind` are done."""
     last = topic.last_ticket
     ticket = Ticket(topic, on_done, None)
-    _take_seqs(ticket, block)
+    _take_seqs(topic, ticket, block)
     if behind:
         ticket.gated = ticket.apart = True
         ticket.before = last
         topic.last_ticket = ticket
-        Receipt(None, ticket.after, None).follow_all(behind)
+        ticket.follow_all(behind)
     elif last is None:
         ticket.commit(0, 0)
     else:
@@ -54,15 +54,14 @@ def append(journal: Journal, topic: Topic, block: Block) -> None:
     ticket = Ticket(topic, None, None)
     ticket.gated = journal.gated(topic, block.last_seq)
     journal.submit(topic, frame, ticket.gated, ticket)
-    _take_seqs(ticket, block)
+    _take_seqs(topic, ticket, block)
     if last is not None and last.apart:
         ticket.apart, ticket.before = True, last
     topic.last_ticket = ticket
-    ceilings.reserve(journal, topic)
+    reserve(journal, topic)
 
 
-def _take_seqs(ticket: Ticket, block: Block) -> None:
-    topic = ticket.topic
+def _take_seqs(topic: Topic, ticket: Ticket, block: Block) -> None:
     assert block.first_seq == topic.next_seq
     assert block.first_ts >= topic.last_ts
     ticket.block = block
@@ -71,4 +70,4 @@ def _take_seqs(ticket: Ticket, block: Block) -> None:
     ticket.count = block.n
     topic.last_ts = block.last_ts
     topic.next_seq = block.last_seq + 1
-    topic.await_commit(block)
+    topic.pending.add(block)

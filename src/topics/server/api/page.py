@@ -133,7 +133,7 @@ def _table(engine: Engine) -> str:
     for topic in latest:
         cells = [f"{topic.log.count:,}", f"{topic.log.bytes:,}", str(topic.log.head)]
         if topic.queue is not None:
-            state = engine.queues.state(topic.queue)
+            state = engine.queues.state(topic)
             cells += [f"{state.ready:,}", f"{state.in_flight:,}"]
         else:
             cells += ["", ""]
