@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from topics.engine.upkeep.upkeep import Upkeep
     from topics.server.auth import Keys
     from topics.settings import Settings
+    from topics.storage.segment.segment import BlockCache
 
 
 class Assembly:
@@ -55,6 +56,7 @@ class Assembly:
         unsynced: Unsynced,
         *,
         upkeep: Upkeep | None = None,
+        cache: BlockCache | None = None,
         replayed: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`wakeup` is what the engine asks for turns; `unsynced` is what its store reports syncs to."""
@@ -87,7 +89,7 @@ class Assembly:
             probes=Probes(
                 engine,
                 self.phase,
-                Metrics(engine, self.slots, self.phase),
+                Metrics(engine, self.slots, self.phase, cache),
                 Page(engine, self.phase, address, guarded=len(keys) > 0),
             ),
         )

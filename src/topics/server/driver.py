@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from topics.server.flow.pressure import WIDEN_COMMITS
+from topics.storage.job import Task
 
 if TYPE_CHECKING:
     from topics.engine import Engine
@@ -59,24 +60,6 @@ class Wakeup:
     def set_level(self, level: int) -> None:
         """The pressure has changed: where it is high, frames gather for a while, for fewer and larger commits."""
         self._window_s = COMMIT_WINDOW_S if level >= WIDEN_COMMITS else 0.0
-
-
-class _Followed:
-    """A job and what comes after it."""
-
-    __slots__ = ("_job", "_then", "name")
-
-    def __init__(self, job: Job, then: Callable[[], None]) -> None:
-        self.name = job.name
-        self._job = job
-        self._then = then
-
-    def run(self) -> None:
-        self._job.run()
-
-    def done(self, error: BaseException | None) -> None:
-        self._job.done(error)
-        self._then()
 
 
 class Driver:
@@ -153,7 +136,12 @@ class Driver:
 
     def run_then(self, job: Job, then: Callable[[], None]) -> None:
         """Execute a job on a thread, then call `then` on the loop, whether the job failed or not."""
-        self.start(_Followed(job, then))
+
+        def finish(error: BaseException | None) -> None:
+            job.done(error)
+            then()
+
+        self.start(Task(job.name, job.run, finish))
 
     def _start_threads(self) -> None:
         queues = [("sync", self._syncs), *((f"disk-{i}", self._others) for i in range(POOL_THREADS))]

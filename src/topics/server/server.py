@@ -90,6 +90,7 @@ class Server:
             wakeup,
             unsynced,
             upkeep=upkeep,
+            cache=store.segments.cache,
             replayed=lambda: store.recovery.progress,
         )
         connections = Connections(assembly.app, loop, self._connection_limits(), http2=Http2)

@@ -1,4 +1,4 @@
-"""Metrics by the names of API §8.3: gauges of what there is, the WAL's own counters, and its sync latency.
+"""Metrics by the names of API §8.3: gauges of what there is, counters of the WAL and the Block cache, sync latency.
 
 Values are read when they are asked for; nothing is counted twice on the hot path. The per-topic gauges are bounded, and
 a gauge says when they are cut. They name topics, so a key that is limited to prefixes sees its own there and no others,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from topics.server.api.principal import Principal
     from topics.server.flow.slots import Slots
     from topics.storage.memory import MemoryShard
+    from topics.storage.segment.segment import BlockCache
     from topics.storage.wal.shard import Shard
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -53,10 +54,12 @@ _WAL_COUNTERS: Final = (
 class Metrics:
     """The metrics of one server, with the values of the moment."""
 
-    def __init__(self, engine: Engine, slots: Slots, phase: Phase) -> None:
+    def __init__(self, engine: Engine, slots: Slots, phase: Phase, cache: BlockCache | None) -> None:
+        """`cache` is the one of sealed Blocks; None where nothing is sealed."""
         self._engine = engine
         self._slots = slots
         self._phase = phase
+        self._cache = cache
 
     def exposition(self, principal: Principal) -> bytes:
         """The metrics as Prometheus text."""
@@ -111,6 +114,8 @@ class Metrics:
             "topics_corruption", "Damaged places found in the data directory.", value=engine.totals.corruption_total
         )
         yield from _wal(engine.store.shards)
+        if self._cache is not None:
+            yield from _block_cache(self._cache)
 
 
 class _Collected(Collector):
@@ -163,3 +168,9 @@ def _wal(shards: Sequence[Shard | MemoryShard]) -> Iterator[Metric]:
         buckets=buckets,
         sum_value=sum(shard.fsync_us_sum for shard in shards),
     )
+
+
+def _block_cache(cache: BlockCache) -> Iterator[Metric]:
+    yield CounterMetricFamily("topics_block_cache_hits", "Sealed Blocks found in memory.", value=cache.hits_total)
+    yield CounterMetricFamily("topics_block_cache_misses", "Sealed Blocks read from disk.", value=cache.misses_total)
+    yield GaugeMetricFamily("topics_block_cache_bytes", "Bytes of sealed Blocks that are kept in memory.", cache.bytes)

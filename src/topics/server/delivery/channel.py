@@ -281,7 +281,7 @@ class Channel:
             difference = unfiltered.difference
             texts = [text for node, text in unfiltered.records if node not in window.nodes]
         else:
-            difference = read(topic.log, self._delivery.engine.wires, cursor, window, upto)
+            difference = topic.reading(read, topic.log, self._delivery.engine.wires, cursor, window, upto)
             texts = difference.pieces
         head = difference.head_seq if upto is None else max(upto, difference.next_from_seq)
         told: list[Notice] = []
@@ -298,8 +298,8 @@ class Channel:
         key = (cursor, view.unfiltered, upto)
         unfiltered = self._unfiltered.get(key)
         if unfiltered is None:
-            wires = self._delivery.engine.wires
-            difference = read(self.topic.log, wires, cursor, view.echoing, upto, keep_runs=True)
+            topic, wires = self.topic, self._delivery.engine.wires
+            difference = topic.reading(read, topic.log, wires, cursor, view.echoing, upto, True)
             records = labelled(difference, wires, view.echoing.fields)
             unfiltered = self._unfiltered[key] = Unfiltered(difference, records)
         return unfiltered

@@ -12,7 +12,8 @@ from topics.engine import Engine, Write
 from topics.errors import ColdUnavailable
 from topics.server.delivery import channel as channels
 from topics.storage.job import Job, Task
-from topics.storage.segment.segment import Miss
+from topics.storage.segment.segment import Corrupt, Miss
+from topics.storage.wal.scan import LostRecords
 from topics.testing import ManualClock
 
 real_read = channels.read
@@ -88,3 +89,27 @@ def test_unreadable_records_end_the_feed_with_the_reason(monkeypatch: pytest.Mon
     loop.settle()
     assert [type(error) for error in told] == [ColdUnavailable]
     assert feed.cursor == 0
+
+
+def test_damaged_records_are_a_tombstone_and_the_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data loss is explicit: a stream that meets a damaged Block is told what is gone, and gets the rest."""
+    clock = ManualClock()
+    loop = ManualLoop(clock)
+    engine = Engine(clock)
+    engine.write("t", Write.of([1, 2]))
+    engine.write("t", Write.of([3]))
+    damage = [Corrupt("segment", 0, 100, LostRecords(1, 1, 2))]
+
+    def read(*args: Any, **named: Any) -> Any:
+        if damage:
+            raise damage.pop()
+        return real_read(*args, **named)
+
+    monkeypatch.setattr(channels, "read", read)
+    listener = Listener(delivery_of(engine, loop))
+    listener.follow(engine, "t", 0, plain_view())
+    loop.settle()
+    assert listener.kinds() == ["tombstone", "record", "caught-up"]
+    lost = listener.told[0][1]
+    assert (lost["gap_from"], lost["gap_to"], lost["reason"]) == (1, 2, "corruption")
+    assert listener.seqs() == [3]
