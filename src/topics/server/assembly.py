@@ -60,22 +60,18 @@ class Assembly:
         replayed: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`wakeup` is what the engine asks for turns; `unsynced` is what its store reports syncs to."""
+        self.engine = engine
         self.pressure = Pressure()
         self.parking = Parking(loop, engine.clock, self.pressure)
         self.admission = Admission(engine, self.parking, wakeup.wake)
         self.driver = Driver(loop, wakeup, engine, self.admission.flush, upkeep)
         self.phase = Phase(replayed)
-        self.slots = Slots(settings)
+        grace_ms, timeout_ms = settings.buffer_grace_ms, settings.slow_consumer_timeout_ms
+        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, grace_ms, timeout_ms)
+        slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
-        self.delivery = Delivery(
-            engine,
-            loop,
-            self.driver.run_then,
-            unsynced,
-            settings.buffer_grace_ms,
-            settings.slow_consumer_timeout_ms,
-        )
-        address = f"{settings.host}:{settings.port}"
+        metrics = Metrics(engine, slots, self.phase, cache)
+        page = Page(engine, self.phase, f"{settings.host}:{settings.port}", guarded=len(keys) > 0)
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission),
@@ -83,29 +79,12 @@ class Assembly:
             blocks=BlockHandlers(engine, loop, attempts),
             queues=QueueHandlers(engine, self.parking, attempts),
             routers=RouterHandlers(engine),
-            work=Work(engine, self.delivery, self.parking, self.slots),
-            watch=Watch(engine, self.delivery, self.slots, settings),
-            websockets=WebSockets(engine, self.delivery, self.admission, self.slots, settings, loop),
-            probes=Probes(
-                engine,
-                self.phase,
-                Metrics(engine, self.slots, self.phase, cache),
-                Page(engine, self.phase, address, guarded=len(keys) > 0),
-            ),
+            work=Work(engine, self.delivery, self.parking, slots),
+            watch=Watch(engine, self.delivery, slots, settings),
+            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, loop),
+            probes=Probes(engine, self.phase, metrics, page),
         )
-        self.app = App(
-            Routes(self.rows),
-            keys,
-            self.phase,
-            self.slots.inflight_per_key,
-            self.admission,
-            attempts,
-            probe_auth=settings.probe_auth,
-        )
-        self.governor = Governor(
-            loop,
-            self.pressure,
-            engine.store,
-            on_level=(self.delivery.set_level, wakeup.set_level, self.parking.set_level),
-            on_beat=self.delivery.pulse,
-        )
+        inflight, probe_auth = slots.inflight_per_key, settings.probe_auth
+        self.app = App(Routes(self.rows), keys, self.phase, inflight, self.admission, attempts, probe_auth=probe_auth)
+        on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
+        self.governor = Governor(loop, self.pressure, engine.store, on_level, self.delivery.pulse)

@@ -39,6 +39,7 @@ class Wakeup:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: list[Callable[[], None]] = []
+        """What is called for a turn: a driver, from its construction until it stops."""
         self.pending = False
         """Whether a turn was asked for that has not begun, or is being prepared."""
         self._loop = loop
@@ -47,15 +48,12 @@ class Wakeup:
     def wake(self) -> None:
         """Ask for a turn."""
         if not self.pending:
-            self.pending = True
-            if self._window_s:
-                self._loop.call_later(self._window_s, self._call)
-            else:
-                self._loop.call_soon(self._call)
-
-    def _call(self) -> None:
-        for listener in self.listeners:
-            listener()
+            for turn in self.listeners:
+                self.pending = True
+                if self._window_s:
+                    self._loop.call_later(self._window_s, turn)
+                else:
+                    self._loop.call_soon(turn)
 
     def set_level(self, level: int) -> None:
         """The pressure has changed: where it is high, frames gather for a while, for fewer and larger commits."""

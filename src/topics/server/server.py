@@ -94,7 +94,7 @@ class Server:
             replayed=lambda: store.recovery.progress,
         )
         connections = Connections(assembly.app, loop, self._connection_limits(), http2=Http2)
-        code = await self._run(loop, assembly, connections, engine, store, upkeep)
+        code = await self._run(assembly, connections, store, upkeep)
         connections.stop()
         assembly.driver.stop()
         if code == 0 and store.shards:
@@ -104,16 +104,9 @@ class Server:
             log.info("stopped")
         return code
 
-    async def _run(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        assembly: Assembly,
-        connections: Connections,
-        engine: Engine,
-        store: Store,
-        upkeep: Upkeep,
-    ) -> int:
+    async def _run(self, assembly: Assembly, connections: Connections, store: Store, upkeep: Upkeep) -> int:
         """Listen, recover, serve until a signal, drain; the exit code."""
+        loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
@@ -122,7 +115,7 @@ class Server:
             return EXIT_CANNOT_LISTEN
         connections.start()
         try:
-            recovered = await self._recover(engine, store, upkeep, stop)
+            recovered = await self._recover(assembly.engine, store, upkeep, stop)
         except (Unusable, UnknownFormat, OSError) as error:
             log.error("%s", startup_errors.cannot_store(self._settings, error))
             listener.close()

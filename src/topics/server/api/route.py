@@ -40,17 +40,9 @@ class Route:
     """What a head resolved to: who asks, for what, and what answers. Shared by all requests with the same head."""
 
     __slots__ = (
-        "always_open",
-        "appends",
-        "handle",
-        "idempotency_key",
-        "inflight",
-        "name",
-        "name_bytes",
-        "principal",
-        "query",
+        "always_open", "appends", "handle", "idempotency_key", "inflight", "name", "name_bytes", "principal", "query",
         "return_seqs",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

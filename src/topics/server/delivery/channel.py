@@ -66,20 +66,9 @@ class Channel:
     """The feeds of one topic."""
 
     __slots__ = (
-        "_at",
-        "_backlog",
-        "_delivery",
-        "_fresh",
-        "_missing",
-        "_todo",
-        "_unfiltered",
-        "_unsynced",
-        "feeds",
-        "name",
-        "round_ms",
-        "synced_seq",
-        "topic",
-    )
+        "_at", "_backlog", "_delivery", "_fresh", "_missing", "_todo", "_unfiltered", "_unsynced", "feeds", "name",
+        "round_ms", "synced_seq", "topic",
+    )  # fmt: skip
 
     def __init__(self, delivery: Rounds, topic: Topic) -> None:
         self.topic = topic
@@ -318,7 +307,7 @@ class Channel:
         shard = self._delivery.engine.store.shard_of(topic.id)
         self._unsynced.append((shard.written_lsn, topic.log.head))
         if self.look_at_sync():
-            self._delivery.unsynced.add(self)
+            self._delivery.unsynced.add(self.look_at_sync)
 
     def look_at_sync(self) -> bool:
         """Show what has been synced since; whether something still waits."""

@@ -97,7 +97,7 @@ class Delivery:
         """A channel has no feeds any more."""
         self._channels.pop(channel.topic.id, None)
         self._bands.discard(channel)
-        self.unsynced.discard(channel)
+        self.unsynced.discard(channel.look_at_sync)
 
     def enrol(self, subscriber: Subscriber, due_ms: int) -> None:
         """Look at a stream when it is due, for its heartbeat."""

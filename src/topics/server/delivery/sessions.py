@@ -30,17 +30,9 @@ class Session:
     """One subscription: which topics, how, for whom, and how far."""
 
     __slots__ = (
-        "epochs",
-        "flushed",
-        "heartbeat_ms",
-        "idle_since_ms",
-        "layout",
-        "positions",
-        "principal",
-        "stream",
-        "views",
+        "epochs", "flushed", "heartbeat_ms", "idle_since_ms", "layout", "positions", "principal", "stream", "views",
         "wid",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -87,10 +79,6 @@ class Sessions:
         self._cap = cap
         self._by_wid: dict[str, tuple[Session, Slot]] = {}
         self._idle: OrderedDict[Session, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        """How many sessions there are."""
-        return len(self._by_wid)
 
     def add(self, session: Session, tick_ms: int) -> None:
         """Take a session that has no stream yet; raises Throttled where there are too many."""

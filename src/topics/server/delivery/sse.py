@@ -94,9 +94,6 @@ class SseStream(EventStream):
                 frame = notice.shared[id] = b"id: %b\n%b" % (id, notice.event)
         self.stream.write(frame)
 
-    def ended(self, feed: Feed) -> None:
-        """Nothing to do: the feed keeps its place in the id."""
-
     def unreadable(self, feed: Feed, error: TopicsError) -> None:
         """End the stream; the session's position is before what could not be read."""
         self.finish(error.status, error.message)

@@ -98,17 +98,8 @@ class Subscriber(ABC):
     """One stream and its feeds."""
 
     __slots__ = (
-        "_mark",
-        "_progress_ms",
-        "aged",
-        "beat_ms",
-        "closed",
-        "delivery",
-        "last_ms",
-        "link",
-        "paced",
-        "stalled_ms",
-    )
+        "_mark", "_progress_ms", "aged", "beat_ms", "closed", "delivery", "last_ms", "link", "paced", "stalled_ms",
+    )  # fmt: skip
 
     def __init__(self, delivery: Scheduler, link: Link) -> None:
         self.delivery = delivery
@@ -126,21 +117,21 @@ class Subscriber(ABC):
         self._mark = 0
         self._progress_ms = 0
 
-    @abstractmethod
     def feeds(self) -> Iterable[Feed]:
-        """The feeds of this stream."""
+        """The feeds of this stream. A work stream has none, and what follows here is never called on it."""
+        return ()
 
-    @abstractmethod
     def send(self, feed: Feed, notice: Notice) -> None:
         """Tell the client, and move the feed past it."""
+        raise NotImplementedError
 
-    @abstractmethod
     def ended(self, feed: Feed) -> None:
         """The feed's topic is gone; the client was told."""
+        return
 
-    @abstractmethod
     def unreadable(self, feed: Feed, error: TopicsError) -> None:
         """What follows the feed's cursor cannot be read: tell the client, which may try again later."""
+        raise NotImplementedError
 
     @abstractmethod
     def beat(self, tick_ms: int) -> int:

@@ -6,33 +6,26 @@ A channel with a reader that must see only what is synced waits here while the l
 
 from __future__ import annotations
 
-from typing import Protocol
-
-
-class Waiting(Protocol):
-    """A channel that waits."""
-
-    def look_at_sync(self) -> bool:
-        """Show what has been synced since; whether something still waits."""
+from collections.abc import Callable
 
 
 class Unsynced:
-    """The channels that wait."""
+    """The channels that wait, each by its `look_at_sync`."""
 
-    __slots__ = ("_channels",)
+    __slots__ = ("_looks",)
 
     def __init__(self) -> None:
-        self._channels: dict[Waiting, None] = {}
+        self._looks: dict[Callable[[], bool], None] = {}
 
-    def add(self, channel: Waiting) -> None:
-        """Have a channel look at every sync, until nothing of it waits."""
-        self._channels[channel] = None
+    def add(self, look: Callable[[], bool]) -> None:
+        """Call `look` after every sync, until it returns that nothing waits any more."""
+        self._looks[look] = None
 
-    def discard(self, channel: Waiting) -> None:
+    def discard(self, look: Callable[[], bool]) -> None:
         """The channel waits no longer."""
-        self._channels.pop(channel, None)
+        self._looks.pop(look, None)
 
     def synced(self) -> None:
         """A sync has come further: let the channels show what it covers."""
-        for channel in [each for each in self._channels if not each.look_at_sync()]:
-            self.discard(channel)
+        for look in [each for each in self._looks if not each()]:
+            self.discard(look)

@@ -21,7 +21,6 @@ from topics.server.delivery.event_stream import (
     require_event_stream,
 )
 from topics.server.delivery.notice import event
-from topics.server.delivery.subscriber import Feed
 
 if TYPE_CHECKING:
     from topics.engine import Engine
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from topics.engine.queue.queues import Queues
     from topics.server.api.route import Route
     from topics.server.delivery.delivery import Delivery
-    from topics.server.delivery.notice import Notice
     from topics.server.flow.parking import Parking
     from topics.server.flow.slots import Slot, Slots
     from topics.server.http.exchange import Exchange
@@ -130,16 +128,3 @@ class WorkStream(EventStream):
             slot.free()
         self._queues.stop_work(self._topic, self._worker)
         self.delivery.leave(self)
-
-    def feeds(self) -> tuple[Feed, ...]:
-        """None: jobs come from the queue, not from a log's tail."""
-        return ()
-
-    def send(self, feed: Feed, notice: Notice) -> None:
-        """Never called: there are no feeds."""
-
-    def ended(self, feed: Feed) -> None:
-        """Never called: there are no feeds."""
-
-    def unreadable(self, feed: Feed, error: TopicsError) -> None:
-        """Never called: there are no feeds."""

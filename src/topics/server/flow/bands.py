@@ -85,11 +85,6 @@ class Bands(Generic[T]):
         """Forget an item, whether it waits or not."""
         self._waiting.pop(item, None)
 
-    def waited_ms(self, item: T, now_ms: int) -> int:
-        """How long an item has waited; 0 where it does not wait."""
-        entry = self._waiting.get(item)
-        return 0 if entry is None else max(0, now_ms - entry.since_ms)
-
     def take(self, now_ms: int, floor: int | None = None) -> T | None:
         """The item to serve now, which waits no longer; None where nothing waits.
 

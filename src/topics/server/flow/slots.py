@@ -1,8 +1,8 @@
 """Slots: how much may be open at the same time (API §11).
 
 A `Cap` counts what is in use and refuses the one too many with 429 `throttled`, which names the limit and its maximum.
-What it hands out is a `Slot`, which gives its place back exactly once: by hand, at the end of a `with` block, or when
-its holder is gone. So a handler that fails halfway or a connection that is dropped never keeps capacity for good.
+It hands out a `Slot`, which gives its place back exactly once: by hand, or when its holder is gone. So a handler that
+fails halfway or a connection that is dropped never keeps capacity for good.
 
 A cap with `max` 0 refuses nothing and still counts, because the metrics show the count. Per-key caps apply only where
 there are keys: without any, the one principal there is gets a cap that is off.
@@ -10,7 +10,6 @@ there are keys: without any, the one principal there is gets a cap that is off.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Final, Protocol
 
 from topics.errors import Throttled
@@ -43,12 +42,6 @@ class Slot:
             cap.used -= 1
 
     __del__ = free
-
-    def __enter__(self) -> Slot:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.free()
 
 
 class Cap:

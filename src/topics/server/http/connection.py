@@ -390,15 +390,13 @@ class Connection(asyncio.Protocol):
             self._watch_writing()
         if deadlines.read > now:
             return
-        phase = self._intake.phase
+        phase, limits = self._intake.phase, self._limits
         if phase == IN_BODY:
-            limit = self._limits.body_timeout_ms
-            error = RequestTimeout("The body arrived too slowly.", limit="body_timeout_ms", max=limit)
-            self._turn_away(error)
+            message, name, limit = "The body arrived too slowly.", "body_timeout_ms", limits.body_timeout_ms
+            self._turn_away(RequestTimeout(message, limit=name, max=limit))
         elif phase == IN_HEAD:
-            limit = self._limits.header_timeout_ms
-            error = RequestTimeout("The head took too long to arrive.", limit="header_timeout_ms", max=limit)
-            self._turn_away(error)
+            message, name, limit = "The head took too long to arrive.", "header_timeout_ms", limits.header_timeout_ms
+            self._turn_away(RequestTimeout(message, limit=name, max=limit))
         elif self.outbox.current is not None:
             deadlines.read = deadlines.clock.idle_deadline
         elif self._linger_left < 0:

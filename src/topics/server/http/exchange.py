@@ -72,18 +72,9 @@ class Exchange:
     """One request and its answer, see the module."""
 
     __slots__ = (
-        "answer",
-        "answered",
-        "body",
-        "carrier",
-        "closes",
-        "head",
-        "on_disconnect",
-        "on_over",
-        "plain",
-        "started_ns",
+        "answer", "answered", "body", "carrier", "closes", "head", "on_disconnect", "on_over", "plain", "started_ns",
         "throttled_ns",
-    )
+    )  # fmt: skip
 
     def __init__(self, carrier: Carrier, head: Head, body: bytes, started_ns: int) -> None:
         self.carrier = carrier
@@ -109,6 +100,11 @@ class Exchange:
     def elapsed_ms(self) -> float:
         """Milliseconds since the request's first byte was dispatched, rounded to microseconds."""
         return round((perf_counter_ns() - self.started_ns) / 1e6, 3)
+
+    def _begin_answer(self) -> None:
+        if self.answered:
+            raise RuntimeError("the exchange is already answered")
+        self.answered = True
 
     def respond_raw(self, response: bytes) -> None:
         """Answer with a response that is already rendered as HTTP/1.1 keep-alive (see `reply.prefix`)."""
@@ -140,9 +136,7 @@ class Exchange:
 
     def _respond_packed(self, status: int, body: bytes, content_type: bytes, headers: bytes) -> None:
         """Compress in a thread, where zlib runs without the interpreter's lock, then answer."""
-        if self.answered:
-            raise RuntimeError("the exchange is already answered")
-        self.answered = True
+        self._begin_answer()
 
         def packed(future: asyncio.Future[bytes]) -> None:
             if not future.cancelled():
@@ -161,9 +155,7 @@ class Exchange:
 
         `headers` are complete lines and name the content type. The body ends with the connection.
         """
-        if self.answered:
-            raise RuntimeError("the exchange is already answered")
-        self.answered = True
+        self._begin_answer()
         opened = self.carrier.open_stream(self, reply.status_line(status) + headers + b"\r\n")
         self.over()
         return opened
@@ -174,9 +166,7 @@ class Exchange:
         Possible for requests whose `head.upgrade` is set: the connection dispatches them only when every earlier
         request is answered, and parses nothing after them.
         """
-        if self.answered:
-            raise RuntimeError("the exchange is already answered")
-        self.answered = True
+        self._begin_answer()
         self.carrier.hand_over(self, upgrade)
         self.over()
 

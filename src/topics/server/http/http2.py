@@ -69,25 +69,9 @@ class Http2:
     """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2=Http2)`."""
 
     __slots__ = (
-        "_answered",
-        "_app",
-        "_awaited",
-        "_connection",
-        "_deadlines",
-        "_h2",
-        "_lanes",
-        "_limits",
-        "_mark",
-        "_paused",
-        "_progress",
-        "_pumping",
-        "_receiving",
-        "_resets",
-        "_sent",
-        "_stopping",
-        "_transport",
-        "_turns",
-    )
+        "_answered", "_app", "_awaited", "_connection", "_deadlines", "_h2", "_lanes", "_limits", "_mark", "_paused",
+        "_progress", "_pumping", "_receiving", "_resets", "_sent", "_stopping", "_transport", "_turns",
+    )  # fmt: skip
 
     def __init__(self, connections: Connections, connection: Member, transport: asyncio.Transport) -> None:
         """Take the transport of `connection` over; the preface follows as data."""

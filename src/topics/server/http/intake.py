@@ -62,28 +62,10 @@ class Intake:
     """The receiving half of a connection, see the module."""
 
     __slots__ = (
-        "_admit",
-        "_blank_skipped",
-        "_body",
-        "_body_max",
-        "_chunks",
-        "_data",
-        "_fresh",
-        "_head_max",
-        "_headers_max",
-        "_heads",
-        "_needed",
-        "_open",
-        "_position",
-        "_progress",
-        "_scanned",
-        "_started_ns",
-        "http2",
-        "owes_continue",
-        "phase",
-        "renewals",
-        "repeat",
-    )
+        "_admit", "_blank_skipped", "_body", "_body_max", "_chunks", "_data", "_fresh", "_head_max", "_headers_max",
+        "_heads", "_needed", "_open", "_position", "_progress", "_scanned", "_started_ns", "http2", "owes_continue",
+        "phase", "renewals", "repeat",
+    )  # fmt: skip
 
     def __init__(
         self,

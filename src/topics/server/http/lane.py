@@ -53,26 +53,9 @@ class Lane:
     """One HTTP/2 stream, see the module."""
 
     __slots__ = (
-        "_body",
-        "_drained_below",
-        "_road",
-        "_sent",
-        "_started_ns",
-        "_unsent",
-        "answer",
-        "current",
-        "ending",
-        "exchange",
-        "head",
-        "id",
-        "over",
-        "queue",
-        "receiving",
-        "stream",
-        "unsent_bytes",
-        "waiting",
-        "write",
-    )
+        "_body", "_drained_below", "_road", "_sent", "_started_ns", "_unsent", "answer", "current", "ending",
+        "exchange", "head", "id", "over", "queue", "receiving", "stream", "unsent_bytes", "waiting", "write",
+    )  # fmt: skip
 
     transport = None
     """The transport belongs to all lanes."""

@@ -2,7 +2,8 @@
 
 A `Stream` owns its connection's sending side until it is closed. It never blocks and never drops: `write` queues, and
 `buffered` is how much the peer has not taken yet, so that the caller can decide to coalesce, skip or give up. While
-`paused`, the transport is above its high-water mark; `on_drain` is called when it has fallen below the low one.
+`sink.write_paused`, the transport is above its high-water mark; `on_drain` is called when it has fallen below the low
+one.
 `on_close` is called once, however the stream ends, also by `close`. A server that stops closes its streams.
 
 Frames written while earlier pipelined answers are still outstanding wait here for their turn.
@@ -61,11 +62,6 @@ class Stream:
         if self.early is not None:
             return sum(map(len, self.early))
         return 0 if self.closed else self.sink.unsent_bytes
-
-    @property
-    def paused(self) -> bool:
-        """Whether more is buffered than the transport's high-water mark."""
-        return self.sink.write_paused
 
     def close(self) -> None:
         """End the body, and with it the connection, once everything written is sent."""

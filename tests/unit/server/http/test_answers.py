@@ -317,12 +317,12 @@ def test_stream_sees_backpressure_and_its_end() -> None:
     stream.on_close = lambda: events.append("close")
     client.transport.unsent = 100
     client.connection.pause_writing()
-    assert (stream.paused, stream.buffered) == (True, 100)
+    assert (stream.sink.write_paused, stream.buffered) == (True, 100)
     assert client.transport.reading
     client.connections.sweep(1000.0)
     assert not client.transport.closing
     client.connection.resume_writing()
-    assert not stream.paused
+    assert not stream.sink.write_paused
     client.send_eof()
     client.lose()
     assert events == ["drain", "close"]

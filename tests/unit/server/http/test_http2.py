@@ -286,14 +286,14 @@ def test_open_body_is_written_drained_and_closed() -> None:
     assert client.body[stream] == b"data: 1\n\n"
     body.write(b"x" * 200_000)
     client.exchange()
-    assert body.paused
+    assert body.sink.write_paused
     assert body.buffered == 200_009 - 65535
     client.h2.increment_flow_control_window(1_000_000)
     client.h2.increment_flow_control_window(1_000_000, stream)
     client.exchange()
     assert drained
     assert drained[0] <= PAUSE_BYTES // 4
-    assert not body.paused
+    assert not body.sink.write_paused
     body.close()
     client.exchange()
     assert client.ended == [stream]
