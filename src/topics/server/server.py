@@ -244,7 +244,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _tune_memory() -> None:
-    """Keep large replies off mmap, where each is faulted in anew, and garbage collection off the hot path."""
+    """Keep large replies off mmap, where each is faulted in again, and garbage collection off the hot path."""
     # Not collected first: that would take a tenth of an empty start, and imports leave next to no garbage.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -36,8 +36,5 @@ def answer_receipt(receipt: Receipt, status: int = 200) -> None:
     if receipt.error is not None:
         exchange.fail(receipt.error)
         return
-    timing = {
-        "wal_append_ms": round(receipt.write_ns / 1e6, 3),
-        "fsync_ms": round(receipt.sync_ns / 1e6, 3),
-    }
+    timing = {"wal_append_ms": round(receipt.write_ns / 1e6, 3), "fsync_ms": round(receipt.sync_ns / 1e6, 3)}
     answer(exchange, status, receipt.result, timing)

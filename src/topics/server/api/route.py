@@ -23,7 +23,7 @@ class Row(NamedTuple):
     """What the key must have; None where no key is asked for."""
     handle: Handler
     check_name: Callable[[str], object] | None = None
-    """Checks the name in the variable part of the path, before it is held against the key's prefixes."""
+    """Checks the name in the variable part of the path, before it is compared with the key's prefixes."""
     body: bool = False
     """Whether a body must be JSON."""
     token: bool = False

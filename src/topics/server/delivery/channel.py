@@ -49,7 +49,7 @@ class Rounds(Protocol):
     tick_ms: int
 
     def dirty(self, channel: Channel) -> None:
-        """A feed of the channel has to be told something."""
+        """There is something for a feed of the channel."""
 
     def forget(self, channel: Channel) -> None:
         """The channel has no feeds any more."""
@@ -120,7 +120,7 @@ class Channel:
             self._delivery.forget(self)
 
     def welcome(self, feed: Feed) -> None:
-        """Tell a feed that comes, or comes back after long, what a cap or TTL took before it did."""
+        """Send a feed that comes, or comes back after a long time, the tombstone of what a cap or TTL took before."""
         self.topic.expire(self._delivery.now_ms)
         lost, _ = gap_at(self.topic.log, feed.cursor)
         if lost is not None and not self.topic.deleted:
@@ -193,10 +193,10 @@ class Channel:
                     self._backlog[feed] = None
                 elif feed.lagging:
                     feed.lagging = False
-                    told = caught_up.get(parcel.cursor)
-                    if told is None:
-                        told = caught_up[parcel.cursor] = notices.caught_up(self.name, parcel.cursor)
-                    subscriber.send(feed, told)
+                    notice = caught_up.get(parcel.cursor)
+                    if notice is None:
+                        notice = caught_up[parcel.cursor] = notices.caught_up(self.name, parcel.cursor)
+                    subscriber.send(feed, notice)
         except Exception:
             # A defect with one feed must not silence the others.
             log.exception('delivering topic "%s" failed', topic.name)
@@ -205,11 +205,11 @@ class Channel:
         return at - begin
 
     def _give_up(self, feed: Feed) -> None:
-        """End a feed that cannot be served; its client is told as far as that works."""
+        """End a feed that cannot be served, and report that to its client as far as possible."""
         try:
             feed.subscriber.unreadable(feed, Internal())
         except Exception:
-            log.exception("a stream could not be told that it failed")
+            log.exception("the failure of a stream could not be reported to its client")
         if feed.channel is self:
             self.detach(feed)
 
@@ -221,7 +221,7 @@ class Channel:
         self._backlog.clear()
 
     def _say_goodbye(self) -> int:
-        """The topic is gone: tell every feed that can be told, and forget it."""
+        """The topic is gone: notify every feed that takes it now, and forget that feed."""
         goodbye = notices.topic_deleted(self.name, self.topic.log.head)
         self._todo, self._at, self._fresh = [], 0, False
         self._backlog.clear()
@@ -239,7 +239,7 @@ class Channel:
     # Reading
 
     def _fetch(self, feed: Feed, first: bool) -> Parcel | None:
-        """What a feed has to be told now, or None where that is not in memory, not known yet, or cannot be read."""
+        """What a feed gets now, or None where that is not in memory, not synced yet, or cannot be read."""
         try:
             if first and not (feed.view.strong and self.synced_seq < 0):
                 return self._read(feed.cursor, feed.view)
@@ -261,7 +261,7 @@ class Channel:
             self._delivery.dirty(self)
 
     def _read(self, cursor: int, view: View) -> Parcel:
-        """What a feed at `cursor` has to be told now."""
+        """What a feed at `cursor` gets now."""
         topic = self.topic
         window = view.plain if topic.config.dedupe_node else view.echoing
         upto = self._visible() if view.strong else None
@@ -273,14 +273,14 @@ class Channel:
             difference = topic.reading(read, topic.log, self._delivery.engine.wires, cursor, window, upto)
             texts = difference.pieces
         head = difference.head_seq if upto is None else max(upto, difference.next_from_seq)
-        told: list[Notice] = []
+        found: list[Notice] = []
         lost = difference.tombstone
         if lost is not None:
-            told.append(notices.tombstone(self.name, lost))
-            cursor = told[0].cursor
+            found.append(notices.tombstone(self.name, lost))
+            cursor = found[0].cursor
         if texts:
-            told.append(notices.record(self.name, texts, cursor, difference.next_from_seq, head))
-        return Parcel(told, difference.next_from_seq, head)
+            found.append(notices.record(self.name, texts, cursor, difference.next_from_seq, head))
+        return Parcel(found, difference.next_from_seq, head)
 
     def _read_unfiltered(self, cursor: int, view: View, upto: int | None) -> Unfiltered:
         """What follows a cursor, read once for all views that filter different nodes."""

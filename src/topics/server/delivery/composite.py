@@ -1,7 +1,7 @@
 """The composite cursor: the position of every watched topic in one opaque `id` (API §7.4).
 
 Up to `NAMED_TOPICS_MAX` topics it is base64url, without padding, of the JSON map `{"jobs":5210,"events":88130}`. A
-topic that was deleted and created anew while the session lived is in another epoch than the one the session began
+topic that was deleted and created again while the session lived is in another epoch than the one the session began
 with; the map then says so under `$epoch`, a key that no topic can have. So an id from before the recreate is never
 taken for a position after it.
 

@@ -6,7 +6,7 @@ while a thousand streams are fed waits for one slice and not for a thousand. Hea
 after the records.
 
 Under pressure (`level`, set by the governor) channels rest for a moment between rounds, so that records leave in
-larger batches, and those of negative priority wait until ageing lifts them; their streams are told once, with an
+larger batches, and those of negative priority wait until ageing lifts them; their streams are warned once, with an
 `error` 429 that closes nothing. Nothing is dropped or reordered by this.
 
 Two times are kept for the length of a slice: `now_ms` is the wall clock, by which records expire; `tick_ms` is
@@ -115,7 +115,7 @@ class Delivery:
     # Serving
 
     def dirty(self, channel: Channel) -> None:
-        """A feed of the channel has to be told something."""
+        """There is something for a feed of the channel."""
         if self.level >= COALESCE and self.tick_ms - channel.round_ms < REST_MS and channel not in self._bands:
             self._resting[channel] = None
             if not self._rest_due:
@@ -200,7 +200,7 @@ class Delivery:
             self._warn_paced()
 
     def _warn_paced(self) -> None:
-        """Tell each stream that follows a paused topic so, once until the pressure is gone."""
+        """Warn each stream that follows a paused topic, once until the pressure is gone."""
         paced: dict[Subscriber, list[str]] = {}
         for channel in self._bands.below(0):
             for feed in channel.feeds:

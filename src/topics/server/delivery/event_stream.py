@@ -75,7 +75,7 @@ class EventStream(Subscriber):
     __slots__ = ("_subject", "heartbeat_ms", "stream")
 
     def __init__(self, delivery: Scheduler, stream: Stream, heartbeat_ms: int, subject: str) -> None:
-        """A comment is sent when nothing else was for `heartbeat_ms`; `subject` is what its warnings speak of."""
+        """A comment is sent when nothing else was for `heartbeat_ms`; `subject` is named in its warnings."""
         super().__init__(delivery, stream.sink)
         self.stream = stream
         self.heartbeat_ms = heartbeat_ms

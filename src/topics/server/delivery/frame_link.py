@@ -31,7 +31,7 @@ PIECE_BYTES_MAX: Final = 256 * 1024
 
 
 class Owner(Protocol):
-    """Who receives the messages of a link."""
+    """The receiver of the messages."""
 
     @property
     def full(self) -> bool:
@@ -67,7 +67,7 @@ class FrameLink:
         self.closed = False
         self.write_paused = False
         self.heard = True
-        """Whether anything arrived; whoever wants to know clears this."""
+        """Whether anything arrived since the owner last cleared this."""
         self._owner = owner
         self._loop = loop
         self._transport = transport

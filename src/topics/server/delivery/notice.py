@@ -1,10 +1,10 @@
-"""Notice: one thing that happened in a topic, rendered once and shared by every stream that has to be told.
+"""Notice: one thing that happened in a topic, rendered once and shared by every stream that gets it.
 
 A notice is a batch of records, a tombstone, the news that a reader has caught up, or that the topic is gone. Its JSON
 is the same on SSE and WebSocket; the framing around it is made when the first stream of that kind needs it and kept as
 long as the notice is. SSE frames also carry the composite cursor of their stream, so a frame is shared by the streams
-whose whole cursor is the same: always among those that watch one topic, and among those that watch the same several
-topics and are at the same position in each.
+that have the same cursor: always among those that watch one topic, and among those that watch the same several topics
+and are at the same position in each.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def text_frame(json: bytes) -> bytes:
 
 
 class Notice:
-    """One thing to tell, and the cursor after it."""
+    """One thing that happened, and the cursor after it."""
 
     __slots__ = ("_event", "_message", "alone", "cursor", "json", "kind", "shared")
 

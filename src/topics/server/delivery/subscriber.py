@@ -1,4 +1,4 @@
-"""Feed and Subscriber: which stream is told what happens in which topic.
+"""Feed and Subscriber: which stream gets the notices of which topic.
 
 A `Feed` is one subscription of one stream to one topic: its position and what it wants to see. A `Subscriber` is the
 stream: an SSE response or a WebSocket. It has a bounded outbound queue, which is the transport's own: nothing is
@@ -70,7 +70,7 @@ class Followed(Protocol):
         """The topic."""
 
     def welcome(self, feed: Feed) -> None:
-        """Tell a feed what a cap or TTL took before it came."""
+        """Send a feed the tombstone of what a cap or TTL took before it came."""
 
     def resume(self, feed: Feed) -> None:
         """Serve a feed in the next round."""
@@ -113,7 +113,7 @@ class Subscriber(ABC):
         """Since when something has waited for the client to read."""
         self.aged = False
         self.paced = False
-        """Whether the client was told that its topics are paced."""
+        """Whether the client was warned that its topics are paced."""
         self._mark = 0
         self._progress_ms = 0
 
@@ -122,15 +122,15 @@ class Subscriber(ABC):
         return ()
 
     def send(self, feed: Feed, notice: Notice) -> None:
-        """Tell the client, and move the feed past it."""
+        """Send the notice, and move the feed past it."""
         raise NotImplementedError
 
     def ended(self, feed: Feed) -> None:
-        """The feed's topic is gone; the client was told."""
+        """The feed's topic is gone, and the notice of that is sent."""
         return
 
     def unreadable(self, feed: Feed, error: TopicsError) -> None:
-        """What follows the feed's cursor cannot be read: tell the client, which may try again later."""
+        """What follows the feed's cursor cannot be read: report that to the client, which may try again later."""
         raise NotImplementedError
 
     @abstractmethod
@@ -139,7 +139,7 @@ class Subscriber(ABC):
 
     @abstractmethod
     def warn(self, retry_after_ms: int, topics: list[str]) -> None:
-        """Tell the client that these topics are paced under pressure."""
+        """Warn the client that these topics are paced under pressure."""
 
     @abstractmethod
     def give_up(self) -> None:

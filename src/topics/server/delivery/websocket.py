@@ -130,7 +130,7 @@ class WebSocket(Subscriber):
     def __init__(
         self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slots: list[Slot]
     ) -> None:
-        """Talk to a client whose handshake is answered; `slots` are freed when the connection ends."""
+        """The handshake is answered; `slots` are freed when the connection ends."""
         settings = service.settings
         self.frames = FrameLink(
             self,
@@ -299,7 +299,7 @@ class WebSocket(Subscriber):
         self._send(notice.message)
 
     def ended(self, feed: Feed) -> None:
-        """The topic is gone: a later subscribe starts anew."""
+        """The topic is gone: a later subscribe starts from the beginning."""
         for name in [name for name, each in self._feeds.items() if each is feed]:
             del self._feeds[name]
 

@@ -31,7 +31,7 @@ PUMP_S: Final = 0.01
 
 
 class Writer(Protocol):
-    """Who asked for a write, and gets its answer."""
+    """What asked for a write, and gets its answer: an exchange, or a publish on a WebSocket."""
 
     throttled_ns: int
     """How long the request was parked."""

@@ -19,7 +19,7 @@ RETRY_AFTER_MS: Final = 1000
 
 
 class Holder(Protocol):
-    """Who takes slots: a principal."""
+    """What takes slots: a principal."""
 
     @property
     def key_id(self) -> str | None:

@@ -100,7 +100,7 @@ class Intake:
         self.renewals = 0
         """Grows whenever the message under way deserves a fresh deadline."""
         self.owes_continue = False
-        """Whether the client waits for `100 Continue` before it sends the body. Whoever sends it clears this."""
+        """Whether the client waits for `100 Continue` before it sends the body. The sender of it clears this."""
         self.http2 = False
         """Whether the connection began with the HTTP/2 preface, which is still part of `rest`."""
 

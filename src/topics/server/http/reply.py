@@ -51,7 +51,7 @@ def status_line(status: int) -> bytes:
 def prefix(status: int, content_type: bytes = JSON) -> bytes:
     """A response up to the value of `Content-Length`, to which digits, CRLF CRLF and the body are added.
 
-    Valid for one second: ask anew for every response.
+    Valid for one second: ask again for every response.
     """
     found = _prefixes.get((status, content_type))
     if found is None:
