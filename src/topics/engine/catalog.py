@@ -6,8 +6,6 @@ find or make topics takes a Catalog and needs no engine.
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from topics.engine import config as configs
@@ -15,17 +13,16 @@ from topics.engine.config import TopicConfig
 from topics.engine.journal import Journal
 from topics.engine.limits import Limits
 from topics.engine.log.archive import Shelf
-from topics.engine.log.log import Log, Totals
+from topics.engine.log.directory import Totals
+from topics.engine.log.log import Log
 from topics.engine.queue.queue import Queue
 from topics.engine.sorted_names import SortedNames
 from topics.engine.topic import Topic
 from topics.engine.write import room
 from topics.engine.write.ticket import Receipt
-from topics.errors import Throttled, TopicNotFound
+from topics.errors import RETRY_AFTER_MS, Throttled, TopicNotFound
 from topics.names import check_topic_name
 from topics.storage.wal import frame as frames
-
-RETRY_AFTER_MS: Final = 1000
 
 
 class Catalog:

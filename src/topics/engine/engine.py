@@ -83,8 +83,8 @@ class Engine:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
         self.store.write()
         self.routers.step()
-        self.queues.step()
-        if self.routers.busy or self.queues.busy:
+        self.queues.passes.step()
+        if self.routers.busy or self.queues.passes.busy:
             self.journal.wake()
 
     def prepare(self) -> None:
@@ -98,12 +98,17 @@ class Engine:
         while busy:
             self.prepare()
             self.turn()
-            busy = bool(run_inline(self.store.jobs())) or self.routers.busy or self.queues.busy or self.store.pending
+            busy = (
+                bool(run_inline(self.store.jobs()))
+                or self.routers.busy
+                or self.queues.passes.busy
+                or self.store.pending
+            )
 
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which a turn will next have something to do that nobody asks for, or None."""
         due_ns = self.store.next_due_ns()
-        for due_ms in (self.routers.next_due_ms(), self.queues.next_due_ms()):
+        for due_ms in (self.routers.next_due_ms(), self.queues.passes.next_due_ms()):
             if due_ms is not None:
                 ns = self.clock.elapsed_ns() + (due_ms - self.clock.now_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)
