@@ -25,6 +25,7 @@ from topics.engine.log.archive import Shelf
 from topics.engine.log.difference import Difference, Window, read
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.log.tags import parse_match
+from topics.engine.queue.queue import Queue
 from topics.engine.queue.queues import Queues
 from topics.engine.router.routers import Routers
 from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
@@ -68,12 +69,12 @@ class Engine:
         self.limits = Limits() if limits is None else limits
         self.shelf = shelf
         self.journal = Journal(clock, self.store, wake)
-        self.catalog = Catalog(self.journal, self.limits, shelf)
+        self.catalog = Catalog(self.journal, self.limits, shelf, Queue)
         self.topics = self.catalog.topics
         self.totals = self.catalog.totals
         self.wires = WireCache()
         self.routers = Routers(self)
-        self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.run_until_idle)
+        self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle)
         # Topics that are gone and whose frame is on its way.
         self._dropping: dict[str, Receipt] = {}
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from topics.engine.config import clamp_lease_ms
+from topics.engine.log.log import ANYWHERE
+from topics.engine.queue import redrive
 from topics.engine.queue.acks import Acks
 from topics.engine.queue.claim import Claim
 from topics.engine.queue.dead_letter import DeadLetters
@@ -30,15 +32,20 @@ from topics.engine.queue.requests import (
     NackedJobs,
     NackJobs,
     QueueState,
+    RedriveJobs,
+    RedrivenJobs,
 )
 from topics.engine.queue.worker import Worker
-from topics.engine.write.ticket import OnReceipt, Receipt
+from topics.engine.requests import Write
+from topics.engine.write.removal import remove
+from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicsError
 
 if TYPE_CHECKING:
     from topics.engine.catalog import Catalog
     from topics.engine.journal import Journal
     from topics.engine.topic import Topic
+    from topics.storage.block import Block
 
 
 class Queues:
@@ -49,10 +56,13 @@ class Queues:
         journal: Journal,
         catalog: Catalog,
         link: Callable[[Topic, Topic], None],
+        write: Callable[[str, Write, OnDone], Ticket],
         run_until_idle: Callable[[], None],
     ) -> None:
         """`link` notes where dead letters went; `run_until_idle` serves a caller that is not called back."""
+        self._journal = journal
         self._clock = journal.clock
+        self._write = write
         self._catalog = catalog
         self._limits = catalog.limits
         self._run_until_idle = run_until_idle
@@ -195,6 +205,47 @@ class Queues:
         self.passes.stir(topic)
         return self._answer(receipt, logged)
 
+    def redrive(
+        self, name: str, request: RedriveJobs, on_done: OnReceipt | None = None, context: Any = None
+    ) -> Receipt:
+        """Put dead letters of a queue back; the result is a RedrivenJobs. May raise Miss, having changed nothing.
+
+        The jobs are appended first and the letters deleted once that is committed, so a crash in between leaves a
+        letter that was put back already: at least once, as everything about a queue.
+        """
+        topic, _ = self.topic(name)
+        dead_letter = topic.config.dead_letter
+        if dead_letter is None:
+            raise InvalidRequest(f'queue "{name}" has no dead_letter topic to put jobs back from', topic=name)
+        if request.seqs is not None:
+            self._check_count(request.seqs)
+        max_claim = self._limits.max_claim
+        limit = min(request.limit or max_claim, max_claim) if max_claim else request.limit or ANYWHERE
+        letters = self._catalog.topics.get(dead_letter)
+        found: list[tuple[Block, int]] = []
+        if letters is not None:
+            self.apply_acks(letters).catch_up()
+            letters.expire(self._clock.now_ms())
+            found = letters.reading(redrive.find, letters, name, request, limit)
+        seqs = [block.first_seq + i for block, i in found]
+        receipt = Receipt(RedrivenJobs(name, dead_letter, len(seqs), seqs, request.dry_run), on_done, context)
+        if request.dry_run or not found or letters is None:
+            return self._answer(receipt, False)
+        taken = letters
+
+        def appended(ticket: Ticket) -> None:
+            error = ticket.error
+            try:
+                if error is None and not remove(self._journal, taken, 0, seqs, receipt, self._clock.now_ms())[1]:
+                    receipt.commit(ticket.write_ns, ticket.sync_ns)
+            except TopicsError as refused:
+                error = refused
+            if error is not None:
+                receipt.fail(error)
+
+        self._write(name, Write([redrive.record_of(block, i) for block, i in found], create=False), appended)
+        return self._answer(receipt, True)
+
     def _answer(self, receipt: Receipt, logged: bool) -> Receipt:
         if not logged:
             receipt.commit(0, 0)
@@ -217,15 +268,7 @@ class Queues:
         seqs, lease_ids = request.seqs, request.lease_ids
         if not seqs:
             raise InvalidRequest("seqs must name at least one job", field="seqs")
-        max_claim = self._limits.max_claim
-        if 0 < max_claim < len(seqs):
-            raise BatchTooLarge(
-                f"{len(seqs)} seqs in one call; the limit is {max_claim}: split the call",
-                field="seqs",
-                count=len(seqs),
-                limit="max_claim",
-                max=max_claim,
-            )
+        self._check_count(seqs)
         if lease_ids is not None and len(lease_ids) != len(seqs):
             raise InvalidRequest(
                 f"lease_ids has {len(lease_ids)} entries and seqs {len(seqs)}: give one per seq, in the same order",
@@ -236,6 +279,17 @@ class Queues:
         queue.trim()
         ids = None if lease_ids is None else [lease_number(text) for text in lease_ids]
         return topic, queue, *queue.held(request.node, seqs, ids)
+
+    def _check_count(self, seqs: list[int]) -> None:
+        max_claim = self._limits.max_claim
+        if 0 < max_claim < len(seqs):
+            raise BatchTooLarge(
+                f"{len(seqs)} seqs in one call; the limit is {max_claim}: split the call",
+                field="seqs",
+                count=len(seqs),
+                limit="max_claim",
+                max=max_claim,
+            )
 
     def _check_node(self, node: str) -> None:
         size = len(node.encode())
