@@ -22,13 +22,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from topics.engine.log.log import ranges
+from topics.engine.log.directory import ranges
+from topics.engine.log.loss import CORRUPTION, CRASH, RESTART, SOURCE_TRIM
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.queue.queue import queue_of
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
-from topics.engine.router.forward import SLICE_RECORDS, SOURCE_TRIM, Forward, into, out_of
+from topics.engine.router.forward import SLICE_RECORDS, Forward, into, out_of
 from topics.engine.write import extra as extras
 from topics.storage import block as blocks
 from topics.storage.block import Block
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CORRUPTION: Final = "corruption"
-CRASH: Final = "crash"
-RESTART: Final = "restart"
 ANYWHERE: Final = 1 << 62
 _AT_ONCE: Final = frozenset((frames.ROUTER_PUT, frames.ROUTER_DROP, frames.CURSOR, frames.LEASE, frames.DEAD_LETTER))
 _DESTRUCTIVE: Final = frozenset((frames.DELETE, frames.DROP, frames.CONFIG, frames.DEAD_LETTER))

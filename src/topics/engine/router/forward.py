@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
+from topics.engine.log.loss import SOURCE_TRIM
 from topics.engine.router import event as router_event
 from topics.engine.router.copying import STAMP, Copies, HopRun, Run, copy, room_for, take_over, whole
 from topics.engine.router.event import ForwardImage, Moved
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from topics.engine.topic import Topic
     from topics.storage.block import Block
 
-SOURCE_TRIM: Final = "source_trim"
 SLICE_RECORDS: Final = 1000
 SLICE_BYTES: Final = 1 << 20
 CATCH_UP_SLICES: Final = 64

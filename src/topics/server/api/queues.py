@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from topics.engine.queue.redrive import redrive
 from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
 from topics.server.api.answers import answer_receipt
 from topics.server.api.bodies import Body, RecurringBody
@@ -56,7 +55,6 @@ class QueueHandlers:
     """Answers the routes of queues."""
 
     def __init__(self, engine: Engine, parking: Parking, attempts: Attempts) -> None:
-        self._engine = engine
         self._queues = engine.queues
         self._parking = parking
         self._attempts = attempts
@@ -90,7 +88,7 @@ class QueueHandlers:
         topic, _ = self._queues.topic(route.name)
         if topic.config.dead_letter is not None:
             route.principal.require_name(topic.config.dead_letter)
-        redrive(self._engine, route.name, _redrive(exchange.body), answer_receipt, exchange)
+        self._queues.redrive(route.name, _redrive(exchange.body), answer_receipt, exchange)
 
 
 def _claimed(claim: Claim) -> None:

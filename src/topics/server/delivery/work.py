@@ -121,7 +121,7 @@ class WorkStream(EventStream):
             self.recovered()
             self.aged = False
             self._worker.paused = False
-            self._queues.stir(self._topic)
+            self._queues.passes.stir(self._topic)
 
     def _closed(self) -> None:
         for slot in self._slots:
