@@ -96,6 +96,7 @@ def write_singles(directory: str, count: int) -> None:
     from topics.clock import SystemClock
     from topics.engine import Engine, requests
     from topics.engine.config import ConfigPatch
+    from topics.engine.log.archive import Shelf
     from topics.engine.upkeep.upkeep import Upkeep
     from topics.storage.disk import RealDisk
     from topics.storage.job import run_inline
@@ -104,7 +105,7 @@ def write_singles(directory: str, count: int) -> None:
     clock = SystemClock()
     store = Store(directory, disk=RealDisk(), clock=clock)
     store.open()
-    engine = Engine(clock, store)
+    engine = Engine(clock, store, shelf=Shelf(store))
     for _ in Upkeep(engine, store).recover():
         pass
     engine.put_topic("one", ConfigPatch(durability="disk"))
@@ -115,7 +116,7 @@ def write_singles(directory: str, count: int) -> None:
         if i % 64 == 0:
             engine.turn()
             run_inline(store.jobs())
-    engine.settle()
+    engine.run_until_idle()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -120,7 +120,7 @@ def dump(
 @contextlib.contextmanager
 def _readable(directory: Path) -> Iterator[None]:
     """Say in one line who is writing to the directory meanwhile, and what the system does not let a tool read."""
-    from topics.server.refusal import holder_text
+    from topics.server.startup_errors import holder_text
     from topics.storage.disk import RealDisk
     from topics.storage.store import LOCK_NAME
 

@@ -1,6 +1,6 @@
 """`topics serve`, from the environment to the exit code of the server.
 
-It stands apart from the command line (cli.py), because a parser of flags takes as long to import as the server does:
+It is separate from the command line (cli.py), because a parser of flags takes as long to import as the server does:
 where there are no flags, `python -m topics` comes straight here.
 """
 
@@ -19,26 +19,26 @@ EXIT_BAD_SETTINGS: Final = 2
 
 
 def serve(flags: Mapping[str, str]) -> int:
-    """Run the server until SIGTERM or SIGINT with the settings of the environment, and these over them."""
+    """Run the server until SIGTERM or SIGINT with the settings of the environment, overridden by `flags`."""
     try:
         # Keys first: whatever happens next, the plaintext has left the environment.
         keys = Keys.take(os.environ)
         chosen, warnings = settings.read(os.environ, flags)
         check_exposure(chosen, keys)
     except settings.BadSettings as error:
-        _tell(str(error).splitlines())
+        _print(str(error).splitlines())
         return EXIT_BAD_SETTINGS
-    _tell([f"warning: {warning}" for warning in warnings])
-    # What an import makes is there to stay, and looking for garbage in it takes time: the server begins with that.
+    _print([f"warning: {warning}" for warning in warnings])
+    # What an import makes is never garbage, and looking for garbage in it takes time.
     gc.disable()
     try:
-        from topics.server.app import serve as run
+        from topics.server.server import Server
 
-        return run(chosen, keys)
+        return Server(chosen, keys).run()
     finally:
         gc.enable()
 
 
-def _tell(lines: list[str]) -> None:
+def _print(lines: list[str]) -> None:
     for line in lines:
         sys.stderr.write(f"topics: {line}\n")

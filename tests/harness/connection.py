@@ -9,9 +9,10 @@ from typing import Any
 
 from topics.errors import MethodNotAllowed, NotFound, Throttled, TopicsError, Unauthorized
 from topics.server.http.connection import Connection
-from topics.server.http.connections import ConnectionLimits, Connections
+from topics.server.http.connections import Connections
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
+from topics.server.http.limits import ConnectionLimits
 from topics.server.http.stream import Stream
 
 REFUSALS: dict[str, TopicsError] = {
@@ -58,7 +59,7 @@ class PathApp:
         elif head.path == "/stream":
             self.streams.append(exchange.stream(200, b"Content-Type: text/event-stream\r\n"))
         elif head.path == "/upgrade" and head.upgrade == b"websocket":
-            exchange.upgrade(self.upgrade_to)
+            exchange.upgrade(self.upgrade_to.connected)
         elif head.path.startswith("/large"):
             exchange.respond(200, b"x" * int(head.query), b"text/plain")
         else:
@@ -136,17 +137,23 @@ class LateLoop:
             call()
 
 
+def connections_of(app: Any = None, http2: Any = None, **limits: int) -> Connections:
+    """Connections without a socket, on a loop that turns when a `Client` looks."""
+    loop: Any = LateLoop()
+    return Connections(app or PathApp(), loop, ConnectionLimits(**limits), http2=http2)
+
+
 class Client:
     """The other end of one connection that has no socket in between. The loop turns when the client looks."""
 
     def __init__(self, app: Any = None, *, connections: Connections | None = None, **limits: int) -> None:
         self.app = app or PathApp()
         if connections is None:
-            connections = Connections(self.app, ConnectionLimits(**limits))
-            connections.start(LateLoop())  # type: ignore[arg-type]
+            connections = connections_of(self.app, **limits)
+            connections.start()
         self.connections = connections
         self.transport = FakeTransport()
-        self.connection: Connection = connections()
+        self.connection = Connection(connections)
         self.transport.protocol = self.connection
         self.connection.connection_made(self.transport)
         self._seen = 0

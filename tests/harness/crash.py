@@ -35,9 +35,10 @@ from tests.harness.oracle import (
     text,
 )
 from topics.engine import ConfigPatch, Delete, Engine, Write
-from topics.engine import topic as topic_module
+from topics.engine.log.archive import Shelf
 from topics.engine.requests import RecordIn
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
+from topics.engine.write import ceiling
 from topics.errors import TopicsError
 from topics.storage.damage import Unusable
 from topics.storage.disk import Disk
@@ -83,14 +84,14 @@ def small() -> Iterator[None]:
     No log lines, since it recovers thousands of times from what it did on purpose; and `disk` topics reserve a few seqs
     at a time, so that the edge of what is reserved is met often.
     """
-    level, step = logging.root.manager.disable, topic_module.CEILING_STEP_MIN
+    level, step = logging.root.manager.disable, ceiling.STEP_MIN
     logging.disable(logging.CRITICAL)
-    topic_module.CEILING_STEP_MIN = CEILING_STEP  # type: ignore[misc]
+    ceiling.STEP_MIN = CEILING_STEP  # type: ignore[misc]
     try:
         yield
     finally:
         logging.disable(level)
-        topic_module.CEILING_STEP_MIN = step  # type: ignore[misc]
+        ceiling.STEP_MIN = step  # type: ignore[misc]
 
 
 class World:
@@ -134,7 +135,8 @@ class World:
         """An engine recovered from any disk; this world's own stays as it is."""
         store = self._make_store(DIRECTORY, disk=disk, clock=self.clock, **self.options)
         store.open()
-        engine = Engine(self.clock, store)
+        shelf = Shelf(store, self.settings.segment_max_events, self.settings.segment_max_bytes)
+        engine = Engine(self.clock, store, shelf=shelf)
         upkeep = Upkeep(engine, store, self.settings)
         for _ in upkeep.recover():
             pass
@@ -172,6 +174,7 @@ class World:
 
     def turn(self) -> None:
         """A turn of the loop: write what was submitted, do a slice of upkeep, take up the jobs that are due."""
+        self.engine.prepare()
         self.engine.turn()
         self.upkeep.step()
         self._take_jobs()

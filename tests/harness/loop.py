@@ -10,8 +10,9 @@ from typing import Any
 
 from topics.engine import Engine
 from topics.server.delivery.delivery import Delivery
-from topics.server.delivery.part import Part
+from topics.server.delivery.notice import Notice
 from topics.server.delivery.subscriber import Feed, Subscriber
+from topics.server.delivery.unsynced import Unsynced
 from topics.server.delivery.view import View, view_of
 from topics.testing import ManualClock
 
@@ -76,12 +77,25 @@ class ManualLoop:
             self.settle()
 
 
+def delivery_of(
+    engine: Engine,
+    loop: ManualLoop,
+    *,
+    run_then: Any = None,
+    unsynced: Unsynced | None = None,
+    slow_consumer_timeout_ms: int = 30_000,
+) -> Delivery:
+    """A delivery on a loop by hand."""
+    by_hand: Any = loop
+    return Delivery(engine, by_hand, run_then, unsynced or Unsynced(), 5_000, slow_consumer_timeout_ms)
+
+
 class Listener(Subscriber):
     """A stream that remembers what it was told, and pauses when told to."""
 
     def __init__(self, delivery: Delivery) -> None:
-        super().__init__(delivery)
-        self.link = self
+        super().__init__(delivery, self)
+        self._delivery = delivery
         self.write_paused = False
         self.unsent_bytes = 0
         self.told: list[tuple[str, dict[str, Any]]] = []
@@ -93,17 +107,17 @@ class Listener(Subscriber):
     def follow(self, engine: Engine, topic: str, cursor: int = 0, view: View | None = None) -> Feed:
         feed = Feed(self, len(self.followed), cursor, view or plain_view())
         self.followed.append(feed)
-        self.delivery.follow(feed, engine.topic(topic))
+        self._delivery.follow(feed, engine.topic(topic))
         return feed
 
     def feeds(self) -> list[Feed]:
         return self.followed
 
-    def send(self, feed: Feed, part: Part) -> None:
+    def send(self, feed: Feed, notice: Notice) -> None:
         assert not self.closed
-        feed.cursor = part.cursor
+        feed.cursor = notice.cursor
         self.last_ms = self.delivery.tick_ms
-        self.told.append((part.kind.decode(), json.loads(part.json)))
+        self.told.append((notice.kind.decode(), json.loads(notice.json)))
 
     def ended(self, feed: Feed) -> None:
         self.followed.remove(feed)

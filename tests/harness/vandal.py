@@ -177,7 +177,7 @@ class House:
         store, again, upkeep = self.world.boot(disk)
         if _visible(again) != shown:
             raise Broken(_difference("after a kill", shown, _visible(again)))
-        again.settle()
+        again.run_until_idle()
         upkeep.close()
         store.close()
         _, last, _ = self.world.boot(disk)

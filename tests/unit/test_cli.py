@@ -23,13 +23,16 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, Keys]]:
     """What the server was started with, in place of a server."""
     started: list[tuple[Settings, Keys]] = []
 
-    def serve(chosen: Settings, keys: Keys) -> int:
-        started.append((chosen, keys))
-        return 0
+    class Server:
+        def __init__(self, chosen: Settings, keys: Keys) -> None:
+            started.append((chosen, keys))
 
-    stand_in = types.ModuleType("topics.server.app")
-    stand_in.serve = serve  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "topics.server.app", stand_in)
+        def run(self) -> int:
+            return 0
+
+    stand_in = types.ModuleType("topics.server.server")
+    stand_in.Server = Server  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "topics.server.server", stand_in)
     for name in list(os.environ):
         if name.startswith("TOPICS_"):
             monkeypatch.delenv(name)

@@ -9,8 +9,7 @@ then drives itself.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,31 +17,30 @@ import msgspec
 from topics.clock import Clock
 from topics.engine import config as configs
 from topics.engine import requests
+from topics.engine.catalog import Catalog
 from topics.engine.config import ConfigPatch, TopicConfig
+from topics.engine.journal import Journal
 from topics.engine.limits import Limits
+from topics.engine.log.archive import Shelf
 from topics.engine.log.difference import Difference, Window, read
-from topics.engine.log.log import Totals
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.log.tags import parse_match
+from topics.engine.queue.queue import Queue
 from topics.engine.queue.queues import Queues
 from topics.engine.router.routers import Routers
-from topics.engine.sorted_names import SortedNames
 from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
 from topics.engine.topic import Topic
-from topics.engine.upkeep.shelf import Shelf
 from topics.engine.write import batch as batches
 from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
 from topics.engine.write.removal import remove
-from topics.engine.write.ticket import OnDone, Receipt, Ticket
+from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import (
     InvalidRequest,
     TopicNotEmpty,
     TopicNotFound,
-    TopicsError,
 )
 from topics.names import check_topic_name
-from topics.storage.damage import Corrupt
 from topics.storage.job import run_inline
 from topics.storage.memory import MemoryStore
 from topics.storage.store import Store
@@ -51,31 +49,32 @@ from topics.storage.wal import frame as frames
 DIFF_LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
-RETRY_AFTER_MS: Final = 1000
-
-OnReceipt = Callable[[Receipt], None]
 
 
 class Engine:
     """All topics, and the commands on them."""
 
-    def __init__(self, clock: Clock, store: Store | MemoryStore | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        store: Store | MemoryStore | None = None,
+        limits: Limits | None = None,
+        *,
+        shelf: Shelf | None = None,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`shelf` holds what leaves memory; `wake` asks whoever drives the engine for a turn."""
         self.clock = clock
         self.store: Store | MemoryStore = MemoryStore() if store is None else store
         self.limits = Limits() if limits is None else limits
-        self.topics: dict[str, Topic] = {}
-        self.names = SortedNames()
-        self.totals = Totals()
-        self.shelf: Shelf | None = None
+        self.shelf = shelf
+        self.journal = Journal(clock, self.store, wake)
+        self.catalog = Catalog(self.journal, self.limits, shelf, Queue)
+        self.topics = self.catalog.topics
+        self.totals = self.catalog.totals
         self.wires = WireCache()
-        self.on_pending: Callable[[], None] | None = None
-        self.on_turn: Callable[[], None] | None = None
-        self.next_topic_id = 1
-        # How kinds of frames and sections that others define are taken over at a restart, and captured for one.
-        self.restorers: dict[int, Callable[[Topic | None, Any], None]] = {}
-        self.capturers: list[Callable[[int], Iterable[bytes]]] = []
         self.routers = Routers(self)
-        self.queues = Queues(self)
+        self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle)
         # Topics that are gone and whose frame is on its way.
         self._dropping: dict[str, Receipt] = {}
 
@@ -83,45 +82,38 @@ class Engine:
 
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
-        self.prepare()
         self.store.write()
         self.routers.step()
-        self.queues.step()
-        if self.routers.busy or self.queues.busy:
-            self.wake()
+        self.queues.passes.step()
+        if self.routers.busy or self.queues.passes.busy:
+            self.journal.wake()
 
     def prepare(self) -> None:
-        """Submit what was gathered for this turn: small writes, and acks."""
-        if self.on_turn is not None:
-            self.on_turn()
+        """Submit the acks that were gathered for this turn; comes once before each `turn`."""
         if self.queues.acks.busy:
-            self.queues.acks.settle_all()
+            self.queues.acks.apply_all()
 
-    def settle(self) -> None:
-        """Drive the store here and now until nothing waits any more."""
-        self.turn()
-        while run_inline(self.store.jobs()) or self.routers.busy or self.queues.busy or self.store.pending:
+    def run_until_idle(self) -> None:
+        """Drive the engine and its store here and now until nothing waits any more."""
+        busy = True
+        while busy:
+            self.prepare()
             self.turn()
-
-    def wake(self) -> None:
-        """Ask for a turn."""
-        if self.on_pending is not None:
-            self.on_pending()
+            busy = (
+                bool(run_inline(self.store.jobs()))
+                or self.routers.busy
+                or self.queues.passes.busy
+                or self.store.pending
+            )
 
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which a turn will next have something to do that nobody asks for, or None."""
         due_ns = self.store.next_due_ns()
-        for due_ms in (self.routers.next_due_ms(), self.queues.next_due_ms()):
+        for due_ms in (self.routers.next_due_ms(), self.queues.passes.next_due_ms()):
             if due_ms is not None:
                 ns = self.clock.elapsed_ns() + (due_ms - self.clock.now_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)
         return due_ns
-
-    def submit(self, topic: Topic, frame: bytes, gated: bool, ticket: Ticket | Receipt | None) -> None:
-        """Queue a frame about a topic, and ask for the turn that writes it."""
-        self.store.shard_of(topic.id).submit(frame, gated, ticket)
-        if self.on_pending is not None:
-            self.on_pending()
 
     # Topics
 
@@ -129,9 +121,8 @@ class Engine:
         """The topic of this name; raises TopicNotFound."""
         topic = self.topics.get(name)
         if topic is None:
-            check_topic_name(name)
-            raise TopicNotFound(f'topic "{name}" does not exist', topic=name)
-        return self.queues.settled(topic)
+            return self.catalog.topic(name)
+        return self.queues.apply_acks(topic)
 
     def put_topic(
         self, name: str, patch: ConfigPatch, on_done: OnReceipt | None = None, context: Any = None
@@ -142,93 +133,34 @@ class Engine:
         if topic is None:
             config = configs.apply(patch, None, name)
             receipt = Receipt(None, on_done, context)
-            topic = self._create(name, config, receipt)
+            self.catalog.create(name, config, receipt)
             receipt.result = PutTopic(topic=name, created=True, config=config)
-            return self._settled(receipt)
-        config = configs.apply(patch, self.queues.settled(topic).config, name)
+            return receipt.waited(self.run_until_idle)
+        config = configs.apply(patch, self.queues.apply_acks(topic).config, name)
         receipt = Receipt(PutTopic(topic=name, created=False, config=config), on_done, context)
         if config == topic.config:
             receipt.follow(topic.last_config)
-            return self._settled(receipt)
+            return receipt.waited(self.run_until_idle)
         if topic.inbound is not None:
             topic.inbound.catch_up()
             topic.inbound.mark(leaves=config.durability)
         if topic.outbound is not None and config.durability != topic.config.durability:
             # What a class does not keep, the next one cannot say that it is missing: the copies do.
-            for forward in topic.outbound.forwards:
-                forward.mark()
+            topic.outbound.mark()
         payload = frames.Config(
             msgspec.json.encode(config), self.clock.now_ms(), topic.next_seq - 1, bound_head=topic.log.head
         )
-        topic.config_lsn = self._submit_control(topic, frames.CONFIG, payload, receipt)
+        topic.config_lsn = self.journal.submit_twice(topic, frames.CONFIG, payload, receipt)
+        topic.last_config = topic.last_change = receipt
         if config.durability == "ephemeral" != topic.config.durability:
             topic.unkept.doubt(topic.next_seq - 1)
         topic.reconfigure(config, payload.ts)
-        return self._settled(receipt)
-
-    def _settled(self, receipt: Receipt) -> Receipt:
-        if receipt.on_done is None:
-            self.settle()
-            if receipt.error is not None:
-                raise receipt.error
-        return receipt
-
-    def answered(self, receipt: Receipt, logged: bool, behind: Receipt | None = None) -> Receipt:
-        """The receipt of a command whose frame, if it was `logged`, is on its way.
-
-        A command that found nothing left to do is as safe as what did it, `behind`, which may still be on its way.
-        """
-        if not logged:
-            receipt.follow(behind)
-        return receipt if receipt.on_done is not None else self._settled(receipt)
-
-    def create_default(self, name: str) -> Topic:
-        """Make a topic that something else refers to."""
-        check_topic_name(name)
-        return self._create(name, configs.DEFAULTS, None)
-
-    def _create(self, name: str, config: TopicConfig, receipt: Receipt | None) -> Topic:
-        room.check_topics(self, 1)
-        topic = Topic(name, self.next_topic_id, config, self.totals, self.shelf)
-        topic.created_ts = self.clock.now_ms()
-        create = frames.Create(name, msgspec.json.encode(config), topic.created_ts)
-        topic.config_lsn = self._submit_control(topic, frames.CREATE, create, receipt or Receipt(None, None, None))
-        self.next_topic_id += 1
-        self.enter(topic)
-        return topic
-
-    def _submit_control(self, topic: Topic, kind: int, payload: msgspec.Struct, receipt: Receipt) -> int:
-        """Log a change of what exists, twice: no single damaged place in the WAL may take a topic's name or config."""
-        lsn = self.store.next_lsn()
-        self.submit(topic, frames.control(kind, lsn, topic.id, payload), True, receipt)
-        topic.last_config = topic.last_change = receipt
-        # The change is on its way with the first; a queue that is too full for the second is no reason to take it back.
-        with contextlib.suppress(TopicsError):
-            lsn = self.store.next_lsn()
-            self.store.shard_of(topic.id).submit(frames.control(kind, lsn, topic.id, payload), True, None)
-        return lsn
-
-    def enter(self, topic: Topic) -> None:
-        """Make a topic findable by its name."""
-        self.topics[topic.name] = topic
-        self.names.add(topic.name)
-
-    def leave(self, topic: Topic) -> None:
-        """Forget a topic and all it holds."""
-        if self.topics.get(topic.name) is topic:
-            del self.topics[topic.name]
-            self.names.remove(topic.name)
-        topic.deleted = True
-        topic.log.clear()
-        for segment in topic.segments:
-            assert self.shelf is not None
-            self.shelf.segments.drop(segment)
-        topic.segments = []
+        return receipt.waited(self.run_until_idle)
 
     def state(self, name: str, touch: bool = True) -> TopicState:
         """What there is in a topic right now (API §1.2)."""
         topic = self.topic(name)
-        self.catch_up(topic)
+        topic.catch_up()
         now = self.clock.now_ms()
         topic.expire(now)
         if touch:
@@ -246,14 +178,8 @@ class Engine:
             effective_priority=topic.effective_priority(now),
             last_write_ts=topic.last_write_ts,
             last_read_ts=topic.last_read_ts,
-            queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic.queue),
+            queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic),
         )
-
-    @staticmethod
-    def catch_up(topic: Topic) -> None:
-        """Forward what a topic's source has for it, so that who wrote there reads the copies here (decision 22)."""
-        if topic.inbound is not None:
-            topic.inbound.catch_up()
 
     def list_topics(
         self,
@@ -264,14 +190,14 @@ class Engine:
         touch: bool = False,
     ) -> tuple[list[TopicSummary], str | None]:
         """A page of topics behind the name `after`, and the name to go on from if there are more (API §1.3)."""
-        self.queues.acks.settle_all()
+        self.queues.acks.apply_all()
         now = self.clock.now_ms()
         page: list[TopicSummary] = []
-        for name in self.names.after(after, prefix, allowed):
+        for name in self.catalog.names.after(after, prefix, allowed):
             if len(page) == page_size:
                 return page, page[-1].topic
             topic = self.topics[name]
-            self.catch_up(topic)
+            topic.catch_up()
             topic.expire(now)
             if touch:
                 topic.touch(now)
@@ -298,24 +224,23 @@ class Engine:
         if topic is None:
             receipt = Receipt(DeletedTopic(topic=name, deleted=False, routers_removed=[]), on_done, context)
             receipt.follow(self._dropping.get(name))
-            return self._settled(receipt)
-        self.catch_up(self.queues.settled(topic))
+            return receipt.waited(self.run_until_idle)
+        self.queues.apply_acks(topic).catch_up()
         topic.expire(self.clock.now_ms())
-        if if_empty and (topic.log.count or topic.pending):
+        if if_empty and (topic.log.count or topic.pending.records):
             raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
         removed = self.routers.cascade(topic)
         receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=removed), on_done, context)
         drop = frames.Drop(self.clock.now_ms())
-        self._submit_control(topic, frames.DROP, drop, receipt)
+        self.journal.submit_twice(topic, frames.DROP, drop, receipt)
         self._dropping[name] = receipt
-        receipt.followers = [Receipt(None, self._dropped, name)]
-        self.leave(topic)
-        for listener in tuple(topic.listeners):
-            listener(topic)
-        return self._settled(receipt)
+        Promise(self._dropped, name).follow(receipt)
+        self.catalog.leave(topic)
+        topic.notify()
+        return receipt.waited(self.run_until_idle)
 
-    def _dropped(self, receipt: Receipt) -> None:
-        self._dropping.pop(receipt.context, None)
+    def _dropped(self, durable: Promise) -> None:
+        self._dropping.pop(durable.context, None)
 
     # Writing
 
@@ -330,9 +255,9 @@ class Engine:
             config = self._config_for_create(name, write)
             room.check_head(name, 0, write)
             room.check_fits(config, n, batch.size_bytes)
-            room.check_quota(self, None, n, batch.size_bytes, now)
-            created = Receipt(None, None, None)
-            topic = self._create(name, config, created)
+            self.catalog.check_quota(None, n, batch.size_bytes, now)
+            created = Receipt()
+            topic = self.catalog.create(name, config, created)
         else:
             if write.idempotency_key is not None or write.producer_id is not None:
                 repeat = self._repeat(topic, write, now, on_done, context)
@@ -341,13 +266,13 @@ class Engine:
             if write.expected_head_seq is not None:
                 room.check_head(name, topic.next_seq - 1, write)
             if topic.config.discard == "reject":
-                room.check_topic(self.queues.settled(topic), n, batch.size_bytes, now)
+                room.check_topic(self.queues.apply_acks(topic), n, batch.size_bytes, now)
             if self.limits.max_total_bytes:
-                self.queues.acks.settle_all()
-                room.check_quota(self, topic, n, batch.size_bytes, now)
-        ticket = append(self, topic, batch, now, write, created, on_done, context)
+                self.queues.acks.apply_all()
+                self.catalog.check_quota(topic, n, batch.size_bytes, now)
+        ticket = append(self.journal, topic, batch, now, write, created, on_done, context)
         if on_done is None:
-            self.settle()
+            self.run_until_idle()
             if ticket.error is not None:
                 raise ticket.error
         return ticket
@@ -372,7 +297,7 @@ class Engine:
 
         Raises, and has changed nothing, where the WAL takes no more.
         """
-        append_together(self, self.topics[name], writes)
+        append_together(self.journal, self.limits, self.topics[name], writes)
 
     def _config_for_create(self, name: str, write: requests.Write) -> TopicConfig:
         check_topic_name(name)
@@ -380,11 +305,6 @@ class Engine:
         if not (config.auto_create if write.create is None else write.create):
             raise TopicNotFound(f'topic "{name}" does not exist and this write may not create it', topic=name)
         return config
-
-    def expire_all(self, now: int) -> None:
-        """Apply every TTL, so that the totals are exact."""
-        for topic in self.topics.values():
-            topic.expire(now)
 
     def _repeat(
         self, topic: Topic, write: requests.Write, now: int, on_done: OnDone | None, context: Any
@@ -404,12 +324,9 @@ class Engine:
         ticket.deduped = True
         ticket.first_seq = found.first_seq
         ticket.count = found.count
-        if found.ticket is not None:
-            ticket.follow(found.ticket)
-        else:
-            ticket.commit(0, 0)
+        ticket.follow(found.ticket)
         if on_done is None:
-            self.settle()
+            self.run_until_idle()
         return ticket
 
     # Reading
@@ -417,19 +334,15 @@ class Engine:
     def diff(self, name: str, diff: requests.Diff) -> Difference:
         """The records behind a cursor (API §3)."""
         topic = self.topic(name)
-        self.catch_up(topic)
+        topic.catch_up()
         now = self.clock.now_ms()
         topic.touch(now)
         return self.read(topic, self.cursor(topic, diff), self.window(topic, diff))
 
     def read(self, topic: Topic, from_seq: int, window: Window) -> Difference:
         """What lies behind a cursor now. Raises Miss where a sealed Block has to be read from disk first."""
-        while True:
-            try:
-                topic.expire(self.clock.now_ms())
-                return read(topic.log, self.wires, from_seq, window)
-            except Corrupt as corrupt:
-                topic.lose(corrupt)
+        topic.expire(self.clock.now_ms())
+        return topic.reading(read, topic.log, self.wires, from_seq, window)
 
     def window(self, topic: Topic, diff: requests.Diff) -> Window:
         """What a diff asks for, clamped to the limits."""
@@ -458,7 +371,7 @@ class Engine:
             raise InvalidRequest("say what to delete: before_seq, match, or both", field="before_seq")
         match = None if delete.match is None else parse_match(delete.match)
         topic = self.topic(name)
-        self.catch_up(topic)
+        topic.catch_up()
         now = self.clock.now_ms()
         topic.expire(now)
         log = topic.log
@@ -466,8 +379,8 @@ class Engine:
         seqs = [] if match is None else topic.tagged(match, before_seq)
         receipt = Receipt(None, on_done, context)
         # Whatever has to be read from disk is read before anything is changed: a Miss is tried again from the start.
-        behind = topic.last_change
-        deleted, logged = remove(self, topic, before_seq if match is None else 0, seqs, receipt, now)
+        last_change = topic.last_change
+        deleted, logged = remove(self.journal, topic, before_seq if match is None else 0, seqs, receipt, now)
         receipt.result = Deleted(
             topic=name,
             deleted=deleted,
@@ -476,4 +389,7 @@ class Engine:
             count=log.count,
             bytes=log.bytes,
         )
-        return self.answered(receipt, logged, behind)
+        if not logged:
+            # What there was nothing left to delete of is as durable as the change that took it.
+            receipt.follow(last_change)
+        return receipt.waited(self.run_until_idle)

@@ -1,22 +1,19 @@
-"""Who may do what: bearer keys, their scopes and the names they may touch (API §0.2, §12).
+"""Keys: which bearer token is which principal (API §0.2, §12).
 
 `TOPICS_API_KEYS` is a comma-separated list of `secret`, `secret:scopes`, `secret:scopes:prefixes` or
 `secret::prefixes`. Scopes are joined by `+`, prefixes by `|`. The secret ends at the first `:` and the scopes at the
-second; whatever follows is prefixes, which may hold `:` themselves (`dash:read:tenant42:`).
+second; the rest is prefixes, which may contain `:` themselves (`dash:read:tenant42:`).
 
 Guarantees:
 - Only the SHA-256 digest of a key is kept. The variable leaves the process environment when it is read. CPython cannot
   wipe the memory of a str, so the plaintext is dropped and not overwritten.
 - A presented token is hashed and compared with every configured digest in constant time, without an early exit, so that
-  timing tells neither which key matched nor how much of it.
+  timing reveals neither which key matched nor how much of it.
 - A malformed entry stops the server. The message names the entry by its position and never repeats a part of it:
   a secret with a stray `:` in it looks like a bad scope.
 - A key is named in logs by `key_id`, the first 8 hex digits of its digest.
 - Without keys there is one principal that may do everything, and only a loopback bind is accepted unless the operator
-  says otherwise.
-
-The scope check is on the path of every request, so scopes are bits of a plain int:
-`principal.scopes & needed == needed`.
+  allows another.
 """
 
 from __future__ import annotations
@@ -26,22 +23,10 @@ import hmac
 import ipaddress
 import re
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
 
-from topics.errors import Forbidden, Unauthorized
-from topics.names import printable_name
+from topics.errors import Unauthorized
+from topics.server.api.principal import ADMIN, ALL_SCOPES, DELETE, READ, WRITE, Principal
 from topics.settings import KEYS_VARIABLE, BadSettings, Settings
-
-if TYPE_CHECKING:
-    from topics.engine.config import ConfigPatch
-
-READ = 1
-WRITE = 2
-DELETE = 4
-ADMIN = 8
-ALL_SCOPES = READ | WRITE | DELETE | ADMIN
-
-SCOPE_NAMES = {READ: "read", WRITE: "write", DELETE: "delete", ADMIN: "admin"}
 
 _SCOPE_TOKENS = {
     "read": READ,
@@ -60,41 +45,6 @@ _is_secret = re.compile(r"[!-~]+").fullmatch
 # The start of some topic or router name.
 _is_prefix = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}").fullmatch
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([!-~]+) *").fullmatch
-
-
-class Principal:
-    """Who makes a request: one per key, so that two principals are the same key if they are the same object."""
-
-    __slots__ = ("key_id", "prefixes", "scopes")
-
-    def __init__(self, key_id: str | None, scopes: int, prefixes: tuple[str, ...] = ()) -> None:
-        self.key_id = key_id
-        self.scopes = scopes
-        self.prefixes = prefixes
-
-    def __repr__(self) -> str:
-        return f"<Principal {self.key_id or 'anyone'} {scope_text(self.scopes)}>"
-
-    def may_touch(self, name: str) -> bool:
-        """Whether the topic or router `name` lies within the key's prefixes."""
-        return not self.prefixes or name.startswith(self.prefixes)
-
-    def require_scopes(self, needed: int) -> None:
-        """Return if the key has every scope in `needed`, raise `Forbidden` otherwise."""
-        if self.scopes & needed != needed:
-            missing = scope_text(needed & ~self.scopes)
-            raise Forbidden(f"the key lacks the scope {missing}", required=scope_text(needed), missing=missing)
-
-    def require_name(self, name: str) -> None:
-        """Return if the key may touch `name`, raise `Forbidden` otherwise."""
-        if self.prefixes and not name.startswith(self.prefixes):
-            shown = printable_name(name)
-            raise Forbidden(f'the key may not touch "{shown}": the name is outside its prefixes', name=shown)
-
-    def require_config(self, config: ConfigPatch | None) -> None:
-        """Raise `Forbidden` where a config would move jobs into a topic that the key may not touch."""
-        if self.prefixes and config is not None and isinstance(config.dead_letter, str):
-            self.require_name(config.dead_letter)
 
 
 class Keys:
@@ -126,7 +76,7 @@ class Keys:
         return f"<Keys {', '.join(self.key_ids()) or 'none, anyone may do everything'}>"
 
     def key_ids(self) -> list[str]:
-        """The names by which logs speak of the keys."""
+        """The names of the keys in logs."""
         return [principal.key_id for _, principal in self._by_digest if principal.key_id is not None]
 
     def authenticate(self, token: bytes | str | None) -> Principal:
@@ -152,11 +102,6 @@ def bearer_token(authorization: bytes | None) -> bytes | None:
         return None
     match = _bearer(authorization)
     return match[1] if match is not None else None
-
-
-def scope_text(scopes: int) -> str:
-    """The scopes in `scopes` as the documentation writes them, such as `read+write`."""
-    return "+".join(name for bit, name in SCOPE_NAMES.items() if scopes & bit)
 
 
 def is_loopback(host: str) -> bool:

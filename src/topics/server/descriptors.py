@@ -1,9 +1,9 @@
 """File descriptors: how many this process may have, and how many of them are for clients.
 
-A connection takes one, and so does a file. The store must never find none left: a log file that cannot be opened is a
-failed write, and after that the server takes no writes until it is restarted. So the limit of the process is raised as
-far as it is needed and allowed, and where that is not far enough, `max_connections` is lowered: a client is then turned
-away with a 429, and the store keeps its share.
+A connection takes one, and so does a file. The store must never run out: a log file that cannot be opened is a failed
+write, and after that the server takes no writes until it is restarted. So the limit of the process is raised as far as
+needed and allowed, and where that is not far enough, `max_connections` is lowered: a client is then turned away with a
+429, and the store keeps its share.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import resource
 from typing import Final, NamedTuple
 
-from topics.server.http.connections import REFUSED_MAX
+from topics.server.http.limits import REFUSED_MAX
 from topics.settings import Settings
 from topics.storage.segment.tier import OPEN_FILES_MAX
 
 FILES_PER_SHARD: Final = 4
 OTHER_FILES: Final = 64
-"""The loop's own, checkpoints, and files that the reading threads have in hand."""
+"""The loop's own, checkpoints, and files that the reading threads have open."""
 UNBOUNDED: Final = 1 << 30
 
 
@@ -29,14 +29,14 @@ class Allotment(NamedTuple):
 
 
 def reserved(settings: Settings, backlog: int) -> int:
-    """How many are not for connections that are served; `backlog` may be accepted before one of them is cut."""
+    """How many are not for connections that are served; up to `backlog` may be accepted before one of them is cut."""
     tiers = 1 if settings.cold_dir is None else 2
     store = tiers * OPEN_FILES_MAX + settings.wal_shards * FILES_PER_SHARD
     return store + OTHER_FILES + REFUSED_MAX + backlog
 
 
 def allot(settings: Settings, backlog: int) -> Allotment:
-    """Raise the limit of the process as far as needed, and share what it is then."""
+    """Raise the limit of the process as far as needed, and divide what it then allows."""
     wanted = settings.max_connections or UNBOUNDED
     aside = reserved(settings, backlog)
     limit = _raised_to(wanted + aside)

@@ -1,8 +1,11 @@
 """Driver: runs the engine on the event loop and the engine's disk jobs on threads.
 
-The engine asks for a turn when something waits; all frames of one turn of the loop are written in one go. Threads only
-ever wait for the disk: a job's `run` makes blocking calls and its `done` comes back to the loop. Syncs have a thread
-of their own each, so that a slow read or a seal never stands in front of an ack.
+Whatever needs a turn asks the `Wakeup` for one; the driver runs it at the end of that turn of the loop. A turn of the
+engine has a fixed order: the small writes that were gathered go to the engine, acks are submitted, all frames are
+written in one go, and the jobs that are due go to the threads. Nothing below ever calls up: the engine only asks.
+
+Threads only ever wait for the disk: a job's `run` makes blocking calls, and its `done` comes back to the loop. Syncs
+have a thread of their own, so that a slow read or a seal never delays an ack.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
+from topics.server.flow.pressure import WIDEN_COMMITS
+from topics.storage.job import Task
+
 if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.upkeep.upkeep import Upkeep
@@ -21,101 +27,85 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("topics.driver")
 
-RunThen = Callable[["Job", Callable[[], None]], None]
-
 POOL_THREADS: Final = 3
 TICK_S: Final = 1.0
+COMMIT_WINDOW_S: Final = 0.002
 
 
-class Worker:
-    """One thread that executes jobs in order."""
+class Wakeup:
+    """The request for a turn: made as often as needed, answered once at the end of this turn of the loop."""
 
-    def __init__(self, driver: Driver, name: str, queue: SimpleQueue[Job | None]) -> None:
-        self._driver = driver
-        self.queue = queue
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+    __slots__ = ("_loop", "_window_s", "listeners", "pending")
 
-    def _work(self) -> None:
-        while (job := self.queue.get()) is not None:
-            error: BaseException | None = None
-            try:
-                job.run()
-            except BaseException as exception:
-                error = exception
-            self._driver.finished(job, error)
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        """What is called for a turn: a driver, from its construction until it stops."""
+        self.pending = False
+        """Whether a turn was asked for that has not begun, or is being prepared."""
+        self._loop = loop
+        self._window_s = 0.0
 
-    def join(self) -> None:
-        """Wait for the thread to end; it does once it takes a None."""
-        self._thread.join()
+    def wake(self) -> None:
+        """Ask for a turn."""
+        if not self.pending:
+            for turn in self.listeners:
+                self.pending = True
+                if self._window_s:
+                    self._loop.call_later(self._window_s, turn)
+                else:
+                    self._loop.call_soon(turn)
 
-
-class _Followed:
-    """A job and what comes after it."""
-
-    __slots__ = ("_job", "_then", "name")
-
-    def __init__(self, job: Job, then: Callable[[], None]) -> None:
-        self.name = job.name
-        self._job = job
-        self._then = then
-
-    def run(self) -> None:
-        self._job.run()
-
-    def done(self, error: BaseException | None) -> None:
-        self._job.done(error)
-        self._then()
+    def set_level(self, level: int) -> None:
+        """The pressure has changed: where it is high, frames gather for a while, for fewer and larger commits."""
+        self._window_s = COMMIT_WINDOW_S if level >= WIDEN_COMMITS else 0.0
 
 
 class Driver:
     """Gives the engine its turns and its threads."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, upkeep: Upkeep | None = None) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        wakeup: Wakeup,
+        engine: Engine,
+        flush: Callable[[], None],
+        upkeep: Upkeep | None = None,
+    ) -> None:
+        """`flush` hands the engine the small writes that were gathered for a turn."""
         self._loop = loop
+        self._wakeup = wakeup
+        self._engine = engine
+        self._flush = flush
         self._upkeep = upkeep
         self._tick: asyncio.TimerHandle | None = None
-        self._scheduled = False
-        self._window_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
         self._running = 0
+        self._idle: asyncio.Future[None] | None = None
         self._syncs: SimpleQueue[Job | None] = SimpleQueue()
         self._others: SimpleQueue[Job | None] = SimpleQueue()
-        self._workers = [Worker(self, "sync", self._syncs)]
-        self._workers += [Worker(self, f"disk-{i}", self._others) for i in range(POOL_THREADS)]
-        self._idle: asyncio.Future[None] | None = None
-        engine.on_pending = self.wake
+        self._threads: list[threading.Thread] = []
+        wakeup.listeners.append(self._turn)
 
     def begin(self) -> None:
-        """Look after the data directory at least once per tick, also where nobody writes."""
-        self.wake()
+        """Look after the data directory at least once per tick, also where nothing is written."""
+        self._wakeup.wake()
         self._tick = self._loop.call_later(TICK_S, self.begin)
-
-    def wake(self) -> None:
-        """Have a turn at the end of this turn of the loop."""
-        if not self._scheduled:
-            self._scheduled = True
-            if self._window_s:
-                self._loop.call_later(self._window_s, self._turn)
-            else:
-                self._loop.call_soon(self._turn)
-
-    def widen(self, window_s: float) -> None:
-        """Gather frames for this long before they are committed: fewer and larger commits under pressure."""
-        self._window_s = window_s
 
     def _turn(self) -> None:
         # What was gathered is written by the turn itself: nothing is to be asked for again.
         try:
-            self._engine.prepare()
+            self._prepare()
         finally:
-            self._scheduled = False
+            self._wakeup.pending = False
         self._engine.turn()
         if self._upkeep is not None and self._upkeep.step():
-            self.wake()
+            self._wakeup.wake()
         self._start_jobs()
+
+    def _prepare(self) -> None:
+        self._flush()
+        self._engine.prepare()
 
     def _start_jobs(self) -> None:
         for job in self._engine.store.jobs():
@@ -137,47 +127,68 @@ class Driver:
 
     def start(self, job: Job) -> None:
         """Execute a job on a thread; its `done` runs on the loop."""
+        if not self._threads:
+            self._start_threads()
         self._running += 1
         (self._syncs if job.name == "sync" else self._others).put(job)
 
     def run_then(self, job: Job, then: Callable[[], None]) -> None:
-        """Execute a job on a thread, then call `then` on the loop, whatever came of the job: it left that behind."""
-        self.start(_Followed(job, then))
+        """Execute a job on a thread, then call `then` on the loop, whether the job failed or not."""
 
-    def finished(self, job: Job, error: BaseException | None) -> None:
-        """Called by a worker: bring the outcome back to the loop."""
-        self._loop.call_soon_threadsafe(self._done, job, error)
+        def finish(error: BaseException | None) -> None:
+            job.done(error)
+            then()
+
+        self.start(Task(job.name, job.run, finish))
+
+    def _start_threads(self) -> None:
+        queues = [("sync", self._syncs), *((f"disk-{i}", self._others) for i in range(POOL_THREADS))]
+        for name, queue in queues:
+            thread = threading.Thread(target=self._execute, args=(queue,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _execute(self, queue: SimpleQueue[Job | None]) -> None:
+        """Execute jobs in order, until a None; runs on a thread."""
+        while (job := queue.get()) is not None:
+            error: BaseException | None = None
+            try:
+                job.run()
+            except BaseException as exception:
+                error = exception
+            self._loop.call_soon_threadsafe(self._done, job, error)
 
     def _done(self, job: Job, error: BaseException | None) -> None:
         self._running -= 1
         try:
             job.done(error)
         except Exception:
-            log.exception("a %s job could not be taken over", job.name)
+            log.exception("the outcome of a %s job could not be applied", job.name)
         self._start_jobs()
         if self._engine.store.pending:
-            self.wake()
+            self._wakeup.wake()
         if not self._running and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         """Return once nothing is queued, running or waiting for a sync."""
-        self._engine.prepare()
+        self._prepare()
         while self._engine.store.pending or self._running:
             self._turn()
             if self._running:
                 self._idle = self._loop.create_future()
                 await self._idle
-            self._engine.prepare()
+            self._prepare()
 
     def stop(self) -> None:
-        """End the threads once their queues are empty."""
-        self._engine.on_pending = None
+        """End the threads once their queues are empty; there are no further turns."""
+        self._wakeup.listeners.remove(self._turn)
         for timer in (self._timer, self._tick):
             if timer is not None:
                 timer.cancel()
-        self._syncs.put(None)
-        for _ in range(POOL_THREADS):
-            self._others.put(None)
-        for worker in self._workers:
-            worker.join()
+        if self._threads:
+            self._syncs.put(None)
+            for _ in range(POOL_THREADS):
+                self._others.put(None)
+            for thread in self._threads:
+                thread.join()

@@ -1,8 +1,7 @@
 """Server: one process from bind to exit.
 
-Start: bind, say where it listens, recover, serve. Stop on SIGTERM or SIGINT: accept nothing any more, answer what is
-in flight (bounded by `TOPICS_DRAIN_TIMEOUT_MS`) while `/v0/ready` says `shutting_down`, flush, exit 0. A second signal
-does not wait.
+Start: bind, log where it listens, recover, serve. Stop on SIGTERM or SIGINT: accept no more connections, answer what is
+in flight (bounded by `TOPICS_DRAIN_TIMEOUT_MS`) while `/v0/ready` answers `shutting_down`, flush, exit 0.
 """
 
 from __future__ import annotations
@@ -17,26 +16,33 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+import msgspec
 import uvloop
 
 from topics import __version__
 from topics.clock import SystemClock
-from topics.engine import Engine
+from topics.engine import Engine, Limits
+from topics.engine.log.archive import Shelf
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
-from topics.server import descriptors, refusal
-from topics.server.app import DRAINING, READY, App, engine_limits
+from topics.server import descriptors, startup_errors
+from topics.server.assembly import Assembly
 from topics.server.auth import Keys
-from topics.server.driver import Driver
-from topics.server.http.connections import ConnectionLimits, Connections
+from topics.server.delivery.unsynced import Unsynced
+from topics.server.driver import Wakeup
+from topics.server.http.connection import Connection
+from topics.server.http.connections import Connections
 from topics.server.http.http2 import Http2
+from topics.server.http.limits import ConnectionLimits
 from topics.settings import Settings
 from topics.storage.damage import UnknownFormat, Unusable
 from topics.storage.disk import Locked, RealDisk
 from topics.storage.store import Store
 
 log = logging.getLogger("topics")
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 EXIT_CANNOT_LISTEN: Final = 1
 EXIT_CANNOT_STORE: Final = 3
@@ -53,7 +59,7 @@ class Server:
         self._keys = keys
 
     def run(self) -> int:
-        """Serve until told to stop; the exit code."""
+        """Serve until SIGTERM or SIGINT; the exit code."""
         logging.basicConfig(
             level=self._settings.log_level.upper(),
             stream=sys.stderr,
@@ -63,85 +69,91 @@ class Server:
         return uvloop.run(self._serve())
 
     async def _serve(self) -> int:
+        """Build everything, serve, and take it down again."""
+        loop = asyncio.get_running_loop()
+        clock = SystemClock()
+        unsynced = Unsynced()
+        store = self._store(clock, unsynced)
+        if not self._open(store):
+            return EXIT_CANNOT_STORE
+        wakeup = Wakeup(loop)
+        settings = self._part(UpkeepSettings)
+        shelf = Shelf(store, settings.segment_max_events, settings.segment_max_bytes)
+        engine = Engine(clock, store, self._part(Limits), shelf=shelf, wake=wakeup.wake)
+        upkeep = Upkeep(engine, store, settings)
+        assembly = Assembly(
+            self._settings,
+            self._keys,
+            loop,
+            engine,
+            wakeup,
+            unsynced,
+            upkeep=upkeep,
+            cache=store.segments.tiers.cache,
+            replayed=lambda: store.history.progress,
+        )
+        connections = Connections(assembly.app, loop, self._connection_limits(), http2=Http2)
+        code = await self._run(assembly, connections, store, upkeep)
+        connections.stop()
+        assembly.driver.stop()
+        if code == 0 and store.shards:
+            upkeep.close()
+        store.close()
+        if code == 0:
+            log.info("stopped")
+        return code
+
+    async def _run(self, assembly: Assembly, connections: Connections, store: Store, upkeep: Upkeep) -> int:
+        """Listen, recover, serve until a signal, drain; the exit code."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        clock = SystemClock()
-        store = self._store(clock)
-        cold_dir = self._settings.cold_dir
-        if cold_dir is not None and cold_dir.exists() and not cold_dir.is_dir():
-            # One that is missing may be mounted later; a file never becomes a directory.
-            log.error("cannot use the cold directory %s: it is a file; set TOPICS_COLD_DIR to a directory", cold_dir)
-            return EXIT_CANNOT_STORE
-        try:
-            store.open()
-        except (Locked, UnknownFormat, OSError) as error:
-            log.error("%s", refusal.cannot_store(self._settings, error))
-            return EXIT_CANNOT_STORE
-        engine = Engine(clock, store, engine_limits(self._settings))
-        app = App(self._settings, self._keys, engine, loop)
-        app.replay_progress = lambda: store.history.progress
-        upkeep = Upkeep(engine, store, self._upkeep_settings())
-        driver = Driver(engine, loop, upkeep)
-        app.run_then = driver.run_then
-        connections = Connections(app, self._connection_limits(), http2_factory=Http2)
         listener = await self._listen(loop, connections)
         if listener is None:
-            driver.stop()
-            store.close()
             return EXIT_CANNOT_LISTEN
-        connections.start(loop)
+        connections.start()
         try:
-            recovered = await self._recover(engine, store, upkeep, stop)
+            recovered = await self._recover(assembly.engine, store, upkeep, stop)
         except (Unusable, UnknownFormat, OSError) as error:
-            log.error("%s", refusal.cannot_store(self._settings, error))
+            log.error("%s", startup_errors.cannot_store(self._settings, error))
             listener.close()
-            connections.stop()
-            driver.stop()
-            store.close()
             return EXIT_CANNOT_STORE
         if recovered:
-            app.phase = READY
-            driver.begin()
-            app.governor.widen = driver.widen
-            app.governor.start()
+            assembly.phase.serve()
+            assembly.driver.begin()
+            assembly.governor.start()
             await stop.wait()
         log.info("stopping: finishing what is in flight")
-        app.phase = DRAINING
+        assembly.phase.drain()
         listener.close()
         if not await connections.drain(self._settings.drain_timeout_ms / 1000):
             log.warning("some requests did not finish within %s ms", self._settings.drain_timeout_ms)
-        connections.stop()
-        app.governor.stop()
-        await driver.settle()
-        driver.stop()
-        if app.phase is DRAINING and store.shards:
-            upkeep.close()
-        store.close()
-        log.info("stopped")
+        assembly.governor.stop()
+        assembly.parking.stop()
+        await assembly.driver.run_until_idle()
         return 0
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, connections: Connections) -> asyncio.Server | None:
-        """Bind, and say where; None, with the reason in the log, where that is not possible."""
+        """Bind, and log where; None, with the reason in the log, where that is not possible."""
         settings = self._settings
         try:
             listener = await loop.create_server(
-                connections, settings.host, settings.port, backlog=BACKLOG, reuse_address=True
+                lambda: Connection(connections), settings.host, settings.port, backlog=BACKLOG, reuse_address=True
             )
         except OSError as error:
-            log.error("%s", refusal.cannot_listen(settings, error))
+            log.error("%s", startup_errors.cannot_listen(settings, error))
             return None
         _notice_dead_peers(listener)
         try:
             self._announce(listener)
         except OSError as error:
-            log.error("%s", refusal.cannot_announce(settings, error))
+            log.error("%s", startup_errors.cannot_announce(settings, error))
             listener.close()
             return None
         return listener
 
-    def _store(self, clock: SystemClock) -> Store:
+    def _store(self, clock: SystemClock, unsynced: Unsynced) -> Store:
         settings = self._settings
         return Store(
             str(settings.data_dir),
@@ -150,15 +162,30 @@ class Server:
             shards=settings.wal_shards,
             min_free_bytes=settings.min_free_bytes,
             cold_directory=None if settings.cold_dir is None else str(settings.cold_dir),
+            on_synced=unsynced.synced,
         )
 
-    def _upkeep_settings(self) -> UpkeepSettings:
-        names = UpkeepSettings.__struct_fields__
-        return UpkeepSettings(**{name: getattr(self._settings, name) for name in names})
+    def _open(self, store: Store) -> bool:
+        """Take the data directory; False, with the reason in the log, where that is not possible."""
+        cold_dir = self._settings.cold_dir
+        if cold_dir is not None and cold_dir.exists() and not cold_dir.is_dir():
+            # One that is missing may be mounted later; a file never becomes a directory.
+            log.error("cannot use the cold directory %s: it is a file; set TOPICS_COLD_DIR to a directory", cold_dir)
+            return False
+        try:
+            store.open()
+        except (Locked, UnknownFormat, OSError) as error:
+            log.error("%s", startup_errors.cannot_store(self._settings, error))
+            return False
+        return True
+
+    def _part(self, kind: type[T]) -> T:
+        """The settings that have a name in `kind`."""
+        return kind(**{name: getattr(self._settings, name) for name in kind.__struct_fields__})
 
     @staticmethod
     async def _recover(engine: Engine, store: Store, upkeep: Upkeep, stop: asyncio.Event) -> bool:
-        """Replay the data directory in slices, so that the probes are answered meanwhile; False if told to stop."""
+        """Replay the data directory in slices, so that the probes are answered meanwhile; False if `stop` is set."""
         started = time.monotonic()
         pause = started + RECOVERY_SLICE_S
         for _ in upkeep.recover():
@@ -209,15 +236,15 @@ def _notice_dead_peers(listener: asyncio.Server) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that whoever waits for it never reads half of it."""
+    """Write a file so that a reader that waits for it never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text + "\n")
     temporary.replace(path)
 
 
 def _tune_memory() -> None:
-    """Keep large replies off mmap, where each is faulted in anew, and garbage collection off the hot path."""
-    # Not looked through first: that would take a tenth of an empty start, and imports leave next to no garbage.
+    """Keep large replies off mmap, where each is faulted in again, and garbage collection off the hot path."""
+    # Not collected first: that would take a tenth of an empty start, and imports leave next to no garbage.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()

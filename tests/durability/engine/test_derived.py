@@ -168,7 +168,7 @@ def test_copy_into_fsync_is_not_shown_before_the_source_is_synced(source: str) -
     assert machine.read("b")[0] == [1]
     # Visible in the order of the seqs, also where the write behind the copy is synced in another shard.
     machine.engine.write("b", numbers(1, 1), lambda ticket: None)
-    machine.engine.settle()
+    machine.engine.run_until_idle()
     assert machine.read("b")[0] == [1, 2, 3]
     machine.crash("dropped")
     assert machine.read("b")[0] == [1, 2, 3]
@@ -293,8 +293,8 @@ def beside_direct_writes() -> tuple[Machine, list[tuple[int, Any, Any]]]:
     machine = Machine(shards=2)
     topic(machine, "a", durability="fsync")
     shard_of = machine.store.shard_of
-    while shard_of(machine.engine.next_topic_id) is shard_of(machine.engine.topics["a"].id):
-        topic(machine, f"other{machine.engine.next_topic_id}")
+    while shard_of(machine.engine.catalog.next_topic_id) is shard_of(machine.engine.topics["a"].id):
+        topic(machine, f"other{machine.engine.catalog.next_topic_id}")
     topic(machine, "b", durability="disk")
     machine.engine.routers.put("a->b", PutRouter("a", "b", guarantee="exactly_once"))
     machine.engine.write("b", numbers(101, 101))

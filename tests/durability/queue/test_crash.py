@@ -80,6 +80,7 @@ class World:
         elif kind == "sync":
             run_inline(self.machine.store.jobs())
         else:
+            engine.prepare()
             engine.turn()
 
     def _write(self, topic: str) -> None:

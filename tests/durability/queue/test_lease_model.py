@@ -157,6 +157,7 @@ class Leases(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
+        self.machine.engine.prepare()
         self.machine.engine.turn()
         self.machine.crash("kill")
 

@@ -77,7 +77,7 @@ class World:
                 engine.write(topic, Write(records), on_done=lambda ticket: None)
             elif kind == "delete":
                 match = rng.choice(("x", "y"))
-                self.patiently(lambda: engine.catch_up(engine.topics[topic]))
+                self.patiently(lambda: engine.topics[topic].catch_up())
                 before = set(self.image(topic))
 
                 def deleted(receipt: Any) -> None:
@@ -86,7 +86,7 @@ class World:
                 self.patiently(lambda: engine.delete(topic, Delete(match=match), deleted))
                 self.deleted[topic] |= before - set(self.image(topic))
             elif kind == "claim":
-                self.patiently(lambda: engine.catch_up(engine.topics["q"]))
+                self.patiently(lambda: engine.topics["q"].catch_up())
                 before = set(self.image("q"))
                 self.patiently(lambda: engine.queues.claim("q", ClaimJobs("w", 3), on_done=lambda claim: None))
                 self.deleted["q"] |= before - set(self.image("q"))
@@ -120,6 +120,7 @@ class World:
         except TopicsError:
             pass
         if rng.random() < 0.6:
+            engine.prepare()
             engine.turn()
         self.look()
 

@@ -86,9 +86,10 @@ class World:
             elif kind == "job":
                 run_inline(self.machine.store.jobs())
             elif kind == "turn":
+                engine.prepare()
                 engine.turn()
             elif kind == "look":
-                engine.catch_up(engine.topics["b"])
+                engine.topics["b"].catch_up()
             elif kind == "time":
                 self.machine.clock.advance(rng.choice((1, 50, 1500)))
             else:

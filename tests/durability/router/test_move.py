@@ -67,10 +67,12 @@ class World:
         engine.routers.put("r", PutRouter(source, dest), self.told("moved"))
         for name, number in (("a", 6), ("b", 103), ("c", 201), ("d", 301)):
             engine.write(name, numbers(number, number), self.told(f"{name} {number}"))
+        engine.prepare()
         engine.turn()
         for _ in range(20):
             run_inline(self.machine.store.jobs())
             self.machine.clock.advance(20)
+            engine.prepare()
             engine.turn()
         self.machine.disk.after_call = None
 

@@ -109,6 +109,7 @@ class World:
         except TopicsError:
             pass
         if rng.random() < 0.5:
+            engine.prepare()
             engine.turn()
 
     def image(self, name: str) -> Image:
@@ -128,10 +129,11 @@ class World:
 
     def restart(self) -> None:
         machine = self.machine
+        machine.engine.prepare()
         machine.engine.turn()
         run_inline(machine.store.jobs())
         machine.engine.store.write()
-        machine.engine.expire_all(machine.clock.now_ms())
+        machine.engine.catalog.expire_all(machine.clock.now_ms())
         before = {name: self.image(name) for name in TOPICS}
         machine.crash("kill")
         for name in TOPICS:

@@ -162,6 +162,13 @@ def test_wal_counter_is_exposed(api: Api, name: str) -> None:
     assert any(line.startswith(f"{name}_total ") for line in text.splitlines()), text
 
 
+def test_block_cache_is_exposed(api: Api) -> None:
+    """How often a read of sealed records finds its Block in memory."""
+    text = api.get("/v0/metrics").text
+    for name in ("topics_block_cache_hits_total", "topics_block_cache_misses_total", "topics_block_cache_bytes"):
+        assert any(line.startswith(f"{name} ") for line in text.splitlines()), text
+
+
 def test_fsync_histogram_is_exposed(api: Api, topic_name: str) -> None:
     """API §8.3: "a fsync-latency histogram topics_wal_fsync_latency_us (with _bucket{le=...} / _sum / _count)"."""
     api.put(topic_name, durability="fsync").ok(201)

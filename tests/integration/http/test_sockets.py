@@ -21,8 +21,10 @@ import pytest
 import uvloop
 
 from tests.harness.connection import PathApp, Reply, request, split_replies
-from topics.server.http.connections import ConnectionLimits, Connections
+from topics.server.http.connection import Connection
+from topics.server.http.connections import Connections
 from topics.server.http.http2 import Http2
+from topics.server.http.limits import ConnectionLimits
 
 DEADLINE_S = 40.0
 
@@ -62,11 +64,11 @@ class Listening:
 def serving(**limits: int) -> Iterator[Listening]:
     app = PathApp()
     loop = uvloop.new_event_loop()
-    connections = Connections(app, ConnectionLimits(**limits), http2_factory=Http2)
+    connections = Connections(app, loop, ConnectionLimits(**limits), http2=Http2)
 
     async def start() -> asyncio.Server:
-        connections.start(loop)
-        return await loop.create_server(connections, "127.0.0.1", 0)
+        connections.start()
+        return await loop.create_server(lambda: Connection(connections), "127.0.0.1", 0)
 
     async def stop(server: asyncio.Server) -> None:
         server.close()
@@ -182,8 +184,8 @@ def test_client_that_does_not_read_stops_being_read_and_is_cut_off() -> None:
         with pytest.raises(TimeoutError):
             sock.sendall(request("GET", "/large?100000") * 500_000)
         (connection,) = listening.connections.live
-        assert listening.call(lambda: connection.write_paused)
-        unsent = listening.call(lambda: connection.unsent_bytes)
+        assert listening.call(lambda: connection.outbox.write_paused)
+        unsent = listening.call(lambda: connection.outbox.unsent_bytes)
         assert unsent < 1_000_000
         assert len(listening.app.handled) * 100_000 < 20_000_000
         listening.call(lambda: listening.connections.sweep(listening.loop.time() + 4_000))
@@ -194,7 +196,7 @@ def test_client_that_reads_late_gets_every_answer_in_order(listening: Listening)
     with listening.client() as sock:
         requests = b"".join(request("GET", f"/large?{100_000 + number}") for number in range(100))
         sock.sendall(requests + request("GET", "/a", None, "Connection: close"))
-        listening.until(lambda: any(each.write_paused for each in listening.connections.live))
+        listening.until(lambda: any(each.outbox.write_paused for each in listening.connections.live))
         replies = split_replies(read_all(sock))
     assert [len(reply.body) for reply in replies[:-1]] == list(range(100_000, 100_100))
     assert replies[-1].body == b"GET /a "

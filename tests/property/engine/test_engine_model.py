@@ -58,7 +58,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
         ts = max(self.clock.now_ms(), self.model.last_ts)
         for _ in range(times):
             self.engine.write("t", Write([RecordIn(Raw(data))]), id)
-        self.engine.settle()
+        self.engine.run_until_idle()
         for _ in range(times):
             self.model.write([ModelRecord(ts, data)])
 

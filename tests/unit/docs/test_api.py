@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.harness.server import HandServer
 from topics import errors
 from topics.engine.config import DEFAULTS, TopicConfig
 from topics.errors import TopicsError
-from topics.server.api.routes import ROUTES
-from topics.server.auth import scope_text
+from topics.server.api.principal import scope_text
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
 
@@ -33,7 +33,7 @@ def test_routes() -> None:
     scope = {None: "none", 0: "any"}
     expected = {
         (row.method, row.path, scope.get(row.scopes) or scope_text(row.scopes or 0))
-        for row in ROUTES
+        for row in HandServer().assembly.rows
         if row.path not in aliases
     }
     assert set(rows(r"`([A-Z]+) (/\S*)` \| ([a-z+]+)")) == expected

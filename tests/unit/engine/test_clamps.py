@@ -11,12 +11,14 @@ import pytest
 from tests.harness.loop import ManualLoop
 from topics.engine import Engine
 from topics.engine.requests import Write
-from topics.server.api.handlers import Handlers
+from topics.server.api.attempts import Attempts
+from topics.server.api.diff import DiffHandler
 from topics.server.auth import Keys
+from topics.server.delivery.subscription import WatchOptions
 from topics.server.delivery.view import view_of
-from topics.server.delivery.watch import Options, Watch
+from topics.server.delivery.watch import Watch
+from topics.server.flow.slots import Slots
 from topics.server.http.query import Query
-from topics.server.limits import Limits
 from topics.settings import Settings
 from topics.testing import ManualClock
 
@@ -33,6 +35,7 @@ def asked(body: object, name: str = "t") -> Any:
         started_ns=0,
         answers=[],
         on_disconnect=None,
+        answered=False,
     )
     exchange.respond = lambda status, body: exchange.answers.append((status, body))
     exchange.respond_raw = exchange.answers.append
@@ -46,7 +49,7 @@ def test_long_poll_waits_30_s_at_most(wait_ms: int, waited_ms: int) -> None:
     engine, loop = Engine(clock), ManualLoop(clock)
     engine.write("t", Write.of([1]))
     exchange = asked({"from_seq": 1, "wait_ms": wait_ms})
-    Handlers(engine, cast("Any", loop), cast("Any", None)).diff(exchange)
+    DiffHandler(engine, cast("Any", loop), Attempts(cast("Any", None))).diff(exchange)
     loop.advance(waited_ms - 1)
     assert not exchange.answers
     loop.advance(1)
@@ -59,7 +62,7 @@ def test_long_poll_reads_on_behind_what_it_left_out() -> None:
     engine, loop = Engine(clock), ManualLoop(clock)
     engine.write("t", Write.of([1]))
     exchange = asked({"from_seq": 1, "wait_ms": 1000, "limit": 1, "node": "me"})
-    Handlers(engine, cast("Any", loop), cast("Any", None)).diff(exchange)
+    DiffHandler(engine, cast("Any", loop), Attempts(cast("Any", None))).diff(exchange)
     engine.write("t", Write.of([2], node="me"))
     loop.advance(10)
     assert not exchange.answers
@@ -78,9 +81,9 @@ def test_heartbeat_is_between_1_s_and_60_s(heartbeat_ms: int, kept: int) -> None
     engine.write("t", Write.of([1]))
     settings = Settings()
     delivery = SimpleNamespace(refresh=lambda: None, tick_ms=0, now_ms=0)
-    watch = Watch(engine, cast("Any", delivery), Limits(settings), settings)
+    watch = Watch(engine, cast("Any", delivery), Slots(settings), settings)
     exchange = asked({"topics": {"t": {}}, "heartbeat_ms": heartbeat_ms})
-    watch.create_watch(exchange)
+    watch.create(exchange)
     wid = json.loads(exchange.answers[0][1])["wid"]
     assert watch.sessions.find(wid, 0).heartbeat_ms == kept
 
@@ -93,7 +96,7 @@ def test_heartbeat_is_between_1_s_and_60_s(heartbeat_ms: int, kept: int) -> None
         (1000, 8 * MIB, 1000, 8 * MIB),
         (1001, 8 * MIB + 1, 1000, 8 * MIB),
         (2**32 - 1, 2**64 - 1, 1000, 8 * MIB),
-        (0, Options().max_batch_bytes, 256, 256 * 1024),
+        (0, WatchOptions().max_batch_bytes, 256, 256 * 1024),
     ],
 )
 def test_frame_is_bounded_by_limit_and_bytes(limit: int, size: int, limit_kept: int, size_kept: int) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from topics.errors import Forbidden, Unauthorized
 from topics.server import auth
-from topics.server.auth import ADMIN, ALL_SCOPES, DELETE, READ, WRITE, Keys, bearer_token, check_exposure
+from topics.server.api.principal import ADMIN, ALL_SCOPES, DELETE, READ, WRITE
+from topics.server.auth import Keys, bearer_token, check_exposure
 from topics.settings import BadSettings, Settings
 
 

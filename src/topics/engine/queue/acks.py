@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Acked
+from topics.engine.queue.queue import Queue
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import Receipt
 from topics.errors import TopicNotFound, TopicsError
-from topics.storage.job import Miss, Task
+from topics.storage.job import Miss
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
+    from topics.engine.journal import Journal
     from topics.engine.queue.lease import Lease
     from topics.engine.topic import Topic
 
@@ -31,64 +32,58 @@ if TYPE_CHECKING:
 class Acks:
     """The acks of all queues that are not in the log yet."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
         self._waiting: dict[Topic, list[Ack]] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether `settle_all` has something to do."""
+        """Whether `apply_all` has something to do."""
         return bool(self._waiting)
 
     def add(self, topic: Topic, node: str, leases: list[Lease], receipt: Receipt) -> None:
         """The holder of these leases has completed their jobs."""
-        assert topic.queue is not None
-        topic.queue.complete(leases)
+        queue = topic.queue
+        assert isinstance(queue, Queue)
+        queue.complete(leases)
         acks = self._waiting.get(topic)
         if acks is None:
             self._waiting[topic] = acks = []
-            self._engine.wake()
+            self._journal.wake()
         acks.append((node, leases, receipt))
 
-    def settle_all(self) -> None:
+    def apply_all(self) -> None:
         """Let everything leave that was acked."""
         for topic in list(self._waiting):
-            self.settle(topic)
+            self.apply(topic)
 
-    def settle(self, topic: Topic) -> None:
+    def apply(self, topic: Topic) -> None:
         """Let everything leave that was acked in this queue."""
         acks = self._waiting.pop(topic, None)
         if acks is None:
             return
-        engine = self._engine
-        together = Receipt(None, None, None)
+        together = Receipt()
         together.followers = [receipt for _, _, receipt in acks]
-        now = engine.clock.now_ms()
+        now = self._journal.clock.now_ms()
         done = [Acked(node, [lease.seq for lease in leases], now) for node, leases, _ in acks]
         seqs = sorted([seq for acked in done for seq in acked.seqs])
         try:
             if topic.deleted:
                 raise TopicNotFound(f'topic "{topic.name}" was deleted', topic=topic.name)
-            _, logged = remove(engine, topic, 0, seqs, together, now, lease_event.encode(done))
+            _, logged = remove(self._journal, topic, 0, seqs, together, now, lease_event.encode(done))
         except Miss as miss:
-            self._read(topic, acks, miss)
+            topic.read_then(miss, lambda: self._again(topic, acks))
         except TopicsError as error:
-            assert topic.queue is not None
+            queue = topic.queue
+            assert isinstance(queue, Queue)
             for _, leases, _ in acks:
-                topic.queue.hold_on(leases)
+                queue.hold_on(leases)
             together.fail(error)
         else:
             if not logged:
                 together.commit(0, 0)
 
-    def _read(self, topic: Topic, acks: list[Ack], miss: Miss) -> None:
-        """Try again once the Block that is missing has been read."""
-        job = miss.job
-
-        def finish(error: BaseException | None) -> None:
-            job.done(error)
-            self._waiting[topic] = acks + self._waiting.get(topic, [])
-            self._engine.wake()
-
-        assert topic.shelf is not None
-        topic.shelf.enqueue(Task(job.name, job.run, finish))
+    def _again(self, topic: Topic, acks: list[Ack]) -> None:
+        """The Block that was missing has been read: try again with the next turn."""
+        self._waiting[topic] = acks + self._waiting.get(topic, [])
+        self._journal.wake()

@@ -8,9 +8,8 @@ meta and data, and says in its meta where it came from.
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,10 +17,10 @@ import msgspec
 from topics.engine.meta import with_fields
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
-from topics.engine.write import ceiling as ceilings
 from topics.engine.write import room
 from topics.engine.write.derive import append, derive
 from topics.engine.write.removal import position_of
+from topics.engine.write.reserve import reserve_over
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.errors import TopicsError
 from topics.storage import block as blocks
@@ -29,8 +28,10 @@ from topics.storage.block import HAS_NODE, HAS_TAG, Block
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
-    from topics.engine.queue.queue import Candidate, Queue
+    from topics.engine.catalog import Catalog
+    from topics.engine.journal import Journal
+    from topics.engine.queue.lease import Candidate
+    from topics.engine.queue.queue import Queue
     from topics.engine.topic import Topic
 
 FROM = "$dead_letter_from"
@@ -50,8 +51,11 @@ class Letter(msgspec.Struct, frozen=True):
 class DeadLetters:
     """The moves of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, journal: Journal, catalog: Catalog, link: Callable[[Topic, Topic], None]) -> None:
+        """`link` notes that dead letters of a queue went to a topic."""
+        self._journal = journal
+        self._catalog = catalog
+        self._link = link
         # Queues with letters that are not shown yet, and what ends when the last of these are.
         self.moving: dict[Topic, Receipt] = {}
 
@@ -60,14 +64,13 @@ class DeadLetters:
 
         Where it is full and refuses, jobs stay where they are and are delivered to nobody.
         """
-        engine = self._engine
         letters = [
             Letter(block, seq - block.first_seq, seq, lease.deliveries if lease else 0) for seq, block, lease in jobs
         ]
         dest = self._topic(topic)
         if dest is None:
             return False
-        engine.catch_up(dest)
+        dest.catch_up()
         if topic.outbound is not None:
             topic.outbound.catch_up()
         block = _copies(topic.name, letters, dest, now)
@@ -86,7 +89,7 @@ class DeadLetters:
         total = queue.dead_lettered + len(letters)
         if topic.config.durability == "ephemeral":
             # What the queue forgets in a restart, its dead letters need not: they are what their own topic makes them.
-            append(engine, dest, block)
+            append(self._journal, dest, block)
         else:
             lagging = [] if topic.outbound is None else topic.outbound.lagging()
             position, source_id = position_of(dest)
@@ -95,7 +98,7 @@ class DeadLetters:
         queue.forget(seqs)
         queue.dead_lettered = total
         dest.letters = True
-        engine.routers.lineage.link(topic, dest)
+        self._link(topic, dest)
         return True
 
     def _log(self, topic: Topic, dest: Topic, block: Block, buried: Buried) -> None:
@@ -103,16 +106,11 @@ class DeadLetters:
 
         It is logged twice: no single damaged place may take what stands nowhere else.
         """
-        engine = self._engine
-        behind = ceilings.over(engine, dest, block.last_seq) if dest.config.durability == "disk" else []
+        behind = reserve_over(self._journal, dest, block.last_seq) if dest.config.durability == "disk" else []
         payload = lease_event.encode(buried)
-        frame = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, payload)
         gated = "fsync" in (topic.config.durability, dest.config.durability)
-        logged, moved = Receipt(None, None, None), Receipt(None, None, None)
-        engine.submit(topic, frame, gated, logged)
-        with contextlib.suppress(TopicsError):
-            again = frames.encode(frames.DEAD_LETTER, engine.store.next_lsn(), topic.id, payload)
-            engine.submit(topic, again, gated, None)
+        logged, moved = Receipt(), Receipt()
+        self._journal.submit_twice(topic, frames.DEAD_LETTER, payload, logged, gated)
         self.moving[topic] = moved
 
         def shown(ticket: Ticket) -> None:
@@ -128,10 +126,10 @@ class DeadLetters:
     def _topic(self, topic: Topic) -> Topic | None:
         name = topic.config.dead_letter
         assert name is not None
-        dest = self._engine.topics.get(name)
+        dest = self._catalog.topics.get(name)
         if dest is None and topic.config.auto_create:
             try:
-                dest = self._engine.create_default(name)
+                dest = self._catalog.create_default(name)
             except TopicsError:
                 return None
         return dest

@@ -22,12 +22,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from topics.engine.log.log import ranges
+from topics.engine.log.directory import ranges
+from topics.engine.log.loss import CORRUPTION, CRASH, RESTART, SOURCE_TRIM
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
+from topics.engine.queue.queue import queue_of
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
-from topics.engine.router.forward import SLICE_RECORDS, SOURCE_TRIM, Forward
+from topics.engine.router.forward import SLICE_RECORDS, Forward, into, out_of
 from topics.engine.write import extra as extras
 from topics.storage import block as blocks
 from topics.storage.block import Block
@@ -39,13 +41,11 @@ from topics.storage.wal.reader import Appended, Control
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
     from topics.engine.queue.queue import Queue
+    from topics.engine.restart.awaiting_caps import AwaitingCaps
     from topics.engine.topic import Topic
 
 T = TypeVar("T")
 
-CORRUPTION: Final = "corruption"
-CRASH: Final = "crash"
-RESTART: Final = "restart"
 ANYWHERE: Final = 1 << 62
 _AT_ONCE: Final = frozenset((frames.ROUTER_PUT, frames.ROUTER_DROP, frames.CURSOR, frames.LEASE, frames.DEAD_LETTER))
 _DESTRUCTIVE: Final = frozenset((frames.DELETE, frames.DROP, frames.CONFIG, frames.DEAD_LETTER))
@@ -54,9 +54,16 @@ _DESTRUCTIVE: Final = frozenset((frames.DELETE, frames.DROP, frames.CONFIG, fram
 class Derivation:
     """Puts derived records between the events of a restart. `apply` is who applies an event as it is."""
 
-    def __init__(self, engine: Engine, by_id: dict[int, Topic], apply: Callable[[Appended | Control], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        by_id: dict[int, Topic],
+        caps: AwaitingCaps,
+        apply: Callable[[Appended | Control], None],
+    ) -> None:
         self._engine = engine
         self._by_id = by_id
+        self._caps = caps
         self._apply = apply
         self._waiting: dict[Topic, deque[Appended | Control]] = {}
         self._letters: dict[Topic, dict[int, Block]] = {}
@@ -193,8 +200,9 @@ class Derivation:
 
         self.settle(lose_tail, {topic_id: (at, position) for topic_id, at, position in lost.reached})
         for topic in self._engine.topics.values():
-            if topic.inbound is not None:
-                topic.inbound.rewind()
+            forward = into(topic)
+            if forward is not None:
+                forward.rewind()
 
     def finish(self) -> None:
         """Go over to serving: routers without both ends are gone, and nothing is asked for that was never there."""
@@ -204,9 +212,10 @@ class Derivation:
         routers.drop_strays()
         routers.recovering = False
         for topic in self._engine.topics.values():
-            if topic.queue is not None:
-                topic.queue.reconcile()
-            forward = topic.inbound
+            queue = queue_of(topic)
+            if queue is not None:
+                queue.reconcile()
+            forward = into(topic)
             if forward is None:
                 continue
             if topic.config.durability == "ephemeral":
@@ -218,7 +227,7 @@ class Derivation:
 
     def _copy_rest(self, topic: Topic, reached: dict[int, tuple[int, int]] | None) -> None:
         """Copy what no frame places, as far as the topic takes it."""
-        forward, rejects = topic.inbound, topic.config.discard == "reject"
+        forward, rejects = into(topic), topic.config.discard == "reject"
         if forward is None or topic.config.durability == "ephemeral":
             return
         if rejects and reached is not None:
@@ -246,7 +255,7 @@ class Derivation:
     def _reach(self, topic: Topic, at: int, position: int, final: bool) -> bool:
         """Bring a topic to the place before its seq `at`, from source records up to `position` (-1: any)."""
         log = topic.log
-        forward = topic.inbound
+        forward = into(topic)
         upto = ANYWHERE if position < 0 else position
         if topic.config.durability == "ephemeral" and log.head + 1 < at:
             # What it held was in memory only, whatever it followed from; its seqs are not used again.
@@ -293,13 +302,13 @@ class Derivation:
         return True
 
     def _adopt(self, topic: Topic, block: Block) -> None:
-        topic.adopt(block)
+        self._caps.adopt(topic, block)
         self._progressed(topic)
 
     def _progressed(self, topic: Topic) -> None:
         """A topic has more than before: whoever derives from it may go on."""
         if topic.outbound is not None and self._waiting:
-            for forward in list(topic.outbound.forwards):
+            for forward in list(out_of(topic)):
                 if forward.dest in self._waiting and forward.cursor < topic.log.head:
                     self._drain(forward.dest, final=False)
 
@@ -307,8 +316,9 @@ class Derivation:
         if isinstance(event, Appended):
             head = topic.log.head
             self._apply(event)
-            if topic.queue is not None and event.extras:
-                self._hide(topic, topic.queue, event, head)
+            queue = queue_of(topic)
+            if queue is not None and event.extras:
+                self._hide(topic, queue, event, head)
             if topic.inbound is not None:
                 topic.inbound.note_keys(event.block)
             self._progressed(topic)
@@ -318,7 +328,7 @@ class Derivation:
             deleted = _deleted(event)
             if deleted is not None:
                 # What the caps take is held; only then does it show what of that a delete has taken before its turn.
-                topic.settle_caps(deleted[0].bound_head)
+                self._caps.apply(topic, deleted[0].bound_head)
             self._hold(topic, deleted)
         if kind == frames.ROUTER_PUT:
             put, expected = router_event.decode_put(payload), self._expected.pop(event.lsn, None)
@@ -340,8 +350,7 @@ class Derivation:
                     queue.delay(first_seq + i, due_ms)
 
     def _hold(self, topic: Topic, deleted: tuple[frames.Deletion, dict[int, int]] | None) -> None:
-        assert topic.outbound is not None
-        for forward in topic.outbound.forwards:
+        for forward in out_of(topic):
             upto = topic.log.head
             if deleted is not None and forward.dest.id in deleted[1]:
                 upto = deleted[1][forward.dest.id]
@@ -349,7 +358,7 @@ class Derivation:
             self._patiently(lambda forward=forward, upto=upto: forward.hold(upto), topic)  # type: ignore[misc]
 
     def _move(self, topic: Topic, moved: Moved) -> None:
-        forward = topic.inbound
+        forward = into(topic)
         log = topic.log
         if moved.lost and moved.dest_seq + moved.lost - 1 > log.head:
             reason = SOURCE_TRIM if moved.position >= 0 else CORRUPTION
@@ -368,10 +377,11 @@ class Derivation:
             dest.letters = True
             self._engine.routers.lineage.link(topic, dest)
         self._patiently(lambda: log.fetch(ranges(sorted(buried.seqs))), topic)
-        topic.settle_caps()
+        self._caps.apply(topic)
         log.delete_seqs(buried.seqs)
-        if topic.queue is not None:
-            topic.queue.dead_lettered = max(topic.queue.dead_lettered, buried.total)
+        queue = queue_of(topic)
+        if queue is not None:
+            queue.dead_lettered = max(queue.dead_lettered, buried.total)
         if dest is None:
             return
         if dest in self._waiting:

@@ -6,7 +6,7 @@ The forwards are then served in rounds, a slice each, off the path of any ack.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from topics.engine.router.forward import Forward
 
@@ -81,7 +81,17 @@ class Fanout:
         """(destination id, cursor) of each forward that has not seen everything."""
         return [(forward.dest.id, forward.cursor) for forward in self.forwards if forward.behind]
 
+    def mark(self) -> None:
+        """Log where the copies in each destination are."""
+        for forward in self.forwards:
+            forward.mark()
+
     def close(self) -> None:
         """Nobody is left to forward to."""
         if self.published in self.source.listeners:
             self.source.listeners.remove(self.published)
+
+
+def fanout_of(topic: Topic) -> Fanout | None:
+    """The fanout of a source, or None where nothing is forwarded from it."""
+    return cast("Fanout | None", topic.outbound)

@@ -31,17 +31,18 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
+from topics.engine.log.loss import SOURCE_TRIM
 from topics.engine.router import event as router_event
 from topics.engine.router.copying import STAMP, Copies, HopRun, Run, copy, room_for, take_over, whole
 from topics.engine.router.event import ForwardImage, Moved
 from topics.engine.router.router import EXACTLY_ONCE, Router
-from topics.engine.write import ceiling as ceilings
 from topics.engine.write.derive import derive
+from topics.engine.write.reserve import reserve_over
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.engine.write.unkept import GONE, KEPT
 from topics.errors import TopicsError
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from topics.engine.topic import Topic
     from topics.storage.block import Block
 
-SOURCE_TRIM: Final = "source_trim"
 SLICE_RECORDS: Final = 1000
 SLICE_BYTES: Final = 1 << 20
 CATCH_UP_SLICES: Final = 64
@@ -229,11 +229,11 @@ class Forward:
                 synced = Receipt(None, None, None)
                 shard.after_sync(synced)
                 behind.append(synced)
-            engine.wake()
+            engine.journal.wake()
         # Behind a direct write that the power may take, a copy could come back under another seq.
         if self._mixed or (dest_class == "disk" and source_class in _FORGETFUL) or self.forgets or fate != KEPT:
             copies = sum(b - a for _, a, b in runs) * len(self.routers)
-            behind += ceilings.over(engine, dest, dest.next_seq + copies - 1)
+            behind += reserve_over(engine.journal, dest, dest.next_seq + copies - 1)
         for receipt in behind:
             if receipt.error is not None:
                 raise receipt.error
@@ -242,7 +242,7 @@ class Forward:
     @property
     def _mixed(self) -> bool:
         """Whether the destination has direct writes that the power may take, and with them the place of copies."""
-        return self.dest.config.durability == "disk" and self.dest.ceiling_asked > 0
+        return self.dest.config.durability == "disk" and self.dest.ceiling.asked > 0
 
     @property
     def forgets(self) -> bool:
@@ -257,7 +257,7 @@ class Forward:
         """Have the destination's ceiling raised before the first copies come, where they will need it."""
         if self.source.config.durability in _FORGETFUL and self.dest.config.durability in _KEEPING:
             with contextlib.suppress(TopicsError):
-                ceilings.over(self._engine, self.dest, self.dest.next_seq)
+                reserve_over(self._engine.journal, self.dest, self.dest.next_seq)
 
     def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
         """The copies of these runs, from `first_seq` on; the cursor stands behind them then."""
@@ -265,7 +265,7 @@ class Forward:
         engine, dest = self._engine, self.dest
         hops_of = None
         if engine.routers.cyclic:
-            inbound = self.source.inbound
+            inbound = into(self.source)
             hops_of = [] if inbound is None else inbound.hops
         if hops_of is None and whole(runs, self.routers):
             made = take_over(runs, dest.id, first_seq, ts_min)
@@ -389,9 +389,9 @@ class Forward:
         engine, dest, config = self._engine, self.dest, self.dest.config
         records = bytes_ = 1 << 62
         if config.discard == "reject" and config.cap_records:
-            records = config.cap_records - dest.log.count - dest.pending
+            records = config.cap_records - dest.log.count - dest.pending.records
         if config.discard == "reject" and config.cap_bytes:
-            bytes_ = config.cap_bytes - dest.log.bytes - dest.pending_bytes
+            bytes_ = config.cap_bytes - dest.log.bytes - dest.pending.bytes
         if quota:
             bytes_ = min(bytes_, quota - engine.totals.bytes - engine.totals.pending_bytes)
         fitting: list[Run] = []
@@ -468,9 +468,9 @@ class Forward:
         if dest.config.durability == into == "ephemeral":
             return
         moved = Moved(self.cursor, dest.next_seq, cursor, lost, ts_min, self.source.id)
-        frame = frames.encode(frames.CURSOR, engine.store.next_lsn(), dest.id, router_event.encode(moved))
+        frame = frames.encode(frames.CURSOR, engine.journal.next_lsn(), dest.id, router_event.encode(moved))
         try:
-            engine.submit(dest, frame, receipt is not None and dest.config.durability in _KEEPING, receipt)
+            engine.journal.submit(dest, frame, receipt is not None and dest.config.durability in _KEEPING, receipt)
         except TopicsError as error:
             # The shard takes nothing any more; what follows is not acked either.
             if receipt is not None:
@@ -514,7 +514,7 @@ class Forward:
     def resume(self) -> None:
         """Before anybody is served again: lose what the source cannot give again, as far as it may have been seen."""
         dest = self.dest
-        lost = dest.ceiling - dest.log.head
+        lost = dest.ceiling.seq - dest.log.head
         if lost > 0 and dest.config.durability in _KEEPING and self.forgets:
             self._log(lost, self.cursor)
             self.lose(lost, self.cursor)
@@ -553,6 +553,16 @@ class Forward:
         self.keys = image.keys
         for router in self.routers:
             router.forwarded_total = image.totals.get(router.name, 0)
+
+
+def into(topic: Topic) -> Forward | None:
+    """The way by which copies get into a topic, or None."""
+    return cast("Forward | None", topic.inbound)
+
+
+def out_of(topic: Topic) -> Sequence[Forward]:
+    """The ways by which copies of a topic's records get elsewhere."""
+    return () if topic.outbound is None else cast("Sequence[Forward]", topic.outbound.forwards)
 
 
 def _stamp_in(meta: bytes) -> str | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from topics.engine.router.forward import out_of
+
 if TYPE_CHECKING:
     from topics.engine.router.router import Router
     from topics.engine.topic import Topic
@@ -72,7 +74,7 @@ def cycle(source: str, dest: str, begin: Topic | None, router: Router | None) ->
     stack = [] if begin is None else [begin]
     while stack:
         topic = stack.pop()
-        for forward in topic.outbound.forwards if topic.outbound is not None else ():
+        for forward in out_of(topic):
             name = forward.dest.name
             if forward.routers == [router] or name in came_from:
                 continue

@@ -13,18 +13,18 @@ Rules of the graph:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, End, ForwardImage, Put, RouterImage, Was
-from topics.engine.router.fanout import Fanout
-from topics.engine.router.forward import Forward
+from topics.engine.router.fanout import Fanout, fanout_of
+from topics.engine.router.forward import Forward, into, out_of
 from topics.engine.router.lineage import Lineage, cycle
 from topics.engine.router.router import (
     PutRouter,
@@ -37,23 +37,21 @@ from topics.engine.router.router import (
     rule_of,
 )
 from topics.engine.sorted_names import SortedNames
-from topics.engine.write import room
-from topics.engine.write.ticket import Receipt
+from topics.engine.write.ticket import OnReceipt, Receipt
 from topics.errors import (
     RouterCycle,
     RouterNotFound,
     Throttled,
     TopicExistsIncompatible,
     TopicNotFound,
-    TopicsError,
 )
 from topics.names import check_router_name
-from topics.storage.job import Miss, Task, run_inline
+from topics.storage.job import Miss, run_inline
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine, OnReceipt
+    from topics.engine.engine import Engine
     from topics.engine.topic import Topic
 
 log = logging.getLogger("topics.routers")
@@ -80,8 +78,6 @@ class Routers:
         self._dropping: dict[str, Receipt] = {}
         # Topics of which a restart knows only the id: what they had forwarded or taken is lost with their state.
         self.strangers: set[int] = set()
-        engine.capturers.append(self._capture)
-        engine.restorers[ROUTERS_SECTION] = self._restore
 
     def __len__(self) -> int:
         """How many routers there are."""
@@ -146,7 +142,8 @@ class Routers:
             )
             router.set(rule)
             self._see_cycles()
-        return self._engine.answered(receipt, False, self.by_name[name].forward.change)
+        receipt.follow(self.by_name[name].forward.change)
+        return receipt.waited(self._engine.run_until_idle)
 
     def _establish(self, name: str, source: Topic, dest: Topic, rule: Rule, old: Router | None) -> None:
         """Have a router between two topics from now on, in the place of an old one of its name."""
@@ -166,13 +163,14 @@ class Routers:
         router = self.by_name.get(name)
         receipt = Receipt(RouterDeleted(name, router is not None), on_done, context)
         if router is None:
-            return self._engine.answered(receipt, False, self._dropping.get(name))
+            receipt.follow(self._dropping.get(name))
+            return receipt.waited(self._engine.run_until_idle)
         router.forward.catch_up()
         self._log_drop(router, receipt)
         self._dropping[name] = receipt
         Receipt(None, self._dropped, (name, receipt)).follow(receipt)
         self._remove(router)
-        return self._engine.answered(receipt, True)
+        return receipt.waited(self._engine.run_until_idle)
 
     def _dropped(self, receipt: Receipt) -> None:
         name, dropping = receipt.context
@@ -181,10 +179,11 @@ class Routers:
 
     def cascade(self, topic: Topic) -> list[str]:
         """Remove every router that a topic which is about to go is part of; their names."""
-        forwards = [] if topic.inbound is None else [topic.inbound]
+        inbound = into(topic)
+        forwards = [] if inbound is None else [inbound]
         if topic.outbound is not None:
             topic.outbound.catch_up()
-            forwards += topic.outbound.forwards
+            forwards += out_of(topic)
         routers = sorted((router for forward in forwards for router in forward.routers), key=lambda each: each.name)
         for router in routers:
             self._log_drop(router, None)
@@ -194,7 +193,7 @@ class Routers:
 
     def _check_graph(self, put: PutRouter, rule: Rule, router: Router | None) -> None:
         dest = self._engine.topics.get(put.dest)
-        inbound = None if dest is None else dest.inbound
+        inbound = None if dest is None else into(dest)
         if inbound is not None and inbound.source.name != put.source and inbound.routers != [router]:
             raise TopicExistsIncompatible(
                 f'"{put.dest}" is fed from "{inbound.source.name}" already; a destination has one source',
@@ -223,19 +222,20 @@ class Routers:
         missing = [name for name in (put.source, put.dest) if name not in engine.topics]
         if put.dest in missing and not put.create_dest:
             raise TopicNotFound(f'topic "{put.dest}" does not exist and create_dest is false', topic=put.dest)
-        room.check_topics(engine, len(missing))
+        engine.catalog.check_room(len(missing))
         for name in missing:
-            engine.create_default(name)
+            engine.catalog.create_default(name)
         return engine.topics[put.source], engine.topics[put.dest]
 
     def _add(
         self, name: str, source: Topic, dest: Topic, rule: Rule, start_seq: int, created_ts: int, lsn: int = 0
     ) -> Router:
-        if dest.inbound is None:
-            dest.inbound = self.forward(source, dest, start_seq)
-        router = Router(name, dest.inbound, rule, start_seq, created_ts)
+        forward = into(dest)
+        if forward is None:
+            forward = dest.inbound = self.forward(source, dest, start_seq)
+        router = Router(name, forward, rule, start_seq, created_ts)
         router.lsn = lsn
-        dest.inbound.routers.append(router)
+        forward.routers.append(router)
         known = self.by_name.get(name)
         if known is None:
             self.names.add(name)
@@ -248,9 +248,10 @@ class Routers:
     def forward(self, source: Topic, dest: Topic, cursor: int) -> Forward:
         """A way between two topics, which the source knows of; the destination takes nothing from it yet."""
         forward = Forward(self._engine, source, dest, cursor)
-        if source.outbound is None:
-            source.outbound = Fanout(self, source)
-        source.outbound.forwards.append(forward)
+        fanout = fanout_of(source)
+        if fanout is None:
+            fanout = source.outbound = Fanout(self, source)
+        fanout.forwards.append(forward)
         return forward
 
     def close(self, forward: Forward) -> None:
@@ -258,7 +259,7 @@ class Routers:
         self._blocked.pop(forward, None)
         if forward.dest.inbound is forward:
             forward.dest.inbound = None
-        fanout = forward.source.outbound
+        fanout = fanout_of(forward.source)
         if fanout is not None and forward in fanout.forwards:
             fanout.forwards.remove(forward)
             if not fanout.forwards:
@@ -288,12 +289,12 @@ class Routers:
     def enqueue(self, fanout: Fanout) -> None:
         """A source has something to forward. Belongs to the Fanout."""
         self._dirty.append(fanout)
-        self._engine.wake()
+        self._engine.journal.wake()
 
     def retry_later(self, forward: Forward) -> None:
         """A destination refused. Belongs to the Forward."""
         self._blocked[forward] = None
-        self._engine.wake()
+        self._engine.journal.wake()
 
     def next_due_ms(self) -> int | None:
         """When a destination that refused is to be tried again, or None."""
@@ -316,22 +317,10 @@ class Routers:
                     self._dirty.popleft()
             except Miss as miss:
                 self._dirty.popleft()
-                self._read(fanout, miss)
+                fanout.dirty = False
+                fanout.source.read_then(miss, partial(fanout.published, fanout.source))
             if clock.elapsed_ns() >= deadline_ns:
                 return
-
-    def _read(self, fanout: Fanout, miss: Miss) -> None:
-        """Go on with a source once the Block that is missing has been read."""
-        job = miss.job
-        fanout.dirty = False
-
-        def finish(error: BaseException | None) -> None:
-            job.done(error)
-            fanout.published(fanout.source)
-
-        shelf = fanout.source.shelf
-        assert shelf is not None
-        shelf.enqueue(Task(job.name, job.run, finish))
 
     def _retry(self) -> None:
         now = self._engine.clock.now_ms()
@@ -394,12 +383,7 @@ class Routers:
 
     def _log(self, dest: Topic, kind: int, payload: bytes, receipt: Receipt | None) -> None:
         """Log a change of what exists, twice: no single damaged place in the WAL may take a router."""
-        engine = self._engine
-        shard = engine.store.shard_of(dest.id)
-        shard.submit(frames.encode(kind, engine.store.next_lsn(), dest.id, payload), True, receipt)
-        with contextlib.suppress(TopicsError):
-            shard.submit(frames.encode(kind, engine.store.next_lsn(), dest.id, payload), True, None)
-        engine.wake()
+        self._engine.journal.submit_twice(dest, kind, payload, receipt)
 
     # Checkpoints
 
@@ -408,7 +392,8 @@ class Routers:
         """Whether any topic holds records that follow from those of another."""
         return bool(self.by_name or self.lineage.letters)
 
-    def _capture(self, lsn: int) -> list[bytes]:
+    def capture(self, lsn: int) -> list[bytes]:
+        """The section of the routers for a checkpoint; none where there are no routers."""
         images = [
             RouterImage(
                 router.name,
@@ -436,9 +421,9 @@ class Routers:
     def resume(self) -> None:
         """Before anybody is served: let every destination lose what its source has lost, sources first."""
         for topic in self.lineage.in_order(list(self._engine.topics.values())):
-            while topic.inbound is not None:
+            while (forward := into(topic)) is not None:
                 try:
-                    topic.inbound.resume()
+                    forward.resume()
                     break
                 except Miss as miss:
                     run_inline([miss.job])
@@ -447,7 +432,7 @@ class Routers:
         """Keep how far a destination was served until its routers are there."""
         self._images[topic_id] = router_event.decode_forward(image)
 
-    def _restore(self, topic: Topic | None, payload: bytes) -> None:
+    def restore(self, payload: bytes) -> None:
         """The section of the routers, which comes behind all topics."""
         by_id = {topic.id: topic for topic in self._engine.topics.values()}
         for image in router_event.decode_routers(payload):
@@ -458,7 +443,7 @@ class Routers:
                 self._add(image.name, source, dest, _rule(image), image.start_seq, image.created_ts)
         for topic_id, forward_image in self._images.items():
             dest = by_id.get(topic_id)
-            forward = None if dest is None else dest.inbound
+            forward = None if dest is None else into(dest)
             if forward is not None and forward.source.id == forward_image.source_id:
                 forward.restore(forward_image)
         self._images = {}
@@ -482,7 +467,7 @@ class Routers:
                 self._remove(known)
         if expected is not None and dest.inbound is None:
             dest.inbound = expected
-        inbound = dest.inbound
+        inbound = into(dest)
         if source is not None and (inbound is None or inbound.source is source):
             router = next((each for each in inbound.routers if each.name == put.name), None) if inbound else None
             if router is None:
@@ -499,14 +484,14 @@ class Routers:
 
     def restore_drop(self, dest: Topic, dropped: Dropped) -> None:
         """ROUTER_DROP, at its place among the destination's frames."""
-        forward = dest.inbound
+        forward = into(dest)
         if forward is not None and dropped.source_id in (0, forward.source.id):
             for router in [router for router in forward.routers if router.name == dropped.name]:
                 self._remove(router)
 
     def drop_strays(self) -> None:
         """At the end of a restart: routers without both ends are gone, and so are those that went without a frame."""
-        inbound = [topic.inbound for topic in self._engine.topics.values() if topic.inbound is not None]
+        inbound = [forward for topic in self._engine.topics.values() if (forward := into(topic)) is not None]
         for router in [*self.by_name.values(), *(router for forward in inbound for router in forward.routers)]:
             forward = router.forward
             if router in forward.routers and (

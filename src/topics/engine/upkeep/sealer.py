@@ -19,10 +19,8 @@ from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
 from topics.storage.splice import merge
 
 if TYPE_CHECKING:
-    from topics.engine.topic import Topic
+    from topics.engine.log.archive import Sealable, Shelf
     from topics.storage.segment.segment import Segment
-    from topics.storage.segment.segments import Segments
-    from topics.storage.store import Store
 
 log = logging.getLogger("topics.sealer")
 
@@ -30,22 +28,12 @@ log = logging.getLogger("topics.sealer")
 class Sealer:
     """Makes segments, one after the other."""
 
-    def __init__(self, store: Store, segments: Segments, max_events: int, max_bytes: int) -> None:
-        self._store = store
-        self._segments = segments
-        self._max_events = max_events
-        self._max_bytes = max_bytes
-        self._queue: deque[Topic] = deque()
-        self._topic: Topic | None = None
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._topic: Sealable | None = None
         self._builder: Builder | None = None
         self._groups: deque[list[Block]] = deque()
         self._writing = False
-
-    def ask(self, topic: Topic) -> None:
-        """Have the topic's tail sealed in its turn."""
-        if not topic.sealing and topic.config.durability != "ephemeral":
-            topic.sealing = True
-            self._queue.append(topic)
 
     def step(self) -> bool:
         """Do one slice; whether there is more to do at once."""
@@ -61,19 +49,20 @@ class Sealer:
         return False
 
     def _begin(self) -> bool:
-        while self._queue:
-            topic = self._queue.popleft()
+        shelf = self._shelf
+        while shelf.asked:
+            topic = shelf.asked.popleft()
             topic.log.end_run()
-            self._groups = _groups(topic.log.tail(), self._max_events, self._max_bytes)
+            self._groups = _groups(topic.log.tail(), shelf.max_events, shelf.max_bytes)
             if topic.deleted or not self._groups:
-                topic.sealing = False
+                topic.archive.sealing = False
                 continue
             self._topic = topic
             self._builder = Builder(topic.id)
             return True
         return False
 
-    def _merge(self, topic: Topic, builder: Builder, group: list[Block]) -> None:
+    def _merge(self, topic: Sealable, builder: Builder, group: list[Block]) -> None:
         live = [block for block in group if block.last_seq >= topic.log.start]
         if not live or topic.deleted:
             return
@@ -82,29 +71,30 @@ class Sealer:
             topic.log.replace(merged.first_seq, merged.last_seq, [merged])
         builder.add(merged)
 
-    def _write(self, topic: Topic, builder: Builder) -> None:
+    def _write(self, topic: Sealable, builder: Builder) -> None:
         if topic.deleted or not builder.places:
             self._finish(topic)
             return
         self._writing = True
+        segments = self._shelf.segments
 
         def sealed(segment: Segment | None, error: BaseException | None) -> None:
             self._writing = False
             if segment is None:
                 log.error("topic %s: a segment could not be written: %s", topic.name, error)
             elif topic.deleted:
-                self._segments.drop(segment)
+                segments.drop(segment)
             else:
-                topic.take_segment(segment)
+                topic.archive.take(segment)
             self._finish(topic)
 
-        self._store.enqueue(self._segments.seal_job(builder, sealed))
+        self._shelf.enqueue(segments.seal_job(builder, sealed))
 
-    def _finish(self, topic: Topic) -> None:
+    def _finish(self, topic: Sealable) -> None:
         self._topic = None
         self._builder = None
-        topic.sealing = False
-        topic.check_full()
+        topic.archive.sealing = False
+        topic.ask_seal()
 
 
 def _groups(tail: list[Block], max_events: int, max_bytes: int) -> deque[list[Block]]:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from topics.engine.log.archive import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
 from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
-from topics.engine.upkeep.shelf import Shelf
+from topics.engine.upkeep.sealer import Sealer
 from topics.storage.job import run_inline
 from topics.storage.segment.loading import Loaded
 from topics.storage.segment.ref import SegmentRef
@@ -40,8 +41,8 @@ RETRY_NS: Final = 5_000_000_000
 class UpkeepSettings(Struct, frozen=True):
     """When to seal, to move and to checkpoint."""
 
-    segment_max_events: int = 10_000
-    segment_max_bytes: int = 64 << 20
+    segment_max_events: int = SEGMENT_EVENTS_MAX
+    segment_max_bytes: int = SEGMENT_BYTES_MAX
     segment_max_age_ms: int = 3_600_000
     hot_retain_segments: int = 4
     hot_retain_bytes: int = 0
@@ -55,7 +56,9 @@ class Upkeep:
         self._engine = engine
         self._store = store
         self._settings = settings or UpkeepSettings()
-        self._shelf = Shelf(store, store.segments, self._settings.segment_max_events, self._settings.segment_max_bytes)
+        assert engine.shelf is not None, "an engine with a data directory has a shelf"
+        self._shelf = engine.shelf
+        self._sealer = Sealer(self._shelf)
         self._round: Iterator[Topic] | None = None
         self._round_due_ns = 0
         self._relocating = False
@@ -69,7 +72,6 @@ class Upkeep:
     def recover(self) -> Iterator[None]:
         """Take over what the data directory holds, then open it for writing; yields between events."""
         engine, store = self._engine, self._store
-        engine.shelf = self._shelf
         recovery = Recovery(engine, self._load_segments)
         yield from recovery.run(store.recover(), lambda: store.history.lost_power)
         if recovery.jumped and store.history.one_boot:
@@ -85,7 +87,7 @@ class Upkeep:
         self._log_losses(recovery.given_up)
         self._log_heads(recovery.heads())
         for topic in engine.topics.values():
-            topic.check_full()
+            topic.ask_seal()
 
     def _log_losses(self, ranges: list[tuple[int, int, int]]) -> None:
         """Put what a loss of power took into the WAL, as the first frame of this start, before anybody is served.
@@ -116,7 +118,7 @@ class Upkeep:
 
     def step(self) -> bool:
         """Do a slice of what is due; whether there is more to do at once."""
-        more = self._shelf.sealer.step()
+        more = self._sealer.step()
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
             self._round_due_ns = now_ns + ROUND_NS
@@ -136,15 +138,15 @@ class Upkeep:
                 return False
             tail = topic.log.tail_first()
             if tail is not None and tail.first_ts < oldest_ts:
-                self._shelf.sealer.ask(topic)
-            if topic.segments and not self._relocating:
+                self._shelf.ask(topic)
+            if topic.archive.segments and not self._relocating:
                 self._relocate(topic)
         return True
 
     def _relocate(self, topic: Topic) -> None:
         segments = self._store.segments
         settings = self._settings
-        found = segments.to_relocate(topic.segments, settings.hot_retain_segments, settings.hot_retain_bytes)
+        found = segments.to_relocate(topic.archive.segments, settings.hot_retain_segments, settings.hot_retain_bytes)
         job = segments.relocate_job(found[0], self._relocated) if found else None
         if job is not None:
             self._relocating = True
@@ -202,7 +204,7 @@ class Upkeep:
             capture.sections,
             capture.essential,
             lsn=capture.lsn,
-            next_topic_id=self._engine.next_topic_id,
+            next_topic_id=self._engine.catalog.next_topic_id,
             clean=clean,
             on_done=self._published,
         )
@@ -223,7 +225,7 @@ class Upkeep:
         if self._read_only():
             return
         for topic in self._engine.topics.values():
-            topic.ceiling = topic.ceiling_asked = topic.log.head
+            topic.ceiling.set(topic.log.head)
         capture = Capture(self._engine, store, store.last_lsn)
         while not capture.step(CAPTURE_TOPICS):
             pass

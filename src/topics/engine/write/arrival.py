@@ -10,28 +10,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.engine.queue.delay import delays_of, when_visible
 from topics.engine.requests import Write
 from topics.engine.write import batch as batches
-from topics.engine.write import ceiling as ceilings
 from topics.engine.write import extra as extras
 from topics.engine.write.dedupe import Dedupe, Remembered
+from topics.engine.write.delay import delays_of, when_visible
 from topics.engine.write.removal import position_of
+from topics.engine.write.reserve import reserve
 from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.engine.write.unkept import GONE
 from topics.errors import TopicsError
 from topics.storage import block as blocks
-from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
+    from topics.engine.journal import Journal
+    from topics.engine.limits import Limits
     from topics.engine.topic import Topic
 
 NOTHING_ASKED: Final = Write([])
 
 
 def append(
-    engine: Engine,
+    journal: Journal,
     topic: Topic,
     batch: batches.Batch,
     now: int,
@@ -45,68 +45,53 @@ def append(
     `created` is the receipt of the topic, where this write makes it. Raises, and has changed nothing, where the WAL
     takes no more.
     """
-    delays = None if topic.queue is None else delays_of(write.records, now)
-    if topic.queue is not None and delays:
-        on_done = when_visible(topic.queue, delays, on_done)
+    jobs = topic.queue
+    delays = None if jobs is None else delays_of(write.records, now)
+    if jobs is not None and delays:
+        on_done = when_visible(jobs, delays, on_done)
     ts = topic.last_ts
     if now > ts:
         ts = now
-    first_seq = topic.next_seq
-    block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
-    n = block.n
     ticket = Ticket(topic, on_done, context)
-    ticket.block = block
+    ticket.first_seq = first_seq = topic.next_seq
+    ticket.block = block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
+    ticket.count = n = block.n
     ticket.tags = batch.tags
-    ticket.first_seq = first_seq
-    ticket.count = n
     ticket.created = created is not None
     keyed = write.idempotency_key is not None or write.producer_id is not None
     last = topic.last_ticket
-    ephemeral = topic.config.durability == "ephemeral"
-    if not ephemeral:
-        # A write behind one that waits for its sync waits too: records become visible in the order of their seqs.
-        durability = topic.config.durability
-        ticket.gated = gated = (
-            durability == "fsync"
-            or ticket.created
-            # The class that this write counts on must be safe before it is.
-            or (topic.last_config is not None and not topic.last_config.done)
-            or (last is not None and last.gated)
-            or (durability == "disk" and first_seq + n > topic.ceiling + 1)
-        )
+    logged = topic.config.durability != "ephemeral"
+    if logged:
         derived = topic.inbound is not None or topic.letters
         extra = _extra(topic, write, delays, derived) if keyed or derived or delays else b""
-        frame = frames.append(engine.store.next_lsn(), topic.id, first_seq, n, block.raw, extra)
-        engine.store.shard_of(topic.id).submit(frame, gated, ticket)
-        if last is not None and last.apart:
-            ticket.apart, ticket.before = True, last
-        topic.last_ticket = ticket
+        journal.append(topic, ticket, block, extra)
     topic.last_ts = ts
     topic.next_seq = first_seq + n
-    topic.await_commit(block)
+    topic.pending.add(block)
     if keyed:
         _remember(topic, write, ticket, ts)
     if topic.inbound is not None:
         topic.inbound.note_keys(block)
-    if not ephemeral:
-        ceilings.reserve(engine, topic)
-        if engine.on_pending is not None:
-            engine.on_pending()
-        return ticket
-    topic.unkept.add(first_seq, first_seq + n - 1, GONE)
-    if created is not None:
-        # The records go nowhere, but the config must survive whoever is told of it.
-        ticket.gated = True
-        topic.last_ticket = ticket
-        created.on_done = ticket.after
-    elif last is not None:
-        ticket.follow(last)
+    if logged:
+        reserve(journal, topic)
     else:
-        ticket.commit(0, 0)
+        _show(topic, ticket, created, last)
     return ticket
 
 
-def append_together(engine: Engine, topic: Topic, writes: Sequence[tuple[Write, OnDone, Any]]) -> None:
+def _show(topic: Topic, ticket: Ticket, created: Receipt | None, last: Ticket | None) -> None:
+    """Show a write that is in no log: at once, or after the writes before it, or once its topic is durable."""
+    topic.unkept.add(ticket.first_seq, ticket.last_seq, GONE)
+    if created is not None:
+        # The records go nowhere, but a client that learns of the topic must find its config after a restart.
+        ticket.gated = True
+        topic.last_ticket = ticket
+    ticket.follow(last if created is None else created)
+
+
+def append_together(
+    journal: Journal, limits: Limits, topic: Topic, writes: Sequence[tuple[Write, OnDone, Any]]
+) -> None:
     """Append writes of one record each that ask for nothing else, in their order, as one Block; each has its ticket.
 
     One that breaks a limit fails alone. Raises, and has changed nothing, where the WAL takes no more.
@@ -116,20 +101,17 @@ def append_together(engine: Engine, topic: Topic, writes: Sequence[tuple[Write, 
     for write, on_done, context in writes:
         ticket = Ticket(topic, on_done, context)
         try:
-            taken.append((ticket, batches.check(write, engine.limits)))
+            taken.append((ticket, batches.check(write, limits)))
         except TopicsError as error:
             refused.append((ticket, error))
     if taken:
-        now = engine.clock.now_ms()
+        now = journal.clock.now_ms()
         all_of_them = batches.join([batch for _, batch in taken])
-        together = append(engine, topic, all_of_them, now, NOTHING_ASKED, None, None, None)
+        together = append(journal, topic, all_of_them, now, NOTHING_ASKED, None, None, None)
         for first_seq, (ticket, _) in enumerate(taken, together.first_seq):
             ticket.first_seq = first_seq
             ticket.count = 1
-            if together.done:
-                ticket.commit(0, 0)
-            else:
-                ticket.follow(together)
+            ticket.follow(together)
     for ticket, why in refused:
         ticket.fail(why)
 

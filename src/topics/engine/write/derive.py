@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from topics.engine.write import ceiling as ceilings
 from topics.engine.write import extra as extras
 from topics.engine.write.removal import position_of
+from topics.engine.write.reserve import reserve
 from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.storage.block import HAS_TAG, Block
-from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
+    from topics.engine.journal import Journal
     from topics.engine.topic import Topic
 
 
@@ -27,12 +26,12 @@ def derive(topic: Topic, block: Block, on_done: OnDone | None = None, behind: Se
     """Append the Block, whose first seq is the topic's `next_seq`; it becomes visible once all of `behind` are done."""
     last = topic.last_ticket
     ticket = Ticket(topic, on_done, None)
-    _take_seqs(ticket, block)
+    _take_seqs(topic, ticket, block)
     if behind:
         ticket.gated = ticket.apart = True
         ticket.before = last
         topic.last_ticket = ticket
-        Receipt(None, ticket.after, None).follow_all(behind)
+        ticket.follow_all(behind)
     elif last is None:
         ticket.commit(0, 0)
     else:
@@ -42,32 +41,20 @@ def derive(topic: Topic, block: Block, on_done: OnDone | None = None, behind: Se
         ticket.follow(last)
 
 
-def append(engine: Engine, topic: Topic, block: Block) -> None:
+def append(journal: Journal, topic: Topic, block: Block) -> None:
     """Append a Block likewise that follows from nothing on disk: it is logged here, as a write is."""
-    durability = topic.config.durability
-    if durability == "ephemeral":
+    if topic.config.durability == "ephemeral":
         derive(topic, block)
         return
-    last = topic.last_ticket
     position, source_id = position_of(topic)
     extra = extras.encode(extras.AppendExtra(position=position, source_id=source_id))
-    frame = frames.append(engine.store.next_lsn(), topic.id, block.first_seq, block.n, block.raw, extra)
     ticket = Ticket(topic, None, None)
-    ticket.gated = (
-        durability == "fsync"
-        or (last is not None and last.gated)
-        or (durability == "disk" and block.last_seq > topic.ceiling)
-    )
-    engine.submit(topic, frame, ticket.gated, ticket)
-    _take_seqs(ticket, block)
-    if last is not None and last.apart:
-        ticket.apart, ticket.before = True, last
-    topic.last_ticket = ticket
-    ceilings.reserve(engine, topic)
+    journal.append(topic, ticket, block, extra)
+    _take_seqs(topic, ticket, block)
+    reserve(journal, topic)
 
 
-def _take_seqs(ticket: Ticket, block: Block) -> None:
-    topic = ticket.topic
+def _take_seqs(topic: Topic, ticket: Ticket, block: Block) -> None:
     assert block.first_seq == topic.next_seq
     assert block.first_ts >= topic.last_ts
     ticket.block = block
@@ -76,4 +63,4 @@ def _take_seqs(ticket: Ticket, block: Block) -> None:
     ticket.count = block.n
     topic.last_ts = block.last_ts
     topic.next_seq = block.last_seq + 1
-    topic.await_commit(block)
+    topic.pending.add(block)

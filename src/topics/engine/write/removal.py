@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from topics.engine.log.log import ranges
+from topics.engine.log.directory import ranges
 from topics.engine.write import extra as extras
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
+    from topics.engine.journal import Journal
     from topics.engine.topic import Topic
     from topics.engine.write.ticket import Receipt
 
 
 def remove(
-    engine: Engine, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, now: int, acked: bytes = b""
+    journal: Journal, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, now: int, acked: bytes = b""
 ) -> tuple[int, bool]:
     """Delete everything below `before_seq` and the ascending `seqs`; how many there were, and whether it was logged.
 
@@ -43,11 +43,9 @@ def remove(
             bound_head=log.head,
             evicted=(log.cap_evicted, log.ttl_expired),
         )
-        frame = frames.control(frames.DELETE, engine.store.next_lsn(), topic.id, payload)
-        engine.store.shard_of(topic.id).submit(frame, topic.config.durability == "fsync", receipt)
+        frame = frames.control(frames.DELETE, journal.next_lsn(), topic.id, payload)
+        journal.submit(topic, frame, topic.config.durability == "fsync", receipt)
         topic.last_change = receipt
-        if engine.on_pending is not None:
-            engine.on_pending()
     deleted = log.delete_below(before_seq) if before_seq > log.start else 0
     emptied = deleted > 0
     if seqs:
@@ -56,9 +54,9 @@ def remove(
         deleted += len(gone)
         if topic.queue is not None:
             topic.queue.forget(gone)
-    if emptied and topic.segments:
+    if emptied and topic.archive.segments:
         first_seq = seqs[0] if seqs else 0
-        topic.drop_dead_segments(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
+        topic.archive.drop_dead(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
     return deleted, logged
 
 

@@ -6,17 +6,14 @@ never fit is refused for good; one that may fit later is told to come back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from topics.engine.config import TopicConfig
 from topics.engine.requests import Write
-from topics.errors import HeadMismatch, RecordTooLarge, Throttled, TopicFull
+from topics.errors import HeadMismatch, RecordTooLarge, TopicFull
 
 if TYPE_CHECKING:
-    from topics.engine.engine import Engine
     from topics.engine.topic import Topic
-
-RETRY_AFTER_MS: Final = 1000
 
 
 def check_head(name: str, head_seq: int, write: Write) -> None:
@@ -52,8 +49,8 @@ def check_topic(topic: Topic, n: int, size_bytes: int, now: int) -> None:
     check_fits(config, n, size_bytes)
     topic.expire(now)
     log = topic.log
-    if (config.cap_records and log.count + topic.pending + n > config.cap_records) or (
-        config.cap_bytes and log.bytes + topic.pending_bytes + size_bytes > config.cap_bytes
+    if (config.cap_records and log.count + topic.pending.records + n > config.cap_records) or (
+        config.cap_bytes and log.bytes + topic.pending.bytes + size_bytes > config.cap_bytes
     ):
         raise TopicFull(
             f'topic "{topic.name}" is full and refuses new records until some are deleted or expire',
@@ -67,42 +64,11 @@ def check_topic(topic: Topic, n: int, size_bytes: int, now: int) -> None:
         )
 
 
-def check_quota(engine: Engine, topic: Topic | None, n: int, size_bytes: int, now: int) -> None:
-    """Raise Throttled where a write exceeds the quota over all topics; what expires, or has to go for it, is room."""
-    max_total_bytes = engine.limits.max_total_bytes
-    totals = engine.totals
-    added_bytes = size_bytes + totals.pending_bytes
-    if not max_total_bytes or totals.bytes + added_bytes <= max_total_bytes:
-        return
-    if topic is not None and totals.bytes + added_bytes - _freed_bytes(topic, n, size_bytes) <= max_total_bytes:
-        return
-    engine.expire_all(now)
-    if totals.bytes + added_bytes > max_total_bytes:
-        raise Throttled(
-            f"{totals.bytes} bytes are retained and {added_bytes} more would exceed {max_total_bytes}",
-            retry_after_ms=RETRY_AFTER_MS,
-            limit="max_total_bytes",
-            max=max_total_bytes,
-        )
-
-
-def _freed_bytes(topic: Topic, n: int, size_bytes: int) -> int:
+def freed_bytes(topic: Topic, n: int, size_bytes: int) -> int:
     """What the caps of a topic take away for a write: one that trims itself does not grow with it."""
     config, log = topic.config, topic.log
     if config.discard != "old":
         return 0
-    over = log.count + topic.pending + n - config.cap_records if config.cap_records else 0
-    over_bytes = log.bytes + topic.pending_bytes + size_bytes - config.cap_bytes if config.cap_bytes else 0
+    over = log.count + topic.pending.records + n - config.cap_records if config.cap_records else 0
+    over_bytes = log.bytes + topic.pending.bytes + size_bytes - config.cap_bytes if config.cap_bytes else 0
     return log.evictable_bytes(over, over_bytes)
-
-
-def check_topics(engine: Engine, added: int) -> None:
-    """Raise Throttled where so many more topics are too many."""
-    max_topics = engine.limits.max_topics
-    if added and 0 < max_topics < len(engine.topics) + added:
-        raise Throttled(
-            f"there are {max_topics} topics already; delete one or raise TOPICS_MAX_TOPICS",
-            retry_after_ms=RETRY_AFTER_MS,
-            limit="max_topics",
-            max=max_topics,
-        )

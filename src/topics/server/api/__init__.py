@@ -1,1 +1,4 @@
-"""The HTTP API: the table of routes, the bodies that they take, and the handlers that answer them from the engine."""
+"""The HTTP API: request bodies in, one call of the engine, answers out, exactly as documented.
+
+Handlers decide nothing that is the engine's to decide. They know neither streams (`delivery`) nor the process.
+"""

@@ -2,7 +2,7 @@
 
 `GET /v0/topics/:topic/plan` answers, as JSON, what a scan has to know before it starts: the epoch, the floors, the lost
 ranges, for a range of seqs the gaps in it, and with `segments=true` where the sealed segments are and what was deleted
-from them. `GET /v0/topics/:topic/blocks` answers with the Blocks behind a cursor:
+from them. `GET /v0/topics/:topic/blocks` answers with the Blocks after a cursor:
 
     offset  size   field
     0       4      magic "TBKS"
@@ -10,12 +10,12 @@ from them. `GET /v0/topics/:topic/blocks` answers with the Blocks behind a curso
     8       ..     the header, a JSON object
     ..      ..     Blocks with their delete flags, back to back (storage/block.py), to the end of the body
 
-The header says the same as the end of a diff: `next_from_seq`, the floors and at most one tombstone, which the reader
+The header has the fields at the end of a diff: `next_from_seq`, the floors and at most one tombstone, which the reader
 must see before the Blocks. As in a diff, an answer ends before the next lost range, so that its tombstone comes first
-in the next one. Blocks are whole: the first may begin at or below the cursor, and the last may end behind `to_seq`.
+in the next one. Blocks are whole: the first may begin at or below the cursor, and the last may end after `to_seq`.
 
 An answer keeps the loop busy for as long as a hundred small requests do. So scans take turns, however many there are,
-and before each answer the loop goes round as often as a write needs that was read meanwhile: once to be committed, and
+and before each answer the loop goes round as often as a write that arrived meanwhile needs: once to be committed, and
 once more to be answered. A write waits for at most one scan's answer, the one that was being made when it came.
 
 What a reader may not see leaves the server neither as a record nor as bytes: records that were deleted, evicted or have
@@ -36,16 +36,16 @@ import msgspec
 from topics.engine.log.difference import Tombstone, gap_at
 from topics.engine.log.log import Log
 from topics.errors import InvalidRequest
-from topics.server.api.handlers import answer
+from topics.server.api.answers import answer
 from topics.server.http.reply import prefix
 from topics.storage.block import Block, Extent
-from topics.storage.damage import Corrupt
 from topics.storage.flags import DELETED, deleted_runs
 from topics.storage.splice import blanked, merge
 
 if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.topic import Topic
+    from topics.server.api.attempts import Attempts
     from topics.server.http.exchange import Exchange
     from topics.server.http.query import Query
     from topics.storage.segment.segment import Segment
@@ -69,18 +69,13 @@ _TS_MAX: Final = 2**63 - 1
 T = TypeVar("T")
 
 
-class Blocks:
+class BlockHandlers:
     """Answers the routes that a scan uses."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        loop: asyncio.AbstractEventLoop,
-        attempt: Callable[[Exchange, Callable[[Exchange], None]], None],
-    ) -> None:
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, attempts: Attempts) -> None:
         self._engine = engine
         self._loop = loop
-        self._attempt = attempt
+        self._attempts = attempts
         self._waiting: deque[Exchange] = deque()
 
     def plan(self, exchange: Exchange) -> None:
@@ -100,11 +95,11 @@ class Blocks:
         exchange = self._waiting.popleft()
         if self._waiting:
             self._loop.call_soon(self._next)
-        self._attempt(exchange, self._answer)
+        self._attempts.handle(exchange, self._answer)
 
     def _answer(self, exchange: Exchange) -> None:
-        said, chunks = self._readable(exchange, _blocks)
-        header = _encode({**said, "performance": {"server_total_ms": exchange.elapsed_ms}})
+        fields, chunks = self._readable(exchange, _blocks)
+        header = _encode({**fields, "performance": {"server_total_ms": exchange.elapsed_ms}})
         body = (_LEAD.pack(MAGIC, len(header)), header, *chunks)
         size = sum(map(len, body))
         exchange.respond_raw(b"".join((prefix(200, CONTENT_TYPE), b"%d\r\n\r\n" % size, *body)))
@@ -116,13 +111,9 @@ class Blocks:
         """
         route = exchange.head.route
         topic = self._engine.topic(route.name)
-        self._engine.catch_up(topic)
-        while True:
-            try:
-                topic.expire(self._engine.clock.now_ms())
-                return look(topic, route.query)
-            except Corrupt as corrupt:
-                topic.lose(corrupt)
+        topic.catch_up()
+        topic.expire(self._engine.clock.now_ms())
+        return topic.reading(look, topic, route.query)
 
 
 def _plan(topic: Topic, query: Query) -> dict[str, Any]:
@@ -139,15 +130,15 @@ def _plan(topic: Topic, query: Query) -> dict[str, Any]:
     if query.has("from_seq"):
         body["gaps"] = list(_gaps(log, query.number("from_seq", 0), query.number("to_seq", log.head)))
     if query.flag("segments", False):
-        found = (_segment(segment) for segment in topic.segments)
+        found = (_segment(segment) for segment in topic.archive.segments)
         body["segments"] = [segment for segment in found if segment is not None]
     return body
 
 
 def _segment(segment: Segment) -> dict[str, Any] | None:
-    """Where a sealed segment is and what of it was deleted; None where that is too much to say.
+    """Where a sealed segment is and what was deleted from it; None where that is too much to list.
 
-    The flags behind the Blocks of the file may lag behind, because they are written by a later job.
+    The flags after the Blocks of the file may be out of date, because they are written by a later job.
     """
     deleted: list[tuple[int, int]] = []
     for sealed in segment.blocks:
@@ -175,7 +166,7 @@ def _blocks(topic: Topic, query: Query) -> tuple[dict[str, Any], list[bytes]]:
         raise InvalidRequest(f"to_seq {to_seq} lies before from_seq {from_seq}", field="to_seq", from_seq=from_seq)
     tombstone, cursor = gap_at(log, from_seq)
     chunks, next_from_seq, sent = _scan(log, cursor, max(to_seq, cursor), limit, bytes_max)
-    said = {
+    fields = {
         **_floors(topic),
         "from_seq": from_seq,
         "next_from_seq": next_from_seq,
@@ -183,7 +174,7 @@ def _blocks(topic: Topic, query: Query) -> tuple[dict[str, Any], list[bytes]]:
         "tombstone": None if tombstone is None else _gap(tombstone.gap_from, tombstone.gap_to, tombstone),
         "blocks": sent,
     }
-    return said, chunks
+    return fields, chunks
 
 
 def _floors(topic: Topic) -> dict[str, Any]:
@@ -206,19 +197,19 @@ def _gaps(log: Log, from_seq: int, to_seq: int) -> Iterator[dict[str, Any]]:
     """The gaps that a cursor meets on its way from `from_seq` to `to_seq`, cut to that range."""
     cursor = from_seq
     for _ in range(GAPS_MAX):
-        tombstone, behind = gap_at(log, cursor)
+        tombstone, after = gap_at(log, cursor)
         if tombstone is not None:
             if tombstone.reason == "recreated":
                 yield _gap(tombstone.gap_from, tombstone.gap_to, tombstone)
                 return
             yield _gap(tombstone.gap_from, min(tombstone.gap_to, to_seq), tombstone)
-        cursor = max(behind, log.lost_after(behind) - 1)
+        cursor = max(after, log.lost_after(after) - 1)
         if cursor >= min(to_seq, log.head):
             return
 
 
 def _scan(log: Log, cursor: int, to_seq: int, limit: int, bytes_max: int) -> tuple[list[bytes], int, int]:
-    """Encoded Blocks behind `cursor`, the cursor behind them, and how many Blocks. May raise Miss."""
+    """Encoded Blocks after `cursor`, the cursor after them, and how many Blocks. May raise Miss."""
     stop = min(to_seq, log.lost_after(cursor) - 1, log.head)
     seq = max(cursor + 1, log.start)
     chunks: list[bytes] = []
@@ -264,7 +255,7 @@ def _groups(log: Log, seq: int, stop: int) -> Iterator[list[Extent]]:
 
 def _readable(group: list[Extent], start: int) -> tuple[bytes, bytes]:
     """One Block of these entries and its flags, with everything that is gone flagged and blanked."""
-    # A scan comes by once: what it reads must not push out what others read again and again.
+    # A scan reads everything once: it must not evict what others read again and again.
     block = merge([entry.block(keep=False) for entry in group])
     flags = bytearray().join([bytes(entry.n) if entry.flags is None else entry.flags for entry in group])
     trimmed = max(0, start - group[0].first_seq)

@@ -1,10 +1,10 @@
 """Request bodies: from bytes to the engine's structs, or a 400 that says what is wrong and where (API §0.3).
 
-Checks that the decoder leaves open are made here once per body: that it is UTF-8 (`Raw` slices are not looked into),
-that a number is no more than a u64, and that no object of ours names a field twice, since the field that came first
-would be dropped in silence. Inside `data` anything that is JSON goes, duplicate keys included.
+What the decoder does not check is checked here once per body: that it is UTF-8 (the decoder does not look into `Raw`
+slices), that a number is at most a u64, and that no object of ours names a field twice, since the first one would be
+dropped silently. Inside `data` any JSON is accepted, duplicate keys included.
 
-A command on a WebSocket is decoded elsewhere and held to the same by `check`.
+A command on a WebSocket is decoded elsewhere and checked the same way by `check`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _choices(annotation: Any) -> list[str]:
 
 
 _allowed: Final[dict[str, str]] = {}
-"""What may stand in a field that takes one of a few texts, by the field's name."""
+"""The texts that a field takes where it takes one of a few, by the field's name."""
 
 
 class Body(Generic[T]):
@@ -102,12 +102,12 @@ class Body(Generic[T]):
         return decoded
 
     def unknown(self, body: bytes) -> list[str]:
-        """The first few keys of a body that was decoded which are no field of ours: typos, more often than not."""
+        """The first few keys of a decoded body that are no field of ours: usually typos."""
         found: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw]) if body else {}
         return [key[:_SHOWN_CHARS_MAX] for key in found if key not in self._fields][:_UNKNOWN_SHOWN_MAX]
 
     def check(self, body: bytes, decoded: T) -> None:
-        """Raise InvalidRequest where what was decoded from `body` is no u64, or was given twice."""
+        """Raise InvalidRequest where a number decoded from `body` is no u64, or a field was given twice."""
         if self._may_repeat(body, decoded):
             _refuse_repeats(body)
         self.check_range(decoded)
@@ -123,13 +123,13 @@ class Body(Generic[T]):
                 )
 
     def _may_repeat(self, body: bytes, decoded: T) -> bool:
-        """Whether a key of ours occurs more often than the objects that may hold it: then it is worth a closer look."""
+        """Whether a key of ours occurs more than once: then the body is worth a closer look."""
         found = self._find_keys(body)
         return len(found) != len(set(found))
 
 
 class RecurringBody(Body[T]):
-    """Decodes bodies that come again byte for byte, each of them once. What it returns must not be changed."""
+    """Decodes bodies that repeat byte for byte, each of them once. What it returns must not be changed."""
 
     __slots__ = ("_decoded",)
 
@@ -161,7 +161,7 @@ class WriteBody(Body[W]):
         names = [name for name in shape.__struct_fields__ if name not in ("records", "node")]
         self._rare_keys = [(name, b'"%b"' % name.encode()) for name in names]
         if shape.__struct_config__.tag_field is not None:
-            # Named where another attribute is that every write of this shape has.
+            # Paired with an attribute that every write of this shape has.
             self._rare_keys.append(("records", b'"%b"' % shape.__struct_config__.tag_field.encode()))
 
     def check_range(self, decoded: W, within: str = "") -> None:
@@ -172,12 +172,12 @@ class WriteBody(Body[W]):
             config.check_range(decoded.config, "config.")
 
     def command_bytes(self, decoded: W) -> int:
-        """What a command takes around its records beyond the least that any write takes."""
+        """How many bytes a command has around its records beyond the minimum of any write."""
         return 0
 
     def _may_repeat(self, body: bytes, decoded: W) -> bool:
         records = decoded.records
-        # Most bodies hold nothing but what was decoded, so that there is no room in them for a key that repeats.
+        # Most bodies hold nothing but what was decoded, which leaves no room for a repeated key.
         n = len(records)
         data_bytes = len(records[0].data) if n == 1 else sum([len(record.data) for record in records])
         room = len(body) - data_bytes - _ENVELOPE_BYTES - _RECORD_BYTES * n
@@ -235,19 +235,19 @@ def _spaces_around(body: bytes, records: list[requests.RecordIn]) -> int:
     return spaces
 
 
-# The least that the parts of a write take beside their values; the comma that only the last record lacks is a record's.
+# The least that the parts of a write take besides their values; the comma after a record counts as part of it.
 _ENVELOPE_BYTES: Final = len(b'{"records":[]}') - 1
 _RECORD_BYTES: Final = len(b'{"data":},')
 _TAG_BYTES: Final = len(b',"tag":""')
 _NODE_BYTES: Final = len(b',"node":""')
 _META_BYTES: Final = len(b',"meta":')
 REPEAT_BYTES: Final = len(b'"data":0,')
-"""The least that a key which is given twice adds to a write."""
+"""The least that a repeated key adds to a write."""
 _SMALL_BYTES: Final = 4096
 
 
 def _refuse_repeats(body: bytes) -> None:
-    """Raise InvalidRequest where an object of ours names a key twice; `data` and `meta` are not looked into."""
+    """Raise InvalidRequest where an object of ours names a key twice; `data` and `meta` are not searched."""
     try:
         # Numbers stay text: one of a million digits would be refused here, and it is only data.
         tree = json.loads(body, object_pairs_hook=_Object, parse_int=str, parse_float=str)
@@ -290,7 +290,7 @@ _NESTED: Final = ("records", "config", "topics")
 
 
 def described(text: str, whole: str = "the body") -> InvalidRequest:
-    """The decoder's complaint as an error that names the field, or else `whole`."""
+    """The decoder's message as an error that names the field, or else `whole`."""
     matched = _PATH.match(text)
     assert matched is not None
     problem, path = matched[1], matched[2] or ""
@@ -309,9 +309,9 @@ def described(text: str, whole: str = "the body") -> InvalidRequest:
 
 
 def malformed(body: bytes, problem: str, whole: str = "the body") -> InvalidRequest:
-    """The decoder's complaint about what is no JSON, or is JSON that no text can be made of."""
+    """The decoder's message about a body that is no JSON, or contains a string that is not valid Unicode."""
     for escape in _ESCAPE.finditer(body):
-        # JavaScript writes such a half where a string was cut in the middle of an emoji; many readers choke on it.
+        # JavaScript writes such a half where a string was cut in the middle of an emoji; many readers reject it.
         if escape[1] is not None:
             half = escape[0].decode()
             return InvalidRequest(

@@ -1,30 +1,30 @@
-"""Metrics by the names of API §8.3: gauges of what there is, the WAL's own counters, and its sync latency.
+"""Metrics by the names of API §8.3: gauges of what there is, counters of the WAL and the Block cache, sync latency.
 
-Values are read when they are asked for; nothing is counted twice on the hot path. The block of per-topic gauges is
-bounded, and says so when it is cut. It names topics, so a key that is limited to prefixes sees its own there and no
-others, as in the lists (API §12); the totals are those of the instance.
+Values are read when they are asked for; nothing is counted twice on the hot path. The per-topic gauges are bounded, and
+a gauge says when they are cut. They name topics, so a key that is limited to prefixes sees its own there and no others,
+as in the lists (API §12); the totals are those of the instance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from topics.engine.log.log import Log
 from topics.storage.wal.counters import LATENCY_BOUNDS_US
 
 if TYPE_CHECKING:
-    from topics.server.app import App
-    from topics.server.auth import Principal
+    from topics.engine import Engine
+    from topics.server.api.phase import Phase
+    from topics.server.api.principal import Principal
+    from topics.server.flow.slots import Slots
+    from topics.storage.memory import MemoryShard
+    from topics.storage.segment.cache import BlockCache
+    from topics.storage.wal.shard import Shard
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX: Final = 1000
@@ -46,78 +46,90 @@ _WAL_COUNTERS: Final = (
 )
 
 
-def exposition(app: App, principal: Principal) -> bytes:
-    """The metrics as Prometheus text."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(app, principal))
-    return generate_latest(registry)
+class Metrics:
+    """The metrics of one server, with the values of the moment."""
 
+    def __init__(self, engine: Engine, slots: Slots, phase: Phase, cache: BlockCache | None) -> None:
+        """`cache` is the one of sealed Blocks; None where nothing is sealed."""
+        self._engine = engine
+        self._slots = slots
+        self._phase = phase
+        self._cache = cache
 
-def snapshot(app: App, principal: Principal) -> dict[str, Any]:
-    """The metrics as a JSON object: a number per name, an object of numbers where there are labels."""
-    values: dict[str, Any] = {}
-    for family in collect(app, principal):
-        for sample in family.samples:
-            if not sample.labels:
-                values[sample.name] = sample.value
-            else:
-                label = ",".join(sample.labels.values())
-                values.setdefault(sample.name, {})[label] = sample.value
-    return values
+    def exposition(self, principal: Principal) -> bytes:
+        """The metrics as Prometheus text."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(list(self.collect(principal))))
+        return generate_latest(registry)
+
+    def snapshot(self, principal: Principal) -> dict[str, Any]:
+        """The metrics as a JSON object: a number per name, an object of numbers where there are labels."""
+        values: dict[str, Any] = {}
+        for family in self.collect(principal):
+            for sample in family.samples:
+                if not sample.labels:
+                    values[sample.name] = sample.value
+                else:
+                    label = ",".join(sample.labels.values())
+                    values.setdefault(sample.name, {})[label] = sample.value
+        return values
+
+    def collect(self, principal: Principal) -> Iterator[Metric]:
+        """Every metric with its current value, as far as `principal` may see it."""
+        engine, slots, phase = self._engine, self._slots, self._phase
+        engine.catalog.expire_all(engine.clock.now_ms())
+        topics = engine.topics
+        classes = dict.fromkeys(CLASSES, 0)
+        queues = leases = 0
+        for topic in topics.values():
+            classes[topic.config.durability] += 1
+            if topic.queue is not None:
+                queues += 1
+                leases += engine.queues.state(topic).in_flight
+        by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
+        for name, count in classes.items():
+            by_class.add_metric([name], count)
+        yield GaugeMetricFamily("topics_topics", "Topics.", len(topics))
+        yield by_class
+        for name, help, value in (
+            ("topics_routers", "Routers.", len(engine.routers)),
+            ("topics_records_live", "Live records over all topics.", engine.totals.count),
+            ("topics_bytes_live", "Live record bytes over all topics.", engine.totals.bytes),
+            ("topics_queue_topics", "Topics that are queues.", queues),
+            ("topics_queue_leases_in_flight", "Jobs that are leased right now.", leases),
+            ("topics_sse_connections", "Open streams, SSE and WebSocket.", slots.sse_connections.used),
+            ("topics_watch_sessions", "Watch sessions.", slots.watch_sessions.used),
+            ("topics_ready", "1 while the server serves.", int(phase.ready)),
+            ("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", phase.progress()),
+            ("topics_uptime_ms", "Milliseconds since the start.", phase.uptime_ms),
+        ):
+            yield GaugeMetricFamily(name, help, value)
+        yield from _per_topic(engine, principal)
+        yield CounterMetricFamily(
+            "topics_corruption", "Damaged places found in the data directory.", value=engine.totals.corruption_total
+        )
+        yield from _wal(engine.store.shards)
+        if self._cache is not None:
+            yield from _block_cache(self._cache)
 
 
 class _Collected(Collector):
-    def __init__(self, app: App, principal: Principal) -> None:
-        self._app = app
-        self._principal = principal
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
 
-    def collect(self) -> Iterator[Metric]:
-        return collect(self._app, self._principal)
-
-
-def collect(app: App, principal: Principal) -> Iterator[Metric]:
-    """Every metric with its current value, as far as `principal` may see it."""
-    engine = app.engine
-    engine.expire_all(engine.clock.now_ms())
-    topics = engine.topics
-    classes = dict.fromkeys(CLASSES, 0)
-    queues = leases = 0
-    for topic in topics.values():
-        classes[topic.config.durability] += 1
-        if topic.queue is not None:
-            queues += 1
-            leases += engine.queues.state(topic.queue).in_flight
-    by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
-    for name, count in classes.items():
-        by_class.add_metric([name], count)
-    yield GaugeMetricFamily("topics_topics", "Topics.", len(topics))
-    yield by_class
-    for name, help, value in (
-        ("topics_routers", "Routers.", len(engine.routers)),
-        ("topics_records_live", "Live records over all topics.", engine.totals.count),
-        ("topics_bytes_live", "Live record bytes over all topics.", engine.totals.bytes),
-        ("topics_queue_topics", "Topics that are queues.", queues),
-        ("topics_queue_leases_in_flight", "Jobs that are leased right now.", leases),
-        ("topics_sse_connections", "Open streams, SSE and WebSocket.", app.limits.sse_connections.used),
-        ("topics_watch_sessions", "Watch sessions.", app.limits.watch_sessions.used),
-        ("topics_ready", "1 while the server serves.", int(app.ready)),
-        ("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", app.progress()),
-        ("topics_uptime_ms", "Milliseconds since the start.", app.probes.uptime_ms),
-    ):
-        yield GaugeMetricFamily(name, help, value)
-    yield from _per_topic(app, principal)
-    yield from _wal(app)
+    def collect(self) -> list[Metric]:
+        return self._families
 
 
-def _per_topic(app: App, principal: Principal) -> Iterator[Metric]:
-    visible = [topic for name, topic in app.engine.topics.items() if principal.may_touch(name)]
+def _per_topic(engine: Engine, principal: Principal) -> Iterator[Metric]:
+    visible = [topic for name, topic in engine.topics.items() if principal.may_touch(name)]
     shown = visible[:TOPICS_SHOWN_MAX]
     for name, help, value in _TOPIC_GAUGES:
         family = GaugeMetricFamily(name, help, labels=["topic"])
         for topic in shown:
             family.add_metric([topic.name], value(topic.log))
         yield family
-    states = [(topic.name, app.engine.queues.state(topic.queue)) for topic in shown if topic.queue is not None]
+    states = [(topic.name, engine.queues.state(topic)) for topic in shown if topic.queue is not None]
     ready = GaugeMetricFamily("topics_topic_queue_ready", "Claimable jobs per queue.", labels=["topic"])
     in_flight = GaugeMetricFamily("topics_topic_queue_in_flight", "Leased jobs per queue.", labels=["topic"])
     for name, state in states:
@@ -129,13 +141,7 @@ def _per_topic(app: App, principal: Principal) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_topic_metrics_truncated", "1 if not every topic is shown.", int(truncated))
 
 
-def _wal(app: App) -> Iterator[Metric]:
-    yield CounterMetricFamily(
-        "topics_corruption",
-        "Damaged places found in the data directory.",
-        value=app.engine.totals.corruption_total,
-    )
-    shards = app.engine.store.shards
+def _wal(shards: Sequence[Shard | MemoryShard]) -> Iterator[Metric]:
     for name, help, attribute in _WAL_COUNTERS:
         total = sum(getattr(shard, attribute) for shard in shards)
         yield CounterMetricFamily(f"topics_wal_{name}", help, value=total)
@@ -157,3 +163,9 @@ def _wal(app: App) -> Iterator[Metric]:
         buckets=buckets,
         sum_value=sum(shard.fsync_us_sum for shard in shards),
     )
+
+
+def _block_cache(cache: BlockCache) -> Iterator[Metric]:
+    yield CounterMetricFamily("topics_block_cache_hits", "Sealed Blocks found in memory.", value=cache.hits_total)
+    yield CounterMetricFamily("topics_block_cache_misses", "Sealed Blocks read from disk.", value=cache.misses_total)
+    yield GaugeMetricFamily("topics_block_cache_bytes", "Bytes of sealed Blocks that are kept in memory.", cache.bytes)

@@ -1,7 +1,7 @@
-"""The HTTP face of queues: claim, ack, nack, extend (API §10).
+"""The HTTP API of queues: claim, ack, nack, extend, redrive (API §10).
 
 A claim may be answered later: when its coalescing window closes, or when a job comes within `wait_ms`. A client that
-goes away while it waits is taken out of the line, so that no job is leased to nobody.
+goes away while it waits is taken out of the line, so that no job is leased to a client that has gone.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from topics.engine.queue.redrive import redrive
 from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
+from topics.server.api.answers import answer_receipt
 from topics.server.api.bodies import Body, RecurringBody
-from topics.server.api.handlers import answer_receipt
 from topics.server.http.reply import GZIP_FLOOR_BYTES, prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from topics.engine import Engine
     from topics.engine.queue.claim import Claim
     from topics.engine.queue.requests import AckedJobs
     from topics.engine.write.ticket import Receipt
-    from topics.server.app import Route
-    from topics.server.flow.admission import Admission
+    from topics.server.api.attempts import Attempts
+    from topics.server.api.route import Route
+    from topics.server.flow.parking import Parking
     from topics.server.http.exchange import Exchange
 
 
@@ -39,7 +37,7 @@ class AckBody(Body[AckJobs]):
         return (body.count(b'"') != 2 * strings or b"\\" in body) and super()._may_repeat(body, decoded)
 
 
-# A worker claims with the same words all its life.
+# A worker sends the same claim again and again.
 _claim: Final = RecurringBody(ClaimJobs)
 _ack: Final = AckBody(AckJobs)
 _nack: Final = Body(NackJobs)
@@ -56,17 +54,16 @@ _CLAIMED_TAIL: Final = b'],"count":%d,"ready":%d,"performance":{"server_total_ms
 class QueueHandlers:
     """Answers the routes of queues."""
 
-    def __init__(self, engine: Engine, admission: Admission, again: Callable[[Exchange], None]) -> None:
-        """`again` handles an exchange from the start."""
-        self._engine = engine
+    def __init__(self, engine: Engine, parking: Parking, attempts: Attempts) -> None:
         self._queues = engine.queues
-        self._admission = admission
-        self._again = again
+        self._parking = parking
+        self._attempts = attempts
 
     def claim(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/claim`."""
-        if self._admission.shut:
-            exchange.on_disconnect = self._admission.park_claim(lambda: self._again(exchange), exchange)
+        if self._parking.shut:
+            parked = self._parking.park(lambda: self._attempts.handle(exchange, self.claim), exchange)
+            exchange.on_disconnect = parked.leave
             return
         name = exchange.head.route.name
         claim = self._queues.claim(name, _claim(exchange.body), _claimed, exchange)
@@ -91,7 +88,7 @@ class QueueHandlers:
         topic, _ = self._queues.topic(route.name)
         if topic.config.dead_letter is not None:
             route.principal.require_name(topic.config.dead_letter)
-        redrive(self._engine, route.name, _redrive(exchange.body), answer_receipt, exchange)
+        self._queues.redrive(route.name, _redrive(exchange.body), answer_receipt, exchange)
 
 
 def _claimed(claim: Claim) -> None:

@@ -1,7 +1,7 @@
-"""The HTTP face of routers: `/v0/routers` (API §6).
+"""The HTTP API of routers: `/v0/routers` (API §6).
 
-A key's prefixes hold for the router's name, and, where it creates or moves one, for its source and dest too: both are
-made on its behalf.
+A key's prefixes apply to the router's name and, where it creates or moves one, to its source and dest too: both are
+created on its behalf.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.engine.router.router import PutRouter
+from topics.server.api.answers import answer, answer_put, answer_receipt
 from topics.server.api.bodies import Body
-from topics.server.api.handlers import answer, answer_put, answer_receipt
 from topics.server.http.query import page_cursor
 
 if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.write.ticket import Receipt
-    from topics.server.app import Route
+    from topics.server.api.route import Route
     from topics.server.http.exchange import Exchange
 
 _put: Final = Body(PutRouter)
@@ -28,7 +28,7 @@ class RouterHandlers:
     def __init__(self, engine: Engine) -> None:
         self._routers = engine.routers
 
-    def put_router(self, exchange: Exchange) -> None:
+    def put(self, exchange: Exchange) -> None:
         """`PUT /v0/routers/:router`."""
         route: Route = exchange.head.route
         put = _put(exchange.body)
@@ -36,11 +36,11 @@ class RouterHandlers:
             route.principal.require_name(name)
         self._routers.put(route.name, put, _answer_put, exchange)
 
-    def get_router(self, exchange: Exchange) -> None:
+    def get(self, exchange: Exchange) -> None:
         """`GET /v0/routers/:router`."""
         answer(exchange, 200, self._routers.get(exchange.head.route.name))
 
-    def list_routers(self, exchange: Exchange) -> None:
+    def list(self, exchange: Exchange) -> None:
         """`GET /v0/routers`."""
         route: Route = exchange.head.route
         query = route.query
@@ -57,7 +57,7 @@ class RouterHandlers:
             body["next_cursor"] = page_cursor(after)
         answer(exchange, 200, body)
 
-    def delete_router(self, exchange: Exchange) -> None:
+    def delete(self, exchange: Exchange) -> None:
         """`DELETE /v0/routers/:router`."""
         self._routers.delete(exchange.head.route.name, answer_receipt, exchange)
 

@@ -1,34 +1,36 @@
 """Channel: one topic and the feeds that follow it.
 
-A channel exists while somebody follows its topic. A publish makes it dirty, and the delivery loop calls `deliver`,
-which serves the feeds in rounds: each feed once per round, one batch at most, so that a feed far behind does not stand
-before those at the head. A round may take many slices; a slice serves at most a given number of feeds and then lets the
-loop go on. What lies behind a cursor is read and rendered once per slice for all feeds that stand there with the same
+A channel exists while a feed follows its topic. A publish makes it dirty, and the delivery loop calls `deliver`, which
+serves the feeds in rounds: each feed once per round, one batch at most, so that a feed with a long backlog does not
+hold up those at the head. A round may take many slices; a slice serves at most a given number of feeds and then gives
+the loop back. What follows a cursor is read and rendered once per slice for all feeds at that cursor with the same
 view. It is not kept beyond the slice, because a delete must show to every reader at once.
 
 `consistency: strong` (decision 38): a feed with a strong view sees only what is synced. For `disk` and `memory` topics
-the channel notes, per publish, how far the log was written at that moment, and moves its synced seq when the shard's
-sync has passed that mark; `fsync` publishes only what is synced, and `ephemeral` has nothing to wait for.
+the channel notes, per publish, how far the log was written at that moment, and moves its synced seq when a sync has
+passed that mark (unsynced.py); `fsync` publishes only what is synced, and `ephemeral` has nothing to wait for.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
 from topics.engine.log.difference import SEQ_BASE, Difference, Tombstone, gap_at, labelled, read
 from topics.errors import Internal, TopicsError
-from topics.server.delivery import part as parts
-from topics.server.delivery.part import Parcel, Part
+from topics.server.delivery import notice as notices
+from topics.server.delivery.notice import Notice, Parcel
 from topics.storage.job import Miss
 
 if TYPE_CHECKING:
+    from topics.engine import Engine
     from topics.engine.topic import Topic
-    from topics.server.delivery.delivery import Delivery
+    from topics.server.api.attempts import RunThen
     from topics.server.delivery.subscriber import Feed
+    from topics.server.delivery.unsynced import Unsynced
     from topics.server.delivery.view import View
 
 log = logging.getLogger("topics.delivery")
@@ -37,8 +39,24 @@ FROM_SEQ_TOO_OLD: Final = "from_seq_too_old"
 _FLOOR_REASONS: Final = frozenset(("cap", "ttl", "mixed"))
 
 
-class Stretch(NamedTuple):
-    """What lies behind a cursor, record by record."""
+class Rounds(Protocol):
+    """The delivery loop, as far as channels use it."""
+
+    engine: Engine
+    run_then: RunThen
+    unsynced: Unsynced
+    now_ms: int
+    tick_ms: int
+
+    def dirty(self, channel: Channel) -> None:
+        """There is something for a feed of the channel."""
+
+    def forget(self, channel: Channel) -> None:
+        """The channel has no feeds any more."""
+
+
+class Unfiltered(NamedTuple):
+    """What follows a cursor before anything is filtered by node, record by record."""
 
     difference: Difference
     records: list[tuple[bytes | None, bytes]]
@@ -48,37 +66,28 @@ class Channel:
     """The feeds of one topic."""
 
     __slots__ = (
-        "_at",
-        "_backlog",
-        "_fresh",
-        "_missing",
-        "_stretches",
-        "_todo",
-        "_unsynced",
-        "delivery",
-        "feeds",
-        "name",
-        "round_ms",
-        "synced_seq",
-        "topic",
-    )
+        "_at", "_backlog", "_delivery", "_fresh", "_missing", "_todo", "_unfiltered", "_unsynced", "feeds", "name",
+        "round_ms", "synced_seq", "topic",
+    )  # fmt: skip
 
-    def __init__(self, delivery: Delivery, topic: Topic) -> None:
-        self.delivery = delivery
+    def __init__(self, delivery: Rounds, topic: Topic) -> None:
         self.topic = topic
         self.name = topic.name.encode()
         self.feeds: dict[Feed, None] = {}
         self.round_ms = 0
         """When the last round began."""
         self.synced_seq = -1
+        self._delivery = delivery
         self._fresh = False
         self._backlog: dict[Feed, None] = {}
         self._missing: dict[Feed, None] = {}
-        self._stretches: dict[tuple[int, tuple[object, ...], int | None], Stretch] = {}
+        self._unfiltered: dict[tuple[int, tuple[object, ...], int | None], Unfiltered] = {}
         self._todo: list[Feed] = []
         self._at = 0
         self._unsynced: deque[tuple[int, int]] | None = None
         topic.listeners.append(self._published)
+
+    # Feeds that come and go
 
     def attach(self, feed: Feed, epoch: int | None) -> None:
         """Let a feed follow from its cursor on, which belongs to `epoch` where that is known (API §7.5)."""
@@ -88,13 +97,13 @@ class Channel:
             self._unsynced = deque()
             self._note_unsynced()
         topic = self.topic
-        now_ms = self.delivery.now_ms
+        now_ms = self._delivery.now_ms
         topic.touch(now_ms)
         if epoch is not None and epoch != topic.id:
             log = topic.log
             topic.expire(now_ms)
             lost = Tombstone(SEQ_BASE, log.head, "recreated", log.start, log.head)
-            feed.subscriber.send(feed, parts.tombstone(self.name, lost))
+            feed.subscriber.send(feed, notices.tombstone(self.name, lost))
         else:
             self.welcome(feed)
         self.resume(feed)
@@ -108,28 +117,30 @@ class Channel:
         if not self.feeds:
             if self._published in self.topic.listeners:
                 self.topic.listeners.remove(self._published)
-            self.delivery.forget(self)
+            self._delivery.forget(self)
 
     def welcome(self, feed: Feed) -> None:
-        """Tell a feed that comes, or comes back after long, what a cap or TTL took before it did."""
-        self.topic.expire(self.delivery.now_ms)
+        """Send a feed that comes, or comes back after a long time, the tombstone of what a cap or TTL took before."""
+        self.topic.expire(self._delivery.now_ms)
         lost, _ = gap_at(self.topic.log, feed.cursor)
         if lost is not None and not self.topic.deleted:
             if lost.reason in _FLOOR_REASONS:
                 lost = msgspec.structs.replace(lost, reason=FROM_SEQ_TOO_OLD)
-            feed.subscriber.send(feed, parts.tombstone(self.name, lost))
+            feed.subscriber.send(feed, notices.tombstone(self.name, lost))
 
     def resume(self, feed: Feed) -> None:
         """Serve a feed in the next round, whether its topic publishes or not."""
-        if feed.behind or feed.cursor < self.topic.log.head or self.topic.deleted:
+        if feed.lagging or feed.cursor < self.topic.log.head or self.topic.deleted:
             self._backlog[feed] = None
-            self.delivery.dirty(self)
+            self._delivery.dirty(self)
+
+    # Rounds
 
     def _published(self, topic: Topic) -> None:
         self._fresh = True
         if self._unsynced is not None:
             self._note_unsynced()
-        self.delivery.dirty(self)
+        self._delivery.dirty(self)
 
     @property
     def mid_round(self) -> bool:
@@ -148,12 +159,12 @@ class Channel:
         topic, todo, begin = self.topic, self._todo, self._at
         if topic.deleted:
             return self._say_goodbye()
-        now_ms, clock = self.delivery.now_ms, self.delivery.engine.clock
+        now_ms, clock = self._delivery.now_ms, self._delivery.engine.clock
         topic.expire(now_ms)
         topic.touch(now_ms)
         parcels: dict[tuple[int, View], Parcel | None] = {}
-        self._stretches.clear()
-        caught_up: dict[int, Part] = {}
+        self._unfiltered.clear()
+        caught_up: dict[int, Notice] = {}
         at, end = begin, min(len(todo), begin + feeds_max)
         try:
             while at < end:
@@ -174,18 +185,18 @@ class Channel:
                         end = at
                     if parcel is None:
                         continue
-                for each in parcel.parts:
+                for each in parcel.notices:
                     subscriber.send(feed, each)
                 feed.cursor = parcel.cursor
                 if parcel.cursor < parcel.head:
-                    feed.behind = True
+                    feed.lagging = True
                     self._backlog[feed] = None
-                elif feed.behind:
-                    feed.behind = False
-                    told = caught_up.get(parcel.cursor)
-                    if told is None:
-                        told = caught_up[parcel.cursor] = parts.caught_up(self.name, parcel.cursor)
-                    subscriber.send(feed, told)
+                elif feed.lagging:
+                    feed.lagging = False
+                    notice = caught_up.get(parcel.cursor)
+                    if notice is None:
+                        notice = caught_up[parcel.cursor] = notices.caught_up(self.name, parcel.cursor)
+                    subscriber.send(feed, notice)
         except Exception:
             # A defect with one feed must not silence the others.
             log.exception('delivering topic "%s" failed', topic.name)
@@ -194,79 +205,24 @@ class Channel:
         return at - begin
 
     def _give_up(self, feed: Feed) -> None:
-        """End a feed that cannot be served; its client is told as far as that works."""
+        """End a feed that cannot be served, and report that to its client as far as possible."""
         try:
             feed.subscriber.unreadable(feed, Internal())
         except Exception:
-            log.exception("a stream could not be told that it failed")
+            log.exception("the failure of a stream could not be reported to its client")
         if feed.channel is self:
             self.detach(feed)
 
     def _begin_round(self) -> None:
-        self.round_ms = self.delivery.tick_ms
+        self.round_ms = self._delivery.tick_ms
         self._todo = list(self.feeds if self._fresh or self.topic.deleted else self._backlog)
         self._at = 0
         self._fresh = False
         self._backlog.clear()
 
-    def _fetch(self, feed: Feed, first: bool) -> Parcel | None:
-        """What a feed has to be told now, or None where that is not in memory, not known yet, or cannot be read."""
-        try:
-            if first and not (feed.view.strong and self.synced_seq < 0):
-                return self._read(feed.cursor, feed.view)
-        except Miss as miss:
-            self.delivery.run_then(miss.job, self._fetched)
-        except TopicsError as error:
-            feed.subscriber.unreadable(feed, error)
-            return None
-        self._missing[feed] = None
-        return None
-
-    def _fetched(self) -> None:
-        """Something was read from the disk, or synced: whoever waited for that tries again."""
-        missing, self._missing = self._missing, {}
-        for feed in missing:
-            if feed.channel is self:
-                self._backlog[feed] = None
-        if self._backlog:
-            self.delivery.dirty(self)
-
-    def _read(self, cursor: int, view: View) -> Parcel:
-        """What a feed at `cursor` has to be told now."""
-        topic = self.topic
-        window = view.plain if topic.config.dedupe_node else view.echoing
-        upto = self._visible() if view.strong else None
-        if window.nodes:
-            stretch = self._stretch(cursor, view, upto)
-            difference = stretch.difference
-            texts = [text for node, text in stretch.records if node not in window.nodes]
-        else:
-            difference = read(topic.log, self.delivery.engine.wires, cursor, window, upto)
-            texts = difference.pieces
-        head = difference.head_seq if upto is None else max(upto, difference.next_from_seq)
-        told: list[Part] = []
-        lost = difference.tombstone
-        if lost is not None:
-            told.append(parts.tombstone(self.name, lost))
-            cursor = told[0].cursor
-        if texts:
-            told.append(parts.record(self.name, texts, cursor, difference.next_from_seq, head))
-        return Parcel(told, difference.next_from_seq, head)
-
-    def _stretch(self, cursor: int, view: View, upto: int | None) -> Stretch:
-        """What lies behind a cursor before anything is filtered by node: read once for all who filter differently."""
-        key = (cursor, view.unfiltered, upto)
-        stretch = self._stretches.get(key)
-        if stretch is None:
-            wires = self.delivery.engine.wires
-            difference = read(self.topic.log, wires, cursor, view.echoing, upto, keep_runs=True)
-            records = labelled(difference, wires, view.echoing.fields)
-            stretch = self._stretches[key] = Stretch(difference, records)
-        return stretch
-
     def _say_goodbye(self) -> int:
-        """The topic is gone: tell every feed that can be told, and let it go."""
-        goodbye = parts.topic_deleted(self.name, self.topic.log.head)
+        """The topic is gone: notify every feed that takes it now, and forget that feed."""
+        goodbye = notices.topic_deleted(self.name, self.topic.log.head)
         self._todo, self._at, self._fresh = [], 0, False
         self._backlog.clear()
         feeds = list(self.feeds)
@@ -280,6 +236,65 @@ class Channel:
             subscriber.ended(feed)
         return len(feeds)
 
+    # Reading
+
+    def _fetch(self, feed: Feed, first: bool) -> Parcel | None:
+        """What a feed gets now, or None where that is not in memory, not synced yet, or cannot be read."""
+        try:
+            if first and not (feed.view.strong and self.synced_seq < 0):
+                return self._read(feed.cursor, feed.view)
+        except Miss as miss:
+            self._delivery.run_then(miss.job, self._fetched)
+        except TopicsError as error:
+            feed.subscriber.unreadable(feed, error)
+            return None
+        self._missing[feed] = None
+        return None
+
+    def _fetched(self) -> None:
+        """Something was read from the disk, or synced: every feed that waited for that tries again."""
+        missing, self._missing = self._missing, {}
+        for feed in missing:
+            if feed.channel is self:
+                self._backlog[feed] = None
+        if self._backlog:
+            self._delivery.dirty(self)
+
+    def _read(self, cursor: int, view: View) -> Parcel:
+        """What a feed at `cursor` gets now."""
+        topic = self.topic
+        window = view.plain if topic.config.dedupe_node else view.echoing
+        upto = self._visible() if view.strong else None
+        if window.nodes:
+            unfiltered = self._read_unfiltered(cursor, view, upto)
+            difference = unfiltered.difference
+            texts = [text for node, text in unfiltered.records if node not in window.nodes]
+        else:
+            difference = topic.reading(read, topic.log, self._delivery.engine.wires, cursor, window, upto)
+            texts = difference.pieces
+        head = difference.head_seq if upto is None else max(upto, difference.next_from_seq)
+        found: list[Notice] = []
+        lost = difference.tombstone
+        if lost is not None:
+            found.append(notices.tombstone(self.name, lost))
+            cursor = found[0].cursor
+        if texts:
+            found.append(notices.record(self.name, texts, cursor, difference.next_from_seq, head))
+        return Parcel(found, difference.next_from_seq, head)
+
+    def _read_unfiltered(self, cursor: int, view: View, upto: int | None) -> Unfiltered:
+        """What follows a cursor, read once for all views that filter different nodes."""
+        key = (cursor, view.unfiltered, upto)
+        unfiltered = self._unfiltered.get(key)
+        if unfiltered is None:
+            topic, wires = self.topic, self._delivery.engine.wires
+            difference = topic.reading(read, topic.log, wires, cursor, view.echoing, upto, True)
+            records = labelled(difference, wires, view.echoing.fields)
+            unfiltered = self._unfiltered[key] = Unfiltered(difference, records)
+        return unfiltered
+
+    # What is synced
+
     def _visible(self) -> int:
         return self.topic.log.head if self._unsynced is None else self.synced_seq
 
@@ -289,16 +304,16 @@ class Channel:
         if topic.config.durability in ("fsync", "ephemeral") or self._unsynced is None:
             self.synced_seq = topic.log.head
             return
-        shard = self.delivery.engine.store.shard_of(topic.id)
+        shard = self._delivery.engine.store.shard_of(topic.id)
         self._unsynced.append((shard.written_lsn, topic.log.head))
-        self.delivery.await_sync(self)
-        self.look_at_sync()
+        if self.look_at_sync():
+            self._delivery.unsynced.add(self.look_at_sync)
 
     def look_at_sync(self) -> bool:
         """Show what has been synced since; whether something still waits."""
         if not self._unsynced:
             return False
-        synced_lsn = self.delivery.engine.store.shard_of(self.topic.id).synced_lsn
+        synced_lsn = self._delivery.engine.store.shard_of(self.topic.id).synced_lsn
         moved = False
         while self._unsynced and self._unsynced[0][0] <= synced_lsn:
             self.synced_seq = max(self.synced_seq, self._unsynced.popleft()[1])
@@ -306,5 +321,5 @@ class Channel:
         if moved:
             self._fresh = True
             self._fetched()
-            self.delivery.dirty(self)
+            self._delivery.dirty(self)
         return bool(self._unsynced)

@@ -1,7 +1,7 @@
 """The commands that a client sends over a WebSocket, as structs (API §7.7).
 
-A command is held to the same as the body of the request that it stands for (bodies.py): the same bounds on numbers, and
-no field given twice.
+A command is checked like the body of the corresponding request (bodies.py): the same bounds on numbers, and no field
+given twice.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from msgspec import Struct
 from topics.engine import requests
 from topics.errors import InvalidRequest
 from topics.server.api import bodies
-from topics.server.delivery.watch import Options, TopicWatch, check_topics
+from topics.server.delivery.subscription import TopicWatch, WatchOptions, check_numbers
 
 RequestId = str | int | None
 
 
-class Subscribe(Options, tag_field="op", tag="subscribe", kw_only=True):
+class Subscribe(WatchOptions, tag_field="op", tag="subscribe", kw_only=True):
     """Follow a topic, or several."""
 
     request_id: RequestId = None
@@ -41,7 +41,7 @@ class Subscribe(Options, tag_field="op", tag="subscribe", kw_only=True):
 
 
 class Unsubscribe(Struct, tag_field="op", tag="unsubscribe", kw_only=True):
-    """Follow a topic, or several, no longer."""
+    """Stop following a topic, or several."""
 
     request_id: RequestId = None
     topic: str | None = None
@@ -74,7 +74,7 @@ class _SubscribeCheck(bodies.Body[Subscribe]):
 
     def check_range(self, decoded: Subscribe, within: str = "") -> None:
         super().check_range(decoded, within)
-        check_topics(decoded.topics or {})
+        check_numbers(decoded.topics or {})
 
     def _may_repeat(self, body: bytes, decoded: Subscribe) -> bool:
         return decoded.topics is not None or super()._may_repeat(body, decoded)

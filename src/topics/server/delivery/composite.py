@@ -1,15 +1,15 @@
 """The composite cursor: the position of every watched topic in one opaque `id` (API §7.4).
 
 Up to `NAMED_TOPICS_MAX` topics it is base64url, without padding, of the JSON map `{"jobs":5210,"events":88130}`. A
-topic that was deleted and created anew while the session lived is in another epoch than the one the session began
+topic that was deleted and created again while the session lived is in another epoch than the one the session began
 with; the map then says so under `$epoch`, a key that no topic can have. So an id from before the recreate is never
-taken for a position behind it.
+taken for a position after it.
 
 With more topics the names would outgrow a request head, and the id is a checkpoint token instead: `~`, then base64url
 of a digest of the sorted names, of the positions in that order, and of (index, epoch) for every epoch that changed, 8
-bytes each. It says exactly the same.
+bytes each. It holds exactly the same.
 
-`decode` reads both. What is malformed, or speaks of topics that the session does not watch, is refused.
+`decode` reads both. An id that is malformed, or names topics that the session does not watch, is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _decode_map: Final = msgspec.json.Decoder(dict[str, int | dict[str, int]]).decod
 
 
 class Position(NamedTuple):
-    """Where a reader stands in a topic; `epoch` is None where the cursor does not say which instance it means."""
+    """A reader's position in a topic; `epoch` is None where the cursor does not say which instance it means."""
 
     seq: int
     epoch: int | None

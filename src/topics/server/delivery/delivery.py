@@ -1,13 +1,13 @@
-"""Delivery: pushes what is published to everyone who follows it, without holding up anybody else.
+"""Delivery: pushes what is published to every stream that follows it, without holding up anything else.
 
 A publish makes its channel dirty. Dirty channels wait in `Bands`, by effective priority, and are served in slices: a
 slice writes at most `SLICE_FEEDS` frames or takes `SLICE_NS`, then gives the loop back, so that a request that arrives
 while a thousand streams are fed waits for one slice and not for a thousand. Heartbeats go through the same slices,
-behind the records.
+after the records.
 
 Under pressure (`level`, set by the governor) channels rest for a moment between rounds, so that records leave in
-larger batches, and those of negative priority wait until ageing lifts them; their streams are told once, with an
-`error` 429 that closes nothing. Nothing is dropped or reordered by it.
+larger batches, and those of negative priority wait until ageing lifts them; their streams are warned once, with an
+`error` 429 that closes nothing. Nothing is dropped or reordered by this.
 
 Two times are kept for the length of a slice: `now_ms` is the wall clock, by which records expire; `tick_ms` is
 monotonic, by which waiting is measured.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from topics.server.delivery.channel import Channel
@@ -29,12 +28,12 @@ from topics.server.flow.pressure import COALESCE, PAUSE_LOW_PRIORITY
 if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.topic import Topic
-    from topics.storage.job import Job
+    from topics.server.api.attempts import RunThen
+    from topics.server.delivery.unsynced import Unsynced
 
 SLICE_FEEDS: Final = 128
 SLICE_NS: Final = 1_000_000
 REST_MS: Final = 10
-SYNC_LOOK_MS: Final = 10
 PACE_RETRY_AFTER_MS: Final = 1_500
 PACED_TOPICS_MAX: Final = 16
 
@@ -43,11 +42,17 @@ class Delivery:
     """The one loop that serves all streams."""
 
     def __init__(
-        self, engine: Engine, loop: asyncio.AbstractEventLoop, buffer_grace_ms: int, slow_consumer_timeout_ms: int
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        run_then: RunThen,
+        unsynced: Unsynced,
+        buffer_grace_ms: int,
+        slow_consumer_timeout_ms: int,
     ) -> None:
         self.engine = engine
-        self.run_then: Callable[[Job, Callable[[], None]], None]
-        """Runs a job beside the loop, and then calls back on it; set by who has the threads."""
+        self.run_then = run_then
+        self.unsynced = unsynced
         self.level = 0
         self.now_ms = engine.clock.now_ms()
         self.tick_ms = engine.clock.elapsed_ns() // 1_000_000
@@ -61,11 +66,9 @@ class Delivery:
         self._resting: dict[Channel, None] = {}
         self._beats: deque[Subscriber] = deque()
         self._unflushed: list[Subscriber] = []
-        self._unsynced: dict[Channel, None] = {}
         self._slice_due = False
         self._rest_due = False
         self._tick_due = False
-        self._look_due = False
 
     @property
     def waiting(self) -> int:
@@ -81,7 +84,7 @@ class Delivery:
         self.now_ms = clock.now_ms()
         self.tick_ms = clock.elapsed_ns() // 1_000_000
 
-    # Who follows what
+    # Feeds and streams that come and go
 
     def follow(self, feed: Feed, topic: Topic, epoch: int | None = None) -> None:
         """Let a feed follow a topic from its cursor on; the cursor is one of `epoch` where that is known."""
@@ -94,7 +97,7 @@ class Delivery:
         """A channel has no feeds any more."""
         self._channels.pop(channel.topic.id, None)
         self._bands.discard(channel)
-        self._unsynced.pop(channel, None)
+        self.unsynced.discard(channel.look_at_sync)
 
     def enrol(self, subscriber: Subscriber, due_ms: int) -> None:
         """Look at a stream when it is due, for its heartbeat."""
@@ -112,7 +115,7 @@ class Delivery:
     # Serving
 
     def dirty(self, channel: Channel) -> None:
-        """Somebody who follows the channel has to be told something."""
+        """There is something for a feed of the channel."""
         if self.level >= COALESCE and self.tick_ms - channel.round_ms < REST_MS and channel not in self._bands:
             self._resting[channel] = None
             if not self._rest_due:
@@ -123,7 +126,7 @@ class Delivery:
         self._wake()
 
     def flush_soon(self, subscriber: Subscriber) -> None:
-        """A stream gathers what it sends: have it written at the end of the next slice."""
+        """Have a stream write what it gathers at the end of the next slice."""
         self._unflushed.append(subscriber)
         self._wake()
 
@@ -185,25 +188,6 @@ class Delivery:
 
     # What happens by time alone
 
-    def await_sync(self, channel: Channel) -> None:
-        """A channel has published what is not synced yet, and somebody wants to see only what is."""
-        self._unsynced[channel] = None
-        if not self._look_due:
-            self._look_due = True
-            self._loop.call_later(SYNC_LOOK_MS / 1000, self._look_at_syncs)
-
-    def _look_at_syncs(self) -> None:
-        self._look_due = False
-        self.refresh()
-        self.synced()
-        for channel in list(self._unsynced)[:1]:
-            self.await_sync(channel)
-
-    def synced(self) -> None:
-        """A sync may have come further: show what it brought to those who waited for it."""
-        for channel in [each for each in self._unsynced if not each.look_at_sync()]:
-            self._unsynced.pop(channel, None)
-
     def pulse(self) -> None:
         """Due every tenth of a second or so: heartbeats, streams that do not read, pacing."""
         self.refresh()
@@ -216,7 +200,7 @@ class Delivery:
             self._warn_paced()
 
     def _warn_paced(self) -> None:
-        """Tell each stream that follows a paused topic so, once until the pressure is gone."""
+        """Warn each stream that follows a paused topic, once until the pressure is gone."""
         paced: dict[Subscriber, list[str]] = {}
         for channel in self._bands.below(0):
             for feed in channel.feeds:
@@ -229,7 +213,7 @@ class Delivery:
             subscriber.warn(PACE_RETRY_AFTER_MS, names)
 
     def set_level(self, level: int) -> None:
-        """The governor's word on the pressure."""
+        """The pressure has changed."""
         if level < PAUSE_LOW_PRIORITY <= self.level:
             for channel in self._channels.values():
                 for feed in channel.feeds:

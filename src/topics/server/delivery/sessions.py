@@ -1,9 +1,9 @@
 """Sessions: the watch sessions of one server (API §7.1).
 
 A session is a subscription with a name that cannot be guessed, the key it belongs to, and the position of its last
-stream in every topic. It lives as long as it has a stream, and `ttl_ms` beyond that. Who is overdue is looked for
-whenever a session is made or opened; those without a stream are kept in the order in which they lost it, so that
-looking costs nothing where there is nothing to do.
+stream in every topic. It lives as long as it has a stream, and `ttl_ms` beyond that. Overdue sessions are looked for
+whenever one is made or opened; those without a stream are kept in the order in which they lost it, so that looking
+costs nothing where there is nothing to do.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from topics.errors import InvalidRequest, NotFound
 from topics.server.delivery.composite import Layout, Position
 
 if TYPE_CHECKING:
-    from topics.server.auth import Principal
+    from topics.server.api.principal import Principal
     from topics.server.delivery.sse import SseStream
     from topics.server.delivery.view import View
-    from topics.server.limits import Cap, Slot
+    from topics.server.flow.slots import Cap, Slot
 
 WID_BYTES: Final = 16
 _matches_wid: Final = re.compile(r"wid_[A-Za-z0-9_-]{22}").fullmatch
@@ -30,39 +30,35 @@ class Session:
     """One subscription: which topics, how, for whom, and how far."""
 
     __slots__ = (
-        "epochs",
-        "flushed",
-        "heartbeat_ms",
-        "idle_since_ms",
-        "layout",
-        "positions",
-        "principal",
-        "slot",
-        "stream",
-        "views",
+        "epochs", "flushed", "heartbeat_ms", "idle_since_ms", "layout", "positions", "principal", "stream", "views",
         "wid",
-    )
+    )  # fmt: skip
 
     def __init__(
-        self, wid: str, principal: Principal, slot: Slot, layout: Layout, views: list[View], heartbeat_ms: int
+        self,
+        principal: Principal,
+        layout: Layout,
+        views: list[View],
+        heartbeat_ms: int,
+        epochs: list[int],
+        positions: list[Position],
     ) -> None:
-        self.wid = wid
+        self.wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
         self.principal = principal
-        self.slot = slot
         self.layout = layout
         self.views = views
         self.heartbeat_ms = heartbeat_ms
-        self.positions: list[Position] = []
-        """Where the next stream begins, per topic of the layout, if its client does not say."""
-        self.flushed: list[Position] = []
-        """How far the last stream was written: an id can stand no further than that."""
-        self.epochs: list[int] = []
+        self.epochs = epochs
         """The epochs with which the session began: an id that names none means these."""
+        self.positions = positions
+        """Where the next stream begins, per topic of the layout, if its client does not say."""
+        self.flushed = positions
+        """How far the last stream was written: no id can be further than that."""
         self.stream: SseStream | None = None
         self.idle_since_ms = 0
 
     def rewound(self, id: bytes) -> list[Position]:
-        """The positions of the session, moved back, never forward, to where `id` stands (API §7.4)."""
+        """The positions of the session, moved back, never forward, to those of `id` (API §7.4)."""
         named = self.layout.decode(id)
         positions = list(self.flushed)
         for i, name in enumerate(self.layout.names):
@@ -81,33 +77,24 @@ class Sessions:
     def __init__(self, cap: Cap, ttl_ms: int) -> None:
         self.ttl_ms = ttl_ms
         self._cap = cap
-        self._by_wid: dict[str, Session] = {}
+        self._by_wid: dict[str, tuple[Session, Slot]] = {}
         self._idle: OrderedDict[Session, None] = OrderedDict()
 
-    def __len__(self) -> int:
-        """How many sessions there are."""
-        return len(self._by_wid)
-
-    def create(
-        self, principal: Principal, layout: Layout, views: list[View], heartbeat_ms: int, tick_ms: int
-    ) -> Session:
-        """Another session, without a stream; raises Throttled where there are too many."""
+    def add(self, session: Session, tick_ms: int) -> None:
+        """Take a session that has no stream yet; raises Throttled where there are too many."""
         self.collect(tick_ms)
-        slot = self._cap.take()
-        wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
-        session = self._by_wid[wid] = Session(wid, principal, slot, layout, views, heartbeat_ms)
+        self._by_wid[session.wid] = (session, self._cap.take())
         self.rest(session, tick_ms)
-        return session
 
     def find(self, wid: str, tick_ms: int) -> Session:
         """The session of this name; raises InvalidRequest for what is no wid, NotFound for one that is not there."""
         if _matches_wid(wid) is None:
             raise InvalidRequest("this is not the wid of a watch session; POST /v0/watch makes one", field="wid")
         self.collect(tick_ms)
-        session = self._by_wid.get(wid)
-        if session is None:
+        found = self._by_wid.get(wid)
+        if found is None:
             raise NotFound("the watch session is unknown or has expired; POST /v0/watch again")
-        return session
+        return found[0]
 
     def use(self, session: Session) -> None:
         """The session has a stream: it is not reclaimed."""
@@ -126,5 +113,5 @@ class Sessions:
             if tick_ms - session.idle_since_ms <= self.ttl_ms:
                 return
             del self._idle[session]
-            del self._by_wid[session.wid]
-            session.slot.free()
+            _, slot = self._by_wid.pop(session.wid)
+            slot.free()

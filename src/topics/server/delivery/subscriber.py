@@ -1,6 +1,6 @@
-"""Feed and Subscriber: who is told what happens in which topic.
+"""Feed and Subscriber: which stream gets the notices of which topic.
 
-A `Feed` is one subscription of one stream to one topic: where it stands and what it wants to see. A `Subscriber` is the
+A `Feed` is one subscription of one stream to one topic: its position and what it wants to see. A `Subscriber` is the
 stream: an SSE response or a WebSocket. It has a bounded outbound queue, which is the transport's own: nothing is
 rendered for a stream while its transport is above the high-water mark, so at most that mark and one batch per topic are
 ever queued, and what a slow reader misses meanwhile gathers in the log and leaves in larger batches.
@@ -10,7 +10,7 @@ The life of a stream that cannot take more (API §7.6):
 | state | until | then |
 |---|---|---|
 | flowing | its transport pauses | stalled |
-| stalled | the transport drains | flowing, every feed goes on where it stood |
+| stalled | the transport drains | flowing, every feed goes on from its position |
 | stalled for `buffer_grace_ms` | the transport drains | flowing; what a cap or TTL took is `from_seq_too_old` |
 | stalled for `slow_consumer_timeout_ms` without progress | at once | a last error frame, and the stream is closed |
 
@@ -24,10 +24,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from topics.engine.topic import Topic
     from topics.errors import TopicsError
-    from topics.server.delivery.channel import Channel
-    from topics.server.delivery.delivery import Delivery
-    from topics.server.delivery.part import Part
+    from topics.server.delivery.notice import Notice
     from topics.server.delivery.view import View
 
 PROGRESS_BYTES: Final = 4096
@@ -39,48 +38,72 @@ class Link(Protocol):
 
     @property
     def write_paused(self) -> bool:
-        """Whether the client is behind with reading."""
+        """Whether the client is slow to read."""
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes written that the client has not taken."""
 
 
+class Scheduler(Protocol):
+    """The delivery loop, as far as streams use it."""
+
+    now_ms: int
+    tick_ms: int
+    stalled: dict[Subscriber, None]
+
+    def enrol(self, subscriber: Subscriber, due_ms: int) -> None:
+        """Look at a stream when it is due, for its heartbeat."""
+
+    def flush_soon(self, subscriber: Subscriber) -> None:
+        """Have a stream write what it gathers at the end of the next slice."""
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """A stream has ended, however: nothing of it stays."""
+
+
+class Followed(Protocol):
+    """What a feed follows: the channel of its topic."""
+
+    @property
+    def topic(self) -> Topic:
+        """The topic."""
+
+    def welcome(self, feed: Feed) -> None:
+        """Send a feed the tombstone of what a cap or TTL took before it came."""
+
+    def resume(self, feed: Feed) -> None:
+        """Serve a feed in the next round."""
+
+    def detach(self, feed: Feed) -> None:
+        """Forget a feed."""
+
+
 class Feed:
     """One subscription of one stream to one topic."""
 
-    __slots__ = ("behind", "channel", "cursor", "index", "subscriber", "view")
+    __slots__ = ("channel", "cursor", "index", "lagging", "subscriber", "view")
 
     def __init__(self, subscriber: Subscriber, index: int, cursor: int, view: View) -> None:
         self.subscriber = subscriber
         self.index = index
         self.cursor = cursor
         self.view = view
-        self.channel: Channel | None = None
+        self.channel: Followed | None = None
         # A feed owes its stream a `caught-up` from its start, and again whenever one batch was not enough.
-        self.behind = True
+        self.lagging = True
 
 
 class Subscriber(ABC):
     """One stream and its feeds."""
 
     __slots__ = (
-        "_mark",
-        "_progress_ms",
-        "aged",
-        "beat_ms",
-        "closed",
-        "delivery",
-        "last_ms",
-        "link",
-        "paced",
-        "stalled_ms",
-    )
+        "_mark", "_progress_ms", "aged", "beat_ms", "closed", "delivery", "last_ms", "link", "paced", "stalled_ms",
+    )  # fmt: skip
 
-    link: Link
-
-    def __init__(self, delivery: Delivery) -> None:
+    def __init__(self, delivery: Scheduler, link: Link) -> None:
         self.delivery = delivery
+        self.link = link
         self.closed = False
         self.last_ms = delivery.tick_ms
         """When something was last sent."""
@@ -90,25 +113,25 @@ class Subscriber(ABC):
         """Since when something has waited for the client to read."""
         self.aged = False
         self.paced = False
-        """Whether the client was told that its topics are paced."""
+        """Whether the client was warned that its topics are paced."""
         self._mark = 0
         self._progress_ms = 0
 
-    @abstractmethod
     def feeds(self) -> Iterable[Feed]:
-        """The feeds of this stream."""
+        """The feeds of this stream. A work stream has none, and what follows here is never called on it."""
+        return ()
 
-    @abstractmethod
-    def send(self, feed: Feed, part: Part) -> None:
-        """Tell the client, and move the feed behind it."""
+    def send(self, feed: Feed, notice: Notice) -> None:
+        """Send the notice, and move the feed past it."""
+        raise NotImplementedError
 
-    @abstractmethod
     def ended(self, feed: Feed) -> None:
-        """The feed's topic is gone; the client was told."""
+        """The feed's topic is gone, and the notice of that is sent."""
+        return
 
-    @abstractmethod
     def unreadable(self, feed: Feed, error: TopicsError) -> None:
-        """What the feed stands before cannot be read: tell the client, who may try again later."""
+        """What follows the feed's cursor cannot be read: report that to the client, which may try again later."""
+        raise NotImplementedError
 
     @abstractmethod
     def beat(self, tick_ms: int) -> int:
@@ -116,14 +139,14 @@ class Subscriber(ABC):
 
     @abstractmethod
     def warn(self, retry_after_ms: int, topics: list[str]) -> None:
-        """Tell the client that these topics are paced under pressure."""
+        """Warn the client that these topics are paced under pressure."""
 
     @abstractmethod
     def give_up(self) -> None:
         """The client has not read for too long: say so and close."""
 
     def flush(self) -> None:
-        """Write what was gathered, called after `Delivery.flush_soon`; for most there is nothing to do."""
+        """Write what was gathered, called after `flush_soon`; most streams gather nothing."""
         return
 
     def stall(self) -> None:

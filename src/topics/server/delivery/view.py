@@ -1,7 +1,7 @@
 """View: what a subscriber wants to see of a topic, and how much of it at a time (API §7.2).
 
-Views are interned: two subscribers that ask for the same have the same object. That is what lets a frame be rendered
-once for all streams that stand at the same place with the same view.
+Views are interned: two subscribers that ask for the same have the same object. So a frame is rendered once for all
+streams at the same position with the same view.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wheel: who is to be looked at when, without a timer for each.
+"""Wheel: which entry is due when, without a timer for each.
 
 Entries are kept in slots of `SLOT_MS`. Adding, removing and turning cost the same however many there are; an entry
 comes up at most one slot late and never early.

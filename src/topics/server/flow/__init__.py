@@ -1,1 +1,4 @@
-"""What gives way under load: small writes are gathered, writes held back, deliveries ordered. Never a record."""
+"""Flow: what gives way under load. Small writes are gathered, writes wait or are refused, deliveries are ordered.
+
+Latency gives way, never a record. It knows the engine, but no handler and no stream.
+"""

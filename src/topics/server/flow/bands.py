@@ -2,11 +2,11 @@
 
 Rules:
 
-1. What waits is ranked by effective priority, computed when it is put in and again by `age`, which a driver calls every
+1. What waits is ranked by effective priority, computed when it is put in and again by `age`, which is called every
    `AGE_TICK_MS` while something waits. Waiting raises the rank: 100 per second, at most 1000.
-2. Ranks fall into bands. The highest band that has credit goes first, and inside a band the highest rank; equals go in
-   the order in which they came. Serving costs a credit of the band. When no band that has something waiting has credit
-   left, all of them get theirs anew. So a higher band gets most of the service and a lower one never nothing.
+2. Ranks fall into bands. The highest band that has credit goes first, and inside a band the highest rank; equal ranks
+   go in the order in which they came. Serving costs a credit of the band. When no band in which something waits has
+   credit left, all bands get theirs back. So a higher band gets most of the service, and a lower one always gets some.
 3. What has waited for `OVERDUE_MS` goes ahead of every band, oldest first. As long as one round over everything that
    waits takes less than `OVERDUE_MS`, nothing waits longer than `OVERDUE_MS` + that round, whatever its priority: less
    than 10 s.
@@ -26,10 +26,10 @@ T = TypeVar("T")
 AGE_TICK_MS: Final = 50
 OVERDUE_MS: Final = 5_000
 BAND_FLOORS: Final = (1000, 250, 0)
-"""The lowest rank of each band but the last, which takes everything below."""
+"""The lowest rank of each band but the last, which takes all lower ranks."""
 BAND_CREDITS: Final = (8, 4, 2, 1)
 AGED_PER_TICK_MAX: Final = 1_000
-"""How many entries one `age` ranks anew, so that a tick stays short however much waits."""
+"""How many entries one `age` ranks again, so that a tick stays short however much waits."""
 
 
 class _Entry(Generic[T]):
@@ -71,7 +71,7 @@ class Bands(Generic[T]):
         return item in self._waiting
 
     def put(self, item: T, now_ms: int) -> None:
-        """Let an item wait from now on; one that waits already keeps its place."""
+        """Let an item wait from now on; an item that waits already keeps its place."""
         if item in self._waiting:
             return
         self._order += 1
@@ -84,11 +84,6 @@ class Bands(Generic[T]):
     def discard(self, item: T) -> None:
         """Forget an item, whether it waits or not."""
         self._waiting.pop(item, None)
-
-    def waited_ms(self, item: T, now_ms: int) -> int:
-        """How long an item has waited; 0 where it does not wait."""
-        entry = self._waiting.get(item)
-        return 0 if entry is None else max(0, now_ms - entry.since_ms)
 
     def take(self, now_ms: int, floor: int | None = None) -> T | None:
         """The item to serve now, which waits no longer; None where nothing waits.
@@ -130,7 +125,7 @@ class Bands(Generic[T]):
         return [entry.item for entry in self._waiting.values() if entry.rank < floor]
 
     def age(self, now_ms: int) -> None:
-        """Rank anew what waits: at most `AGED_PER_TICK_MAX` entries, going round where there are more."""
+        """Rank what waits again: at most `AGED_PER_TICK_MAX` entries, taking turns where there are more."""
         entries = list(self._waiting.values())
         if len(entries) > AGED_PER_TICK_MAX:
             begin = self._age_from % len(entries)

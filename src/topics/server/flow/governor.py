@@ -1,42 +1,44 @@
-"""Governor: measures the pressure on the server and sets what gives way (server/flow/pressure.py has the ladder).
+"""Governor: measures the pressure on the server, and passes the level on to what gives way.
 
 Ten times a second it looks how late its own timer runs, which is how long anything else waits for the loop, and how
-full the storage's queues are. What follows from the level is done by others: delivery coalesces and pauses, the driver
-widens its commits, admission holds writes back. The same beat drives what happens by time alone in them.
+full the storage's queues are. What follows from the level (pressure.py has the ladder) is up to others: delivery
+coalesces and pauses, the driver widens its commits, parking holds writes back. The same beat drives what happens in
+delivery by time alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from topics.server.flow.admission import Admission
-from topics.server.flow.pressure import OBSERVE_MS, REFUSE_WRITES, WIDEN_COMMITS, Pressure
+from topics.server.flow.pressure import OBSERVE_MS, Pressure
 from topics.storage.wal.shard import QUEUE_BYTES_MAX
 
 if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.server.delivery.delivery import Delivery
-
-COMMIT_WINDOW_S: Final = 0.002
-PUMP_S: Final = 0.01
+    from topics.storage.memory import MemoryStore
+    from topics.storage.store import Store
 
 
 class Governor:
-    """The server's pressure, and the beat by which it is taken."""
+    """The beat by which the pressure is measured."""
 
-    def __init__(self, engine: Engine, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> None:
-        self.pressure = Pressure()
-        self.admission = Admission(engine, self.pressure, self._parked)
-        self.widen: Callable[[float], None] = lambda window_s: None
-        """Sets how long the driver gathers frames before it commits them."""
-        self._engine = engine
-        self._delivery = delivery
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pressure: Pressure,
+        store: Store | MemoryStore,
+        on_level: Sequence[Callable[[int], None]],
+        on_beat: Callable[[], None],
+    ) -> None:
+        """Each of `on_level` is called when the level changes, `on_beat` after every measurement."""
         self._loop = loop
+        self._pressure = pressure
+        self._store = store
+        self._on_level = on_level
+        self._on_beat = on_beat
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._pump: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Begin to measure."""
@@ -45,33 +47,20 @@ class Governor:
 
     def stop(self) -> None:
         """Measure no longer."""
-        for timer in (self._timer, self._pump):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._pump = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _beat(self) -> None:
-        lag_ms = (self._loop.time() - self._due) * 1000
-        self.observe(lag_ms)
-        self._delivery.pulse()
+        self.observe((self._loop.time() - self._due) * 1000)
+        self._on_beat()
         self.start()
 
     def observe(self, lag_ms: float) -> None:
-        """Take a reading and set what follows from it."""
-        fill = max((shard.queue_bytes / QUEUE_BYTES_MAX for shard in self._engine.store.shards), default=0.0)
-        before = self.pressure.level
-        level = self.pressure.observe(lag_ms, fill)
+        """Take a reading, and pass on the level that follows from it."""
+        fill = max((shard.queue_bytes / QUEUE_BYTES_MAX for shard in self._store.shards), default=0.0)
+        before = self._pressure.level
+        level = self._pressure.observe(lag_ms, fill)
         if level != before:
-            self._delivery.set_level(level)
-            self.widen(COMMIT_WINDOW_S if level >= WIDEN_COMMITS else 0.0)
-            self.admission.shut = level >= REFUSE_WRITES
-
-    def _parked(self) -> None:
-        if self._pump is None:
-            self._pump = self._loop.call_later(PUMP_S, self._pump_parked)
-
-    def _pump_parked(self) -> None:
-        self._pump = None
-        self.admission.pump()
-        if self.admission.parked:
-            self._parked()
+            for set_level in self._on_level:
+                set_level(level)

@@ -1,4 +1,4 @@
-"""Pressure: how far the server has climbed the ladder of elastic throttling, from 0 (calm) to 4 (API §0.6, DESIGN §3).
+"""Pressure: the level of elastic throttling, from 0 (calm) to 4 (API §0.6, DESIGN §3).
 
 | level | what gives way |
 |---|---|
@@ -11,9 +11,9 @@
 Latency gives way, never correctness: no level drops, reorders or hides a record.
 
 Two readings decide: the lag of the loop (how late its timers run, smoothed so that one late timer, however late, is not
-an overload) and the fill of the fullest queue (0 to 1). The ladder is climbed one rung per observation, and left one
-rung only after `CALM_OBSERVATIONS` in a row that are well below the rung, so that it does not flutter. Pure: readings
-are passed in.
+an overload) and the fill of the fullest queue (0 to 1). The level rises by one rung per observation, and falls by one
+only after `CALM_OBSERVATIONS` in a row that are well below the rung, so that it does not flutter. Pure: readings are
+passed in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ CALM_OBSERVATIONS: Final = 3
 SMOOTHING: Final = 0.3
 RETRY_AFTER_MS_MIN: Final = 250
 RETRY_AFTER_MS_MAX: Final = 5_000
-# What one reading can say. A machine that slept for an hour, or a process that was stopped, is late once, not busy.
+# The most that one reading counts. A machine that slept for an hour, or a process that was stopped, is late once, not
+# busy.
 LAG_MS_MAX: Final = RETRY_AFTER_MS_MAX / 2
 
 COALESCE: Final = 1
@@ -38,7 +39,7 @@ REFUSE_WRITES: Final = 4
 
 
 class Pressure:
-    """The rung on which the server stands, and why."""
+    """The current level, and the readings that led to it."""
 
     __slots__ = ("_calm", "fill", "lag_ms", "level")
 
@@ -49,7 +50,7 @@ class Pressure:
         self._calm = 0
 
     def observe(self, lag_ms: float, fill: float) -> int:
-        """Take a reading, which is due every `OBSERVE_MS`; the level that holds from now on."""
+        """Take a reading, which is due every `OBSERVE_MS`; the level from now on."""
         self.lag_ms += SMOOTHING * (max(0.0, min(lag_ms, LAG_MS_MAX)) - self.lag_ms)
         self.fill = fill
         target = max(_rung(self.lag_ms, LAG_RUNGS_MS), _rung(fill, FILL_RUNGS))
@@ -67,7 +68,7 @@ class Pressure:
 
     @staticmethod
     def _kept(rungs: tuple[float, ...], reading: float) -> int:
-        """The rung that a reading still holds up: a rung is left well below where it was climbed."""
+        """The rung that a reading still keeps: a rung is left well below where it was reached."""
         return _rung(reading, tuple(rung * CALM_FRACTION for rung in rungs))
 
     @property

@@ -55,7 +55,7 @@ class ChunkedBody:
         return bytes(self._body)
 
     def _read_line(self, data: bytes, position: int, limit_bytes: int) -> int:
-        """Gather a line into `_line`; returns the position behind it, or -1 if `data` ended first."""
+        """Gather a line into `_line`; returns the position after it, or -1 if `data` ended first."""
         end = data.find(b"\n", position)
         stop = len(data) if end < 0 else end + 1
         if len(self._line) + stop - position > limit_bytes + 2:

@@ -1,33 +1,26 @@
-"""One client connection: requests in, answers out in the order of the requests.
+"""One client connection over HTTP/1.1: requests in, answers out in the order of the requests.
 
-`Intake` turns the bytes into messages; this module decides when to ask it, hands the messages to the app, keeps the
-answers in order, and ends the connection well.
+`Intake` turns the bytes into messages and `Outbox` keeps the answers in order. This module decides when to read on,
+hands the messages to the app, and ends the connection well.
 
 Rules:
 
-1. Outstanding exchanges are `current` (the next to be answered) and `queue` (those behind it). An answer that is not
-   `current`'s waits in its exchange. At most `PIPELINE_MAX` exchanges are outstanding, and those behind `current` hold
-   at most about `PIPELINE_MAX_BYTES`; beyond that, and while the client does not read its answers, nothing more is
-   parsed and reading stops.
+1. While the outbox is full, nothing more is parsed, and reading stops.
 2. A message that repeats an earlier head of the connection byte for byte, but for the digits of its Content-Length,
    and is complete in one read, is dispatched by `data_received` itself: no parser, no `App.resolve`, one `Exchange`.
    `Intake` says which heads may repeat; a bounded number of them is kept (`KnownHeads`), none beyond the connection.
 3. After a refusal that leaves input unread, the answer carries `Connection: close`, the sending side is shut, and what
    the client still sends is thrown away for a while (bounded in bytes and time): closing at once would make the kernel
    reset the connection, and the reset would destroy the answer before the client has read it.
-4. A request that asks to leave HTTP is dispatched when everything before it is answered, and nothing behind it is
+4. A request that asks to leave HTTP is dispatched when everything before it is answered, and nothing after it is
    parsed until it is answered itself.
 5. There are no timers here, only deadlines that `Connections.sweep` looks at.
-6. An answer that is there at once is owed until the end of the loop's turn, and sent with those to all other requests
-   of the turn. Sent one by one between reads, each would wake a client that has gone to sleep again meanwhile, and the
-   waking is most of what a `write` costs. Nothing else happens on a connection before what it owes is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
@@ -35,108 +28,69 @@ from typing import TYPE_CHECKING, Final, cast
 
 from topics.errors import Internal, InvalidRequest, RequestTimeout, Throttled, TopicsError
 from topics.server.http import reply
+from topics.server.http.deadlines import NEVER, Deadlines
 from topics.server.http.exchange import Exchange
-from topics.server.http.intake import DEAF, IDLE, IN_BODY, IN_HEAD, PROGRESS_BYTES, SKIPPING, Intake, Message
-from topics.server.http.relay import Relay
-from topics.server.http.repeat import KnownHeads
-from topics.server.http.stream import Stream
+from topics.server.http.intake import DEAF, IDLE, IN_BODY, IN_HEAD, SKIPPING, Intake, Message
+from topics.server.http.known_heads import KnownHeads
+from topics.server.http.outbox import Outbox
+from topics.server.http.upgrade import Relay
 
 if TYPE_CHECKING:
     from topics.server.http.connections import Connections
-    from topics.server.http.exchange import Upgraded
     from topics.server.http.head import Head
+    from topics.server.http.upgrade import Upgrade, Upgraded
 
-PIPELINE_MAX: Final = 64
-PIPELINE_MAX_BYTES: Final = 1024 * 1024
-GATHER_MAX_BYTES: Final = 64 * 1024
 LINGER_MS: Final = 2_000
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
-NEVER: Final = float("inf")
 
 log = logging.getLogger("topics.server")
-
-
-def _ignore(data: bytes) -> None:
-    """Where the bytes of a lost connection go."""
 
 
 class Connection(asyncio.Protocol):
     """The protocol of one accepted connection, see the module."""
 
     __slots__ = (
-        "_app", "_barrier", "_eof", "_gathered", "_gathered_bytes", "_gathering", "_held",
-        "_held_bytes", "_intake", "_known", "_limits", "_linger_left", "_lost", "_message_deadline", "_owe",
-        "_reading_paused", "_ready", "_refused", "_renewals", "_stream", "_taking",
-        "_unsent_mark", "_upgraded", "answer", "connections", "current", "owing", "queue", "read_deadline", "transport",
-        "waiting", "write", "write_deadline", "write_paused",
+        "_app", "_barrier", "_connections", "_eof", "_held", "_intake", "_known", "_limits", "_linger_left", "_lost",
+        "_owe", "_reading_paused", "_ready", "_refused", "_taking", "_upgraded", "deadlines", "outbox",
     )  # fmt: skip
-
-    connections: Connections
-    transport: asyncio.Transport
-    write: Callable[[bytes], None]
-    """The transport's `write`. Only the exchange whose turn it is may use it."""
-    answer: Callable[[bytes], None]
-    """How it sends an answer that is complete: `write`, now or with others."""
-    current: Exchange | None
-    queue: deque[Exchange]
-    waiting: bool
-    """Whether something is to be done once `current` is answered."""
-    write_paused: bool
-    owing: bool
-    """Whether an answer of this connection is owed (rule 6). Belongs to `Connections`."""
-    read_deadline: float
-    write_deadline: float
 
     def __init__(self, connections: Connections) -> None:
         limits = connections.limits
-        self.connections = connections
-        self.current = None
-        self.queue = deque()
-        self.waiting = False
-        self.write = self.answer = _ignore
-        self.owing = False
-        # Stands in for `write` while a request is handled that was alone in its read.
-        self._owe: Callable[[bytes], None] = _ignore
-        self.write_paused = False
-        self.read_deadline = NEVER
-        self.write_deadline = NEVER
+        self.deadlines = Deadlines(connections.clock, limits)
+        self._connections = connections
         self._app = connections.app
         self._limits = limits
+        self.outbox = Outbox(self)
+        # Stands in for `write` while a request is handled that was alone in its read.
+        self._owe: Callable[[bytes], None] = partial(connections.owe, self.outbox)
         self._intake = Intake(
             self._admit,
             body_max_bytes=limits.max_body_bytes,
             head_max_bytes=limits.max_header_bytes,
             headers_max=limits.max_headers,
-            http2_known=connections.http2_factory is not None,
+            http2_known=connections.http2 is not None,
         )
         self._known = KnownHeads(limits.max_body_bytes, limits.max_header_bytes)
+        # Whether the next read may be a whole request with a known head.
         self._ready = False
         self._taking = False
         self._reading_paused = False
         self._lost = False
         self._eof = False
         self._refused = False
-        self._renewals = 0
-        self._message_deadline = NEVER
-        self._unsent_mark = 0
         self._held: Message | None = None
         self._barrier: Exchange | None = None
-        self._held_bytes = 0
-        self._gathering = False
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
         self._linger_left = -1
-        self._stream: Stream | None = None
         self._upgraded: Upgraded | None = None
 
+    # What the transport reports
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client is connected; over `max_connections` it is told so and turned away."""
-        self.transport = cast("asyncio.Transport", transport)
-        self.write = self.answer = self.transport.write
-        connections = self.connections
-        self._owe = partial(connections.owe, self)
+        """The client is connected; one over `max_connections` is answered so and turned away."""
+        self.outbox.connect(cast("asyncio.Transport", transport))
+        connections = self._connections
         if connections.add(self):
-            self.read_deadline = connections.idle_deadline
+            self.deadlines.read = connections.clock.idle_deadline
             return
         self._refused = True
         if not connections.may_refuse():
@@ -148,22 +102,24 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
-        if self.owing:
-            self.connections.send_answers()
-        if self._ready and self.current is None:
+        outbox = self.outbox
+        if outbox.owing:
+            self._connections.send_answers()
+        if self._ready and outbox.current is None:
             head_bytes = data[: data.find(b"\r\n\r\n") + 4]
             head = self._known.get(head_bytes) or self._known.recall(head_bytes)
             if head is not None and len(data) == head.message_bytes:
-                self.current = exchange = Exchange(self, head, data[head.raw_bytes :], perf_counter_ns())
-                self.answer = self._owe
+                outbox.current = exchange = Exchange(outbox, head, data[head.raw_bytes :], perf_counter_ns())
+                outbox.answer = self._owe
                 try:
                     self._app.handle(exchange)
                 except Exception as error:
                     self._failed(exchange, error)
-                self.answer = self.write
+                outbox.answer = outbox.write
                 # Where the answer is still to come, nothing is left to parse: `waiting` stays false, and `expire`
                 # renews this.
-                self.read_deadline = self.connections.idle_deadline
+                deadlines = self.deadlines
+                deadlines.read = deadlines.clock.idle_deadline
                 return
         if self._intake.phase != DEAF:
             self._intake.feed(data)
@@ -175,224 +131,78 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends nothing more. It may still read, so what it has asked for is answered."""
-        if self.owing:
-            self.connections.send_answers()
-        if self._stream is not None:
+        outbox = self.outbox
+        if outbox.owing:
+            self._connections.send_answers()
+        if outbox.stream is not None:
             self.transport.abort()
-        if self._stream is not None or self._linger_left >= 0 or self._lost:
+        if outbox.stream is not None or self._linger_left >= 0 or self._lost:
             return False
         self._eof = True
         if self._intake.phase in (IN_HEAD, IN_BODY):
             self._turn_away(InvalidRequest("The connection ended in the middle of a request."))
-        if self.current is not None:
+        if outbox.current is not None:
             self._close_after_last()
-            self._give_up_waiting()
-        return self.current is not None
+            outbox.give_up_waiting()
+        return outbox.current is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: everything outstanding is told, once."""
+        """The connection is gone: everything that waits for it is ended, once."""
         self._lost = True
-        self._silence()
-        self.write = self.answer = self._owe = _ignore
-        self.read_deadline = self.write_deadline = NEVER
-        self.connections.remove(self, refused=self._refused)
-        if self._stream is not None:
-            self._stream.end()
-        self._abandon()
+        self.outbox.lose()
+        self.stop_parsing()
+        self.deadlines.clear()
+        self._connections.remove(self, refused=self._refused)
+        self.outbox.abandon()
 
     def pause_writing(self) -> None:
         """The client does not read its answers: parse and read nothing more until it does."""
-        self.write_paused = True
+        self.outbox.write_paused = True
         self._ready = False
-        if self._stream is None:
+        if self.outbox.stream is None:
             self._watch_writing()
             self._set_reading()
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        self.write_paused = False
-        if self._stream is not None:
-            if self._stream.on_drain is not None:
-                self._stream.on_drain()
+        self.outbox.write_paused = False
+        if self.outbox.stream is not None:
+            self.outbox.stream.drained()
         elif not self._lost and self._linger_left < 0 and not self.transport.is_closing():
-            self.write_deadline = NEVER
+            self.deadlines.write = NEVER
             self.carry_on()
 
-    def deliver(self, exchange: Exchange, answer: bytes | Stream) -> None:
-        """Send an answer when its turn has come, and those behind it that are there already."""
-        if self._lost:
-            return
-        if exchange is not self.current:
-            exchange.answer = answer
-            self._held_bytes += len(answer) if isinstance(answer, bytes) else 0
-            return
-        while True:
-            if isinstance(answer, Stream):
-                self._begin(answer)
-                return
-            self.write(answer)
-            if exchange.closes:
-                self.current = None
-                self._finish()
-                return
-            self.current = self._next()
-            if self.current is None or self.current.answer is None:
-                break
-            exchange, answer = self.current, self.current.answer
-        if self.waiting:
-            self.carry_on()
+    # Requests
 
     def carry_on(self) -> None:
         """Do what had to wait for an answer or for the client to read: parse on, and note the new deadlines."""
         if not self._taking and not self._lost:
             self._take()
 
-    def open_stream(self, exchange: Exchange, head: bytes) -> Stream:
-        """The exchange's answer has no end: parse nothing behind it, and let the stream write when it is its turn."""
-        stream = Stream(self, head)
-        if self._lost or (exchange is not self.current and exchange not in self.queue):
-            stream.end()
-        else:
-            self._silence()
-            self.deliver(exchange, stream)
-        return stream
-
-    def hand_over(self, exchange: Exchange | None, protocol: Upgraded) -> None:
-        """Give the transport, and what was received but not parsed, to another protocol for good."""
-        if self._lost or exchange is not self.current:
-            raise RuntimeError("the connection cannot be handed over now")
-        rest = self._intake.rest()
-        self._silence()
-        self.current = None
-        self._upgraded = protocol
-        self.read_deadline = self.write_deadline = NEVER
-        self.transport.set_protocol(Relay(self, protocol))  # type: ignore[arg-type]
-        protocol.connection_made(self.transport)
-        if self.write_paused:
-            protocol.pause_writing()
-        self._set_reading()
-        if rest:
-            protocol.data_received(rest)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes written that the client's socket has not taken."""
-        return 0 if self._lost else self.transport.get_write_buffer_size()
-
-    @property
-    def peer(self) -> str:
-        """The client's address, for logs."""
-        name = self.transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "?")
-
-    @property
-    def idle(self) -> bool:
-        """Whether no request is outstanding or under way, and the connection is still one for requests."""
-        return self.current is None and self._intake.phase == IDLE and self._stream is None and self._upgraded is None
-
-    def close(self) -> None:
-        """Close once everything written is sent, or cannot be sent in time."""
-        if self.owing:
-            self.connections.send_answers()
-        if not self._lost:
-            self._silence()
-            self._watch_writing()
-            self.transport.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        if not self._lost:
-            self.transport.abort()
-
-    def wind_up(self) -> None:
-        """The server stops: close if idle, else close with the last answer."""
-        self._ready = False
-        if self._upgraded is not None:
-            self._upgraded.shut_down()
-        elif self._stream is not None:
-            if self._stream.on_shutdown is not None:
-                self._stream.on_shutdown()
-            else:
-                self._stream.close()
-        elif self._intake.phase in (IDLE, SKIPPING):
-            if self.current is None:
-                self.close()
-            else:
-                self._close_after_last()
-                for exchange in [self.current, *self.queue]:
-                    exchange.hurry()
-
-    def expire(self, now: float) -> None:
-        """A deadline has passed."""
-        if self._upgraded is not None:
-            self._upgraded.expire(now)
-            return
-        if self.write_deadline <= now:
-            if self.unsent_bytes > self._unsent_mark - PROGRESS_BYTES:
-                self.transport.abort()
-                return
-            self._watch_writing()
-        if self.read_deadline > now:
-            return
-        phase = self._intake.phase
-        if phase == IN_BODY:
-            limit = self._limits.body_timeout_ms
-            error = RequestTimeout("The body arrived too slowly.", limit="body_timeout_ms", max=limit)
-            self._turn_away(error)
-        elif phase == IN_HEAD:
-            limit = self._limits.header_timeout_ms
-            error = RequestTimeout("The head took too long to arrive.", limit="header_timeout_ms", max=limit)
-            self._turn_away(error)
-        elif self.current is not None:
-            self.read_deadline = self.connections.idle_deadline
-        elif self._linger_left < 0:
-            self.close()
-        elif self.unsent_bytes:
-            self.read_deadline = self.connections.after(LINGER_MS)
-        else:
-            self.transport.abort()
-
     def _take(self) -> None:
         """Parse and dispatch until the bytes end or something has to be waited for."""
-        intake = self._intake
+        intake, outbox = self._intake, self.outbox
         self._taking = True
         while not self._blocked():
             message, self._held = self._held or intake.next(), None
             if message is None:
                 break
-            if message.head.upgrade is not None and message.error is None and self.current is not None:
+            if message.head.upgrade is not None and message.error is None and outbox.current is not None:
                 self._held = message
                 break
-            if intake.unread and not self._gathering:
-                self._gathering = True
-                self.write = self.answer = self._gather
+            if intake.unread and not outbox.gathering:
+                outbox.gather()
             exchange = self._dispatch(message)
             if message.head.upgrade is not None and not exchange.answered:
                 self._barrier = exchange
         self._taking = False
-        if self._gathering:
-            self._send_gathered()
-        if intake.http2 and self.current is None and not self._lost:
-            assert self.connections.http2_factory is not None
-            self.hand_over(None, self.connections.http2_factory(self))
+        if outbox.gathering:
+            outbox.send_gathered()
+        if intake.http2 and outbox.current is None and not self._lost:
+            assert self._connections.http2 is not None
+            self.hand_over(None, partial(self._connections.http2, self._connections, self))
         elif not self._lost:
-            self._settle()
-
-    def _gather(self, data: bytes) -> None:
-        """Stands in for the transport's `write` while a read holds more requests: one system call for all answers."""
-        self._gathered.append(data)
-        self._gathered_bytes += len(data)
-        if self._gathered_bytes > GATHER_MAX_BYTES:
-            self._send_gathered()
-
-    def _send_gathered(self) -> None:
-        """Send what was gathered, and write directly again."""
-        self._gathering = False
-        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        if not self._lost:
-            self.write = self.answer = self.transport.write
-            if gathered:
-                self.transport.write(b"".join(gathered))
+            self._await_next()
 
     def _blocked(self) -> bool:
         """Whether nothing more may be parsed for now (rules 1 and 4)."""
@@ -400,37 +210,28 @@ class Connection(asyncio.Protocol):
             if not self._barrier.answered:
                 return True
             self._barrier = None
-        return (
-            self.write_paused
-            or len(self.queue) >= PIPELINE_MAX - 1
-            or self._held_bytes > PIPELINE_MAX_BYTES
-            or (self._held is not None and self.current is not None)
-        )
+        outbox = self.outbox
+        return outbox.full or (self._held is not None and outbox.current is not None)
 
-    def _settle(self) -> None:
+    def _await_next(self) -> None:
         """Write down what the connection waits for now."""
-        intake = self._intake
-        outstanding = self.current is not None
+        intake, outbox, deadlines = self._intake, self.outbox, self.deadlines
+        outstanding = outbox.current is not None
         blocked = self._blocked()
-        self.waiting = outstanding
+        outbox.waiting = outstanding
         self._ready = False
         if intake.owes_continue and not outstanding:
             intake.owes_continue = False
-            self.write(reply.CONTINUE)
-        if intake.phase != IDLE and self._renewals != intake.renewals:
-            self._renewals = intake.renewals
-            limits = self._limits
-            timeout_ms = limits.header_timeout_ms if intake.phase == IN_HEAD else limits.body_timeout_ms
-            self._message_deadline = self.connections.after(timeout_ms)
+            outbox.write(reply.CONTINUE)
         if intake.phase == IDLE:
             if intake.repeat is not None:
                 self._known.learn(intake.repeat)
-            self._ready = intake.clean and not (outstanding or blocked or self.connections.draining)
-            self.read_deadline = NEVER if outstanding else self.connections.idle_deadline
+            self._ready = intake.clean and not (outstanding or blocked or self._connections.draining)
+            deadlines.read = NEVER if outstanding else deadlines.clock.idle_deadline
         elif intake.phase != DEAF:
-            self.read_deadline = self._message_deadline
+            deadlines.expect_message(intake.phase, intake.renewals)
         elif self._linger_left < 0:
-            self.read_deadline = NEVER
+            deadlines.read = NEVER
         if blocked or self._reading_paused:
             self._set_reading()
 
@@ -444,11 +245,6 @@ class Connection(asyncio.Protocol):
             else:
                 self.transport.resume_reading()
 
-    def _watch_writing(self) -> None:
-        """From now on the client has to take what is unsent at a certain pace."""
-        self._unsent_mark = self.unsent_bytes
-        self.write_deadline = self.connections.after(self._limits.write_timeout_ms)
-
     def _admit(self, head: Head) -> None:
         try:
             head.route = self._app.resolve(head)
@@ -460,13 +256,9 @@ class Connection(asyncio.Protocol):
 
     def _dispatch(self, message: Message) -> Exchange:
         """Make an exchange of the message, in its place in the order, and have it handled."""
-        exchange = Exchange(self, message.head, message.body, message.started_ns)
-        if self.current is None:
-            self.current = exchange
-        else:
-            self.queue.append(exchange)
-            self._held_bytes += len(message.body)
-        if message.closes or self.connections.draining:
+        exchange = Exchange(self.outbox, message.head, message.body, message.started_ns)
+        self.outbox.add(exchange)
+        if message.closes or self._connections.draining:
             self._close_after_last()
         try:
             if message.error is not None:
@@ -477,12 +269,6 @@ class Connection(asyncio.Protocol):
             self._failed(exchange, error)
         return exchange
 
-    def _turn_away(self, error: TopicsError) -> None:
-        """Answer the message under way, or the mere connection, with an error that ends the connection."""
-        self._dispatch(self._intake.refuse(error))
-        if not self._lost:
-            self._settle()
-
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         """The handler raised: that is the answer, unless one was given before."""
         if not isinstance(error, TopicsError):
@@ -491,68 +277,134 @@ class Connection(asyncio.Protocol):
         if not exchange.answered:
             exchange.fail(error)
 
-    def _next(self) -> Exchange | None:
-        """Take the exchange whose turn it is now off the queue."""
-        if not self.queue:
-            return None
-        exchange = self.queue.popleft()
-        answer = exchange.answer
-        self._held_bytes -= len(exchange.body) + (len(answer) if isinstance(answer, bytes) else 0)
-        return exchange
+    def _turn_away(self, error: TopicsError) -> None:
+        """Answer the message under way, or the mere connection, with an error that ends the connection."""
+        self._dispatch(self._intake.refuse(error))
+        if not self._lost:
+            self._await_next()
 
-    def _close_after_last(self) -> None:
-        """Nothing more is parsed, and the connection ends with the last answer that is outstanding."""
-        last = self.queue[-1] if self.queue else self.current
-        if last is not None:
-            last.closes = True
-            last.plain = False
-        self._silence()
-
-    def _silence(self) -> None:
-        """Parse nothing more, and owe the transport nothing before it is closed or handed over."""
-        if self._gathering:
-            self._send_gathered()
+    def stop_parsing(self) -> None:
+        """Parse nothing more, and keep nothing back from the transport before it is closed or handed over."""
+        if self.outbox.gathering:
+            self.outbox.send_gathered()
         self._ready = False
         self._held = None
         self._intake.stop()
 
-    def _begin(self, stream: Stream) -> None:
-        """The stream's turn has come. Requests behind it will never be answered."""
-        self._stream = stream
-        self.read_deadline = self.write_deadline = NEVER
-        self._set_reading()
-        behind, self.queue = self.queue, deque()
-        for exchange in behind:
-            exchange.abandon()
-        stream.activate()
+    # Streams and upgrades
 
-    def _finish(self) -> None:
+    def stream_begins(self) -> None:
+        """From now on the stream has its own rules for how long its client may take."""
+        self.deadlines.clear()
+        self._set_reading()
+
+    def hand_over(self, exchange: Exchange | None, upgrade: Upgrade) -> None:
+        """Give the transport, and what was received but not parsed, to another protocol for good."""
+        outbox = self.outbox
+        if self._lost or exchange is not outbox.current:
+            raise RuntimeError("the connection cannot be handed over now")
+        rest = self._intake.rest()
+        self.stop_parsing()
+        outbox.current = None
+        self.deadlines.clear()
+        self._upgraded = protocol = upgrade(self.transport)
+        self.transport.set_protocol(Relay(protocol, self.connection_lost))  # type: ignore[arg-type]
+        if outbox.write_paused:
+            protocol.pause_writing()
+        self._set_reading()
+        if rest:
+            protocol.data_received(rest)
+
+    # The end
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The transport to the client."""
+        return self.outbox.transport
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is outstanding or under way, and the connection is still one for requests."""
+        outbox = self.outbox
+        return (
+            outbox.current is None and self._intake.phase == IDLE and outbox.stream is None and self._upgraded is None
+        )
+
+    def _close_after_last(self) -> None:
+        """Nothing more is parsed, and the connection ends with the last answer that is outstanding."""
+        self.outbox.close_after_last()
+        self.stop_parsing()
+
+    def finish(self) -> None:
         """The last answer is written: close, and linger where the client may still be sending (rule 3)."""
-        self._silence()
-        self._abandon()
+        self.stop_parsing()
+        self.outbox.abandon()
         if self._eof or self._linger_left >= 0:
             self.close()
             return
         self._linger_left = LINGER_MAX_BYTES
         self._watch_writing()
-        self.read_deadline = self.connections.after(LINGER_MS)
+        self.deadlines.read = self.deadlines.clock.after(LINGER_MS)
         self._set_reading()
         self.transport.write_eof()
 
-    def _give_up_waiting(self) -> None:
-        """The client has stopped sending: whoever watches for its leaving is told, and gives up if unanswered then."""
-        assert self.current is not None
-        for exchange in [self.current, *self.queue]:
-            if exchange.leave():
-                exchange.answered = True
-                exchange.closes = True
-                self.deliver(exchange, b"")
-                exchange.over()
+    def close(self) -> None:
+        """Close once everything written is sent, or cannot be sent in time."""
+        if self.outbox.owing:
+            self._connections.send_answers()
+        if not self._lost:
+            self.stop_parsing()
+            self._watch_writing()
+            self.transport.close()
 
-    def _abandon(self) -> None:
-        """No answer can be sent any more."""
-        outstanding = [*([] if self.current is None else [self.current]), *self.queue]
-        self.current = None
-        self.queue.clear()
-        for exchange in outstanding:
-            exchange.abandon()
+    def abort(self) -> None:
+        """Close at once."""
+        if not self._lost:
+            self.transport.abort()
+
+    def wind_up(self) -> None:
+        """The server stops: close if idle, else close with the last answer."""
+        self._ready = False
+        outbox = self.outbox
+        if self._upgraded is not None:
+            self._upgraded.shut_down()
+        elif outbox.stream is not None:
+            outbox.stream.close()
+        elif self._intake.phase in (IDLE, SKIPPING):
+            if outbox.current is None:
+                self.close()
+            else:
+                self._close_after_last()
+                outbox.hurry()
+
+    def expire(self, now: float) -> None:
+        """A deadline has passed."""
+        if self._upgraded is not None:
+            self._upgraded.expire(now)
+            return
+        deadlines = self.deadlines
+        if deadlines.write <= now:
+            if deadlines.is_stuck(self.outbox.unsent_bytes):
+                self.transport.abort()
+                return
+            self._watch_writing()
+        if deadlines.read > now:
+            return
+        phase, limits = self._intake.phase, self._limits
+        if phase == IN_BODY:
+            message, name, limit = "The body arrived too slowly.", "body_timeout_ms", limits.body_timeout_ms
+            self._turn_away(RequestTimeout(message, limit=name, max=limit))
+        elif phase == IN_HEAD:
+            message, name, limit = "The head took too long to arrive.", "header_timeout_ms", limits.header_timeout_ms
+            self._turn_away(RequestTimeout(message, limit=name, max=limit))
+        elif self.outbox.current is not None:
+            deadlines.read = deadlines.clock.idle_deadline
+        elif self._linger_left < 0:
+            self.close()
+        elif self.outbox.unsent_bytes:
+            deadlines.read = deadlines.clock.after(LINGER_MS)
+        else:
+            self.transport.abort()
+
+    def _watch_writing(self) -> None:
+        self.deadlines.watch_writing(self.outbox.unsent_bytes)

@@ -1,12 +1,12 @@
 """The head of an HTTP/1.x request: found in the byte stream, parsed once, immutable.
 
 `scan` finds the end of a head and refuses what can never become one; `parse` turns the complete head into a `Head`.
-`httptools` (llhttp) does the tokenising. It is strict about header fields, conflicting framing and line ends, but takes
-some things that a proxy in front of us may read differently, so these are refused here on top:
+`httptools` (llhttp) does the tokenising. It is strict about header fields, conflicting framing and line ends, but
+accepts some things that a proxy in front of the server may read differently, so these are refused here too:
 
-- request lines other than `METHOD target HTTP/1.0|1.1` with single spaces (llhttp takes HTTP/0.9, HTTP/2.0, RTSP, ICE
+- request lines other than `METHOD target HTTP/1.0|1.1` with single spaces (llhttp accepts HTTP/0.9, HTTP/2.0, RTSP, ICE
   and runs of spaces);
-- any transfer coding but exactly `chunked`, and `chunked` on HTTP/1.0 (llhttp takes `gzip, chunked`);
+- any transfer coding but exactly `chunked`, and `chunked` on HTTP/1.0 (llhttp accepts `gzip, chunked`);
 - repeated fields of which one value must win (`Host`, `Authorization`, ...): never guess which one a proxy looked at;
 - `Upgrade` or `CONNECT` beside a body, fragments and encoded slashes or NULs in the target.
 
@@ -55,73 +55,37 @@ class Head:
     """One parsed request head. Nothing changes after `parse`, except that `route` is set once when it is resolved."""
 
     __slots__ = (
-        "accepts_gzip",
-        "cacheable",
-        "chunked",
-        "content_length",
-        "expects_continue",
-        "gzip_body",
-        "headers",
-        "keep_alive",
-        "message_bytes",
-        "method",
-        "path",
-        "plain",
-        "query",
-        "raw_bytes",
-        "route",
-        "target",
-        "upgrade",
+        "accepts_gzip", "cacheable", "chunked", "content_length", "expects_continue", "gzip_body", "headers",
+        "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "target", "upgrade",
         "version",
-    )
-
-    method: str
-    """The method in upper case."""
-    target: bytes
-    """The request target as received."""
-    path: str
-    """The percent-decoded path; `*` for `OPTIONS *`."""
-    query: str
-    """The raw query string without its `?`."""
-    version: bytes
-    """`1.1` or `1.0`; `2` on HTTP/2."""
-    headers: dict[bytes, bytes]
-    """Lower-case names; repeated fields joined by a comma."""
-    content_length: int | None
-    chunked: bool
-    """Whether a body follows whose length the head does not say."""
-    keep_alive: bool
-    """Whether the client lets the connection live on after the answer."""
-    expects_continue: bool
-    gzip_body: bool
-    accepts_gzip: bool
-    upgrade: bytes | None
-    """The lower-case protocol of a GET that asks to leave HTTP, such as `websocket`."""
-    raw_bytes: int
-    """The length of the head, its final empty line included."""
-    message_bytes: int
-    """That, and the body's."""
-    plain: bool
-    """HTTP/1.1, keep-alive and not HEAD: a response without any `Connection` field, with its body, fits."""
-    cacheable: bool
-    """Whether the same bytes may be answered from this Head again: complete framing, no interim steps."""
-    route: Any
-    """What `App.resolve` returned for this head."""
+    )  # fmt: skip
 
     def __init__(self, method: str, target: bytes, headers: dict[bytes, bytes], version: bytes = b"1.1") -> None:
         """Read the meaning of the fields; raises InvalidRequest where they contradict each other or are malformed."""
         self.method = method
+        """The method in upper case."""
         self.target = target
+        """The request target as received."""
         self.headers = headers
+        """By lower-case name; repeated fields joined by a comma."""
         self.version = version
+        """`1.1` or `1.0`; `2` on HTTP/2."""
         self.path, self.query = _split_target(method, target)
+        """The percent-decoded path (`*` for `OPTIONS *`), and the raw query string without its `?`."""
         self.raw_bytes = self.message_bytes = 0
-        self.route = None
+        """The length of the head, its final empty line included; and that with the body's."""
+        self.route: Any = None
+        """What `App.resolve` returned for this head."""
+        self.content_length: int | None = None
+        self.chunked = False
+        """Whether a body of unknown length follows."""
         self._read_framing(headers, version)
         connection = headers.get(b"connection")
         tokens = () if connection is None else [token.strip() for token in connection.lower().split(b",")]
         self.keep_alive = b"close" not in tokens and (version != b"1.0" or b"keep-alive" in tokens)
-        self.upgrade = None
+        """Whether the client wants the connection to stay open after the answer."""
+        self.upgrade: bytes | None = None
+        """The lower-case protocol of a GET that asks to leave HTTP, such as `websocket`."""
         if b"upgrade" in tokens and b"upgrade" in headers and version == b"1.1" and method == "GET":
             self.upgrade = headers[b"upgrade"].lower()
             if self.has_body:
@@ -132,13 +96,14 @@ class Head:
         accept = headers.get(b"accept-encoding")
         self.accepts_gzip = accept is not None and _accepts_gzip(accept.lower())
         self.plain = self.keep_alive and version == b"1.1" and method != "HEAD"
+        """Whether a response without any `Connection` field, with its body, fits."""
         self.cacheable = self.plain and not (
             self.chunked or self.expects_continue or self.gzip_body or self.upgrade is not None
         )
+        """Whether the same bytes may be answered from this Head again: complete framing, no interim steps."""
 
     def _read_framing(self, headers: dict[bytes, bytes], version: bytes) -> None:
         length = headers.get(b"content-length")
-        self.content_length = None
         if length is not None:
             if _DIGITS.fullmatch(length) is None:
                 raise InvalidRequest("Content-Length must be a decimal number of bytes.", header="content-length")
@@ -274,7 +239,7 @@ class _Fields:
 
 
 def parse(raw: bytes, headers_max: int) -> Head:
-    """The Head that the complete head `raw` says; raises InvalidRequest or HeadTooLarge."""
+    """The Head in the complete head `raw`; raises InvalidRequest or HeadTooLarge."""
     fields = _Fields()
     parser = httptools.HttpRequestParser(fields)
     try:

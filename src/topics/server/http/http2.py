@@ -1,9 +1,9 @@
 """HTTP/2 with prior knowledge on the same port: many exchanges at a time over one connection.
 
-`h2` keeps the protocol: frames, header compression, flow control windows, stream states; bad frames end in its GOAWAY.
-This module gives each HTTP/2 stream a `Lane`, so that the app sees the same `Exchange` as on HTTP/1.1, and bounds what
-a client can cost: the body of each request and of all together, header fields and their size, streams at a time,
-streams opened only to be reset, and time (`Connections.sweep` looks at the deadlines as it does for HTTP/1.1).
+`h2` speaks the protocol: frames, header compression, flow control windows, stream states; it answers bad frames with a
+GOAWAY. This module gives each HTTP/2 stream a `Lane`, so that the app sees the same `Exchange` as on HTTP/1.1, and
+bounds what a client can cost: the body of each request and of all together, header fields and their size, streams at a
+time, streams opened only to be reset, and time (`Connections.sweep` looks at the deadlines as it does for HTTP/1.1).
 
 Answers are sent in turns of one frame per lane, so that a long one does not hold up the others.
 """
@@ -43,21 +43,21 @@ from topics.errors import (
     Throttled,
     TopicsError,
 )
-from topics.server.http.connection import NEVER
+from topics.server.http.deadlines import NEVER
 from topics.server.http.head import Head, add_field
 from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.lane import Lane
 
 if TYPE_CHECKING:
-    from topics.server.http.connection import Connection
+    from topics.server.http.connections import Connections, Member
 
 STREAMS_MAX: Final = 100
 WINDOW_BYTES: Final = 1024 * 1024
-"""How much of one request's body, and of all bodies together, may be under way before it is taken."""
+"""How much of one request's body, and of all bodies together, may be on the way before it is read."""
 HELD_BODIES: Final = 2
 """Unfinished bodies of one connection may hold this many times the limit of a single one."""
 RESETS_MAX: Final = 100
-"""Requests that a client may take back, beyond one for every answered one, before it is sent away."""
+"""Requests that a client may reset, beyond one for every answered one, before it is turned away."""
 
 _METHOD: Final = re.compile(rb"[A-Z]+")
 _TARGET: Final = re.compile(rb"[!-~]+")
@@ -66,31 +66,23 @@ log = logging.getLogger("topics.server")
 
 
 class Http2:
-    """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2_factory=Http2)`."""
+    """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2=Http2)`."""
 
     __slots__ = (
-        "_answered",
-        "_awaited",
-        "_h2",
-        "_lanes",
-        "_mark",
-        "_paused",
-        "_progress",
-        "_pumping",
-        "_receiving",
-        "_resets",
-        "_sent",
-        "_stopping",
-        "_transport",
-        "_turns",
-        "connection",
-    )
+        "_answered", "_app", "_awaited", "_connection", "_deadlines", "_h2", "_lanes", "_limits", "_mark", "_paused",
+        "_progress", "_pumping", "_receiving", "_resets", "_sent", "_stopping", "_transport", "_turns",
+    )  # fmt: skip
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, connections: Connections, connection: Member, transport: asyncio.Transport) -> None:
+        """Take the transport of `connection` over; the preface follows as data."""
+        self._connection = connection
+        self._deadlines = connection.deadlines
+        self._transport = transport
+        self._app = connections.app
+        self._limits = connections.limits
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         # Initial values, so that the first SETTINGS frame carries them and they hold from the first byte on.
-        limit = connection.connections.limits.max_header_bytes
+        limit = self._limits.max_header_bytes
         self._h2.local_settings = Settings(
             client=False,
             initial_values={
@@ -112,14 +104,10 @@ class Http2:
         self._progress = 0
         self._sent = 0
         self._mark = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        """The connection is handed over; the preface follows as data."""
-        self._transport = transport
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(WINDOW_BYTES)
         self._flush()
-        self._settle()
+        self._await_next()
 
     def data_received(self, data: bytes) -> None:
         """Frames arrived."""
@@ -136,14 +124,14 @@ class Http2:
         finally:
             self._receiving = False
         self.pump()
-        self._settle()
+        self._await_next()
 
     def eof_received(self) -> bool:
         """The client is gone: HTTP/2 has no half-close of the connection."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Every exchange is told."""
+        """Every exchange ends."""
         lanes = list(self._lanes.values())
         self._lanes.clear()
         for lane in lanes:
@@ -153,7 +141,7 @@ class Http2:
         """The client does not read: send and read nothing more until it does."""
         self._paused = True
         self._transport.pause_reading()
-        self._settle()
+        self._await_next()
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -161,39 +149,37 @@ class Http2:
         if not self._transport.is_closing():
             self._transport.resume_reading()
             self.pump()
-            self._settle()
+            self._await_next()
 
     def shut_down(self) -> None:
-        """Refuse further streams, finish those that are open, then close. Open bodies are told to end.
+        """Refuse further streams, finish those that are open, then close. Open bodies are ended.
 
         The GOAWAY comes last: h2 on either side lets no open stream finish after one.
         """
         self._stopping = True
         for lane in list(self._lanes.values()):
-            if lane.stream is not None and lane.stream.on_shutdown is not None:
-                lane.stream.on_shutdown()
-            elif lane.stream is not None:
+            if lane.stream is not None:
                 lane.stream.close()
             elif lane.exchange is not None:
                 lane.exchange.hurry()
-        self._settle()
+        self._await_next()
 
     def expire(self, now: float) -> None:
-        """A deadline has passed: the connection is idle, a body is too slow, or answers are not taken."""
-        if self.connection.write_deadline <= now:
+        """A deadline has passed: the connection is idle, a body is too slow, or answers are not read."""
+        if self._deadlines.write <= now:
             if self._sent - self._mark < PROGRESS_BYTES:
                 self._transport.abort()
                 return
-            self.connection.write_deadline = NEVER
-        if self.connection.read_deadline <= now:
+            self._deadlines.write = NEVER
+        if self._deadlines.read <= now:
             if not self._lanes:
                 self._h2.close_connection()
                 self._close()
                 return
-            limit = self.connection.connections.limits.body_timeout_ms
+            limit = self._limits.body_timeout_ms
             for lane in [each for each in self._lanes.values() if each.receiving]:
                 lane.fail(RequestTimeout("The body arrived too slowly.", limit="body_timeout_ms", max=limit))
-        self._settle()
+        self._await_next()
 
     def send_head(self, lane: Lane, fields: list[tuple[bytes, bytes]], *, ends: bool) -> None:
         """Send the head of an answer, which may be all of it."""
@@ -231,7 +217,7 @@ class Http2:
         self._pumping = False
         self._flush()
         if not self._receiving:
-            self._settle()
+            self._await_next()
 
     def _send_frame(self, lane: Lane) -> bool:
         """Send one frame of the lane; False if its flow control allows none."""
@@ -296,9 +282,8 @@ class Http2:
 
     def _admit(self, lane: Lane) -> None:
         head = lane.head
-        connections = self.connection.connections
-        head.route = connections.app.resolve(head)
-        limit = connections.limits.max_body_bytes
+        head.route = self._app.resolve(head)
+        limit = self._limits.max_body_bytes
         if (head.content_length or 0) > limit:
             raise PayloadTooLarge(limit="max_body_bytes", max=limit)
         head.require_supported()
@@ -316,7 +301,7 @@ class Http2:
         authority = headers.pop(b":authority", headers.get(b"host", b""))
         if headers.setdefault(b"host", authority) != authority:
             raise InvalidRequest("The Host header contradicts the :authority.", header="host")
-        limit = self.connection.connections.limits.max_headers
+        limit = self._limits.max_headers
         if sum(not name.startswith(b":") for name, _ in fields) > limit:
             raise HeadTooLarge(f"More than {limit} header fields.", limit="max_headers", max=limit)
         if _METHOD.fullmatch(method) is None or _TARGET.fullmatch(target) is None or method == b"CONNECT":
@@ -325,7 +310,7 @@ class Http2:
 
     def _receive(self, event: DataReceived) -> None:
         lane = self._lanes.get(event.stream_id)
-        limit = self.connection.connections.limits.max_body_bytes
+        limit = self._limits.max_body_bytes
         try:
             if lane is not None and lane.exchange is None:
                 lane.receive(event.data, limit)
@@ -339,9 +324,8 @@ class Http2:
             self._h2.acknowledge_received_data(event.flow_controlled_length or 0, event.stream_id)
 
     def _dispatch(self, lane: Lane) -> None:
-        connections = self.connection.connections
         try:
-            lane.dispatch(connections.app.handle, connections.limits.max_body_bytes)
+            lane.dispatch(self._app.handle, self._limits.max_body_bytes)
         except TopicsError as error:
             lane.fail(error)
         except Exception:
@@ -366,12 +350,11 @@ class Http2:
 
     def _close(self) -> None:
         self._flush()
-        self.connection.close()
+        self._connection.close()
 
-    def _settle(self) -> None:
+    def _await_next(self) -> None:
         """Write down what the connection waits for now."""
-        connection = self.connection
-        connections = connection.connections
+        deadlines = self._deadlines
         if self._transport.is_closing():
             return
         if self._stopping and not self._lanes:
@@ -380,13 +363,13 @@ class Http2:
             return
         awaited = any(lane.receiving and lane.exchange is None for lane in self._lanes.values())
         if not awaited:
-            connection.read_deadline = NEVER if self._lanes else connections.idle_deadline
+            deadlines.read = NEVER if self._lanes else deadlines.clock.idle_deadline
         elif not self._awaited or self._progress >= PROGRESS_BYTES:
             self._progress = 0
-            connection.read_deadline = connections.after(connections.limits.body_timeout_ms)
+            deadlines.read = deadlines.clock.after(self._limits.body_timeout_ms)
         self._awaited = awaited
         if not self._paused and not any(lane.unsent_bytes for lane in self._lanes.values() if lane.stream is None):
-            connection.write_deadline = NEVER
-        elif connection.write_deadline == NEVER:
+            deadlines.write = NEVER
+        elif deadlines.write == NEVER:
             self._mark = self._sent
-            connection.write_deadline = connections.after(connections.limits.write_timeout_ms)
+            deadlines.write = deadlines.clock.after(self._limits.write_timeout_ms)

@@ -8,7 +8,7 @@ The stream passes through these phases:
 | IN_HEAD | a head has begun | IDLE, IN_BODY, SKIPPING, DEAF |
 | IN_BODY | a body of known length, or a chunked one, is awaited | IDLE, DEAF |
 | SKIPPING | the request was refused, its small body is read past | IDLE, DEAF |
-| DEAF | a refusal left the end of the request in doubt or unread: nothing behind it is read | - |
+| DEAF | a refusal left the end of the request in doubt or unread: nothing after it is read | - |
 
 Rules:
 
@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
 from topics.server.http.chunked import ChunkedBody
 from topics.server.http.head import Head, parse, scan
-from topics.server.http.repeat import Repeat
+from topics.server.http.known_heads import Repeat
 
 HEADS_KEPT_MAX: Final = 8
 HEAD_KEPT_MAX_BYTES: Final = 2048
@@ -44,7 +44,7 @@ HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 IDLE, IN_HEAD, IN_BODY, SKIPPING, DEAF = range(5)
 
 UNREADABLE: Final = Head("GET", b"/", {b"host": b"", b"connection": b"close"})
-"""Stands for a head that could not be parsed."""
+"""Stands in for a head that could not be parsed."""
 
 
 class Message(NamedTuple):
@@ -62,38 +62,10 @@ class Intake:
     """The receiving half of a connection, see the module."""
 
     __slots__ = (
-        "_admit",
-        "_blank_skipped",
-        "_body",
-        "_body_max",
-        "_chunks",
-        "_data",
-        "_fresh",
-        "_head_max",
-        "_headers_max",
-        "_heads",
-        "_needed",
-        "_open",
-        "_position",
-        "_progress",
-        "_scanned",
-        "_started_ns",
-        "http2",
-        "owes_continue",
-        "phase",
-        "renewals",
-        "repeat",
-    )
-
-    phase: int
-    renewals: int
-    """Grows whenever the message under way deserves a fresh deadline."""
-    owes_continue: bool
-    """The client waits for `100 Continue` before it sends the body. Whoever sends it clears this."""
-    repeat: Repeat | None
-    """The last head that may come again."""
-    http2: bool
-    """The connection began with the HTTP/2 preface; it is still part of `rest`."""
+        "_admit", "_blank_skipped", "_body", "_body_max", "_chunks", "_data", "_fresh", "_head_max", "_headers_max",
+        "_heads", "_needed", "_open", "_position", "_progress", "_scanned", "_started_ns", "http2", "owes_continue",
+        "phase", "renewals", "repeat",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -116,7 +88,8 @@ class Intake:
         self._fresh = http2_known
         self._blank_skipped = False
         self._heads: dict[bytes, Repeat] = {}
-        self.repeat = None
+        self.repeat: Repeat | None = None
+        """The last head that may come again."""
         self._open: Head = UNREADABLE
         # One growing array: a body that arrives byte by byte must not cost an object per read.
         self._body = bytearray()
@@ -125,8 +98,11 @@ class Intake:
         self._progress = 0
         self.phase = IDLE
         self.renewals = 0
+        """Grows whenever the message under way deserves a fresh deadline."""
         self.owes_continue = False
+        """Whether the client waits for `100 Continue` before it sends the body. The sender of it clears this."""
         self.http2 = False
+        """Whether the connection began with the HTTP/2 preface, which is still part of `rest`."""
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
@@ -145,7 +121,7 @@ class Intake:
         return rest
 
     def stop(self) -> None:
-        """Parse nothing more and let go of everything held."""
+        """Parse nothing more and drop everything held."""
         self.phase = DEAF
         self._data = b""
         self._position = 0
@@ -166,7 +142,7 @@ class Intake:
         return self.phase == IDLE and self._position == len(self._data) and not self._blank_skipped
 
     def refuse(self, error: TopicsError) -> Message:
-        """Give up on the message under way, and on everything behind it."""
+        """Give up on the message under way, and on everything after it."""
         head = self._open if self.phase == IN_BODY else UNREADABLE
         message = Message(head, b"", self._started_ns or perf_counter_ns(), error, closes=True)
         self.stop()
@@ -380,5 +356,5 @@ def inflate(body: bytes, max_bytes: int) -> bytes:
             f"The body exceeds the limit of {max_bytes} bytes once inflated.", limit="max_body_bytes", max=max_bytes
         )
     if not member.eof or member.unused_data:
-        raise InvalidRequest("The gzip body is cut short or has bytes behind its end.", header="content-encoding")
+        raise InvalidRequest("The gzip body is cut short or has bytes after its end.", header="content-encoding")
     return content

@@ -1,8 +1,8 @@
 """One HTTP/2 stream: carries a single exchange, as an HTTP/1.1 connection carries many.
 
-The word stream is taken by `Stream`, the open body of a response; so an HTTP/2 stream is a lane of its connection. A
-lane gathers the body of its request, hands the exchange to the app, and keeps what is to be sent until the flow control
-of the connection and of the lane lets it go.
+`Stream` is already the open body of a response, so an HTTP/2 stream is called a lane of its connection. A lane gathers
+the body of its request, hands the exchange to the app, and keeps what is to be sent until the flow control of the
+connection and of the lane allows it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from topics.errors import PayloadTooLarge, TopicsError
 from topics.server.http.exchange import Exchange
@@ -18,14 +18,23 @@ from topics.server.http.intake import UNREADABLE, inflate
 from topics.server.http.stream import Stream
 
 if TYPE_CHECKING:
-    from topics.server.http.exchange import Upgraded
     from topics.server.http.head import Head
-    from topics.server.http.http2 import Http2
+    from topics.server.http.upgrade import Upgrade
 
 PAUSE_BYTES: Final = 64 * 1024
 """An open body with more than this unsent is paused, and drained again at a quarter of it."""
 
 _CONNECTION_FIELDS: Final = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+
+
+class Road(Protocol):
+    """The HTTP/2 connection, as far as its lanes use it."""
+
+    def send_head(self, lane: Lane, fields: list[tuple[bytes, bytes]], *, ends: bool) -> None:
+        """Send the head of an answer, which may be all of it."""
+
+    def pump(self, lane: Lane) -> None:
+        """Send what the flow control allows; `lane` has something to send."""
 
 
 def split_head(rendered: bytes) -> list[tuple[bytes, bytes]]:
@@ -44,50 +53,31 @@ class Lane:
     """One HTTP/2 stream, see the module."""
 
     __slots__ = (
-        "_body",
-        "_drained_below",
-        "_http2",
-        "_sent",
-        "_started_ns",
-        "_unsent",
-        "answer",
-        "current",
-        "ending",
-        "exchange",
-        "head",
-        "id",
-        "over",
-        "queue",
-        "receiving",
-        "stream",
-        "unsent_bytes",
-        "waiting",
-        "write",
-    )
+        "_body", "_drained_below", "_road", "_sent", "_started_ns", "_unsent", "answer", "current", "ending",
+        "exchange", "head", "id", "over", "queue", "receiving", "stream", "unsent_bytes", "waiting", "write",
+    )  # fmt: skip
 
-    write: Callable[[bytes], None]
-    answer: Callable[[bytes], None]
-    receiving: bool
-    """The request's body has not ended."""
-    ending: bool
-    """The last byte of the answer is written, if not sent."""
-    over: bool
-    """Nothing can be sent any more."""
+    transport = None
+    """The transport belongs to all lanes."""
 
-    def __init__(self, http2: Http2, stream_id: int) -> None:
+    def __init__(self, road: Road, stream_id: int) -> None:
         self.current: Exchange | None = None
         self.queue: deque[Exchange] = deque()
         self.waiting = False
-        self.write = self.answer = self._write
+        self.write: Callable[[bytes], None] = self._write
+        self.answer: Callable[[bytes], None] = self._write
         self.id = stream_id
         self.head: Head = UNREADABLE
         self.exchange: Exchange | None = None
         self.stream: Stream | None = None
         self.receiving = True
+        """Whether the request's body has not ended."""
         self.ending = False
+        """Whether the last byte of the answer is written, if not sent."""
         self.over = False
+        """Whether nothing can be sent any more."""
         self.unsent_bytes = 0
-        self._http2 = http2
+        self._road = road
         self._body = bytearray()
         self._unsent: deque[bytes] = deque()
         self._sent = 0
@@ -147,20 +137,15 @@ class Lane:
         return part
 
     def drained(self) -> None:
-        """Something was sent: tell the open body once there is room again."""
+        """Something was sent: let the open body know once there is room again."""
         if self.unsent_bytes <= self._drained_below:
             self._drained_below = -1
-            if self.stream is not None and self.stream.on_drain is not None:
-                self.stream.on_drain()
-
-    @property
-    def peer(self) -> str:
-        """The client's address, for logs."""
-        return self._http2.connection.peer
+            if self.stream is not None:
+                self.stream.drained()
 
     @property
     def write_paused(self) -> bool:
-        """Whether the client is behind with reading."""
+        """Whether the client is slow to read."""
         return self._drained_below >= 0
 
     def carry_on(self) -> None:
@@ -172,7 +157,7 @@ class Lane:
             return
         head, _, body = answer.partition(b"\r\n\r\n")
         self.ending = True
-        self._http2.send_head(self, split_head(head), ends=not body)
+        self._road.send_head(self, split_head(head), ends=not body)
         if body:
             self._write(body)
 
@@ -183,11 +168,11 @@ class Lane:
             stream.end()
             return stream
         self.stream = stream
-        self._http2.send_head(self, split_head(head), ends=False)
+        self._road.send_head(self, split_head(head), ends=False)
         stream.activate()
         return stream
 
-    def hand_over(self, exchange: Exchange, protocol: Upgraded) -> None:
+    def hand_over(self, exchange: Exchange, upgrade: Upgrade) -> None:
         """Not possible: the transport belongs to all lanes."""
         raise RuntimeError("an HTTP/2 stream cannot be upgraded")
 
@@ -195,13 +180,13 @@ class Lane:
         """End the open body once everything written is sent."""
         if not self.over and not self.ending:
             self.ending = True
-            self._http2.pump(self)
+            self._road.pump(self)
 
     def _write(self, data: bytes) -> None:
         if self.over or not data:
             return
         self._unsent.append(data)
         self.unsent_bytes += len(data)
-        self._http2.pump(self)
+        self._road.pump(self)
         if self.unsent_bytes > PAUSE_BYTES:
             self._drained_below = PAUSE_BYTES // 4

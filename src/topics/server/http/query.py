@@ -18,7 +18,7 @@ _FALSE: Final = frozenset({"false", "0"})
 
 
 class Query:
-    """The parameters of one request; where one is repeated, the first counts."""
+    """The parameters of one request; of one that is repeated, the first counts."""
 
     __slots__ = ("_values",)
 
@@ -57,7 +57,7 @@ class Query:
         value = self._values.get(name)
         if value is None:
             return default
-        # Twenty digits are beyond every bound there is, and a number that is clamped may have any length.
+        # Twenty digits are above every bound there is, and a number that is clamped may have any length.
         number = int(value.lstrip("0")[:20] or "0") if value.isascii() and value.isdigit() else -1
         if number < least:
             raise InvalidRequest(f"{name} must be a whole number of at least {least}", field=name, got=value[:64])
@@ -68,7 +68,7 @@ class Query:
         return min(self.number("page_size", PAGE_SIZE_DEFAULT, least=1), PAGE_SIZE_MAX)
 
     def cursor(self) -> str:
-        """The name that the opaque `cursor` of a list stands for, or the empty string."""
+        """The name that the opaque `cursor` of a list means, or the empty string."""
         value = self._values.get("cursor")
         if value is None:
             return ""
@@ -86,5 +86,5 @@ class _Cursor(msgspec.Struct):
 
 
 def page_cursor(after: str) -> str:
-    """The opaque cursor of the page behind `after`."""
+    """The opaque cursor of the page after `after`."""
     return base64.b64encode(msgspec.json.encode(_Cursor(after))).decode()

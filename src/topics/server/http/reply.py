@@ -1,11 +1,11 @@
-"""The one place where HTTP/1.1 responses, and errors above all, become bytes.
+"""The one place where HTTP/1.1 responses, errors included, become bytes.
 
 Every response carries `Date`, `Content-Type` and `Content-Length`. The line of the status, the date and the content
 type are joined once per second and kept (`prefix`), so that a hot response is one formatting of prefix, length, body.
 `tick` is called by the sweep of the connections once per second; a `Date` is therefore at most about a second old.
 
-Errors have the envelope of API §0.5 with `performance` beside it, whatever went wrong and wherever. Nothing of an
-unexpected exception reaches the client.
+Errors have the envelope of API §0.5 with `performance` beside it, whatever went wrong. Nothing of an unexpected
+exception reaches the client.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def status_line(status: int) -> bytes:
 
 
 def prefix(status: int, content_type: bytes = JSON) -> bytes:
-    """Everything of a response up to the value of `Content-Length`, to which digits, CRLF CRLF and the body are added.
+    """A response up to the value of `Content-Length`, to which digits, CRLF CRLF and the body are added.
 
-    Valid for the second in which it was asked for: ask for every response.
+    Valid for one second: ask again for every response.
     """
     found = _prefixes.get((status, content_type))
     if found is None:
@@ -60,11 +60,11 @@ def prefix(status: int, content_type: bytes = JSON) -> bytes:
     return found
 
 
-def render(status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"", send_body: bool = True) -> bytes:
-    """A whole response. `headers` are further complete lines; without `send_body` (HEAD) only the head is rendered."""
+def render(status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"") -> bytes:
+    """A whole response. `headers` are further complete lines."""
     if status in _BODILESS:
         return b"%b%b\r\n" % (status_line(status), headers)
-    return b"%b%d\r\n%b\r\n%b" % (prefix(status, content_type), len(body), headers, body if send_body else b"")
+    return b"%b%d\r\n%b\r\n%b" % (prefix(status, content_type), len(body), headers, body)
 
 
 def adapt(response: bytes, connection: bytes, send_body: bool) -> bytes:

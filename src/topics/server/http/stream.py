@@ -1,39 +1,52 @@
 """An answer without an end: the body of an SSE response.
 
 A `Stream` owns its connection's sending side until it is closed. It never blocks and never drops: `write` queues, and
-`buffered` tells how much the peer has not taken yet, so that the caller can decide to coalesce, skip or give up. While
-`paused`, the transport is above its high-water mark; `on_drain` is called when it has fallen below the low one.
-`on_close` is called once, however the stream ends, also by `close`. When the server stops, `on_shutdown` is called if
-set (write a last frame, then `close`), otherwise the stream is closed.
+`buffered` is how much the peer has not taken yet, so that the caller can decide to coalesce, skip or give up. While
+`sink.write_paused`, the transport is above its high-water mark; `on_drain` is called when it has fallen below the low
+one.
+`on_close` is called once, however the stream ends, also by `close`. A server that stops closes its streams.
 
 Frames written while earlier pipelined answers are still outstanding wait here for their turn.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from topics.server.http.exchange import Carrier
+
+class Sink(Protocol):
+    """What a stream writes to: an HTTP/1.1 connection, or one stream of an HTTP/2 connection."""
+
+    write: Callable[[bytes], None]
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The transport, if it belongs to this sink alone."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes written that the client has not taken."""
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether the client is slow to read: more is unsent than the high-water mark."""
+
+    def close(self) -> None:
+        """End once everything written is sent."""
 
 
 class Stream:
     """The open body of a response."""
 
-    __slots__ = ("closed", "connection", "early", "on_close", "on_drain", "on_shutdown")
+    __slots__ = ("closed", "early", "on_close", "on_drain", "sink")
 
-    closed: bool
-    on_drain: Callable[[], None] | None
-    on_close: Callable[[], None] | None
-    on_shutdown: Callable[[], None] | None
-
-    def __init__(self, connection: Carrier, head: bytes) -> None:
-        self.connection = connection
+    def __init__(self, sink: Sink, head: bytes) -> None:
+        self.sink = sink
         self.closed = False
-        self.on_drain = None
-        self.on_close = None
-        self.on_shutdown = None
+        self.on_drain: Callable[[], None] | None = None
+        self.on_close: Callable[[], None] | None = None
         self.early: list[bytes] | None = [head]
 
     def write(self, data: bytes) -> None:
@@ -41,31 +54,31 @@ class Stream:
         if self.early is not None:
             self.early.append(data)
         elif not self.closed:
-            self.connection.write(data)
+            self.sink.write(data)
 
     @property
     def buffered(self) -> int:
         """Bytes that were written and that the peer's socket has not taken."""
         if self.early is not None:
             return sum(map(len, self.early))
-        return 0 if self.closed else self.connection.unsent_bytes
-
-    @property
-    def paused(self) -> bool:
-        """Whether the peer is behind: more is buffered than the transport's high-water mark."""
-        return self.connection.write_paused
+        return 0 if self.closed else self.sink.unsent_bytes
 
     def close(self) -> None:
         """End the body, and with it the connection, once everything written is sent."""
         if not self.closed:
             self.end()
-            self.connection.close()
+            self.sink.close()
+
+    def drained(self) -> None:
+        """The peer reads again. Belongs to the connection."""
+        if self.on_drain is not None:
+            self.on_drain()
 
     def activate(self) -> None:
         """Every earlier answer is sent: send what has gathered. Belongs to the connection."""
         early, self.early = self.early, None
         if early is not None:
-            self.connection.write(b"".join(early))
+            self.sink.write(b"".join(early))
 
     def end(self) -> None:
         """The connection is gone or going. Belongs to the connection."""

@@ -8,10 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.loop import Listener, ManualLoop, plain_view
+from tests.harness.loop import Listener, ManualLoop, delivery_of, plain_view
 from topics.engine import ConfigPatch, Delete, Engine, Write
 from topics.engine.priority import effective_priority
-from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.subscriber import Feed
 from topics.server.flow.bands import AGE_TICK_MS, Bands
 from topics.testing import ManualClock
@@ -43,7 +42,7 @@ def test_every_record_reaches_every_stream_once_and_in_order(script: list[tuple[
     clock = ManualClock()
     loop = ManualLoop(clock)
     engine = Engine(clock)
-    delivery = Delivery(engine, loop, 5_000, 10**9)  # type: ignore[arg-type]
+    delivery = delivery_of(engine, loop, slow_consumer_timeout_ms=10**9)
     for name, priority in TOPICS.items():
         engine.put_topic(name, ConfigPatch(priority=priority))
     listeners = []

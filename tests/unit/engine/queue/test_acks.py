@@ -58,6 +58,7 @@ def test_acks_of_a_turn_are_one_frame_and_all_are_answered() -> None:
     assert third.result.skipped == [3]
     assert not first.done
     assert not second.done
+    crew.engine.prepare()
     crew.engine.turn()
     assert crew.machine.store.shards[0].frames_total == before + 1
     assert [(r.result.acked, r.result.ready, r.result.in_flight, r.error) for r in crew.answers] == [
@@ -79,7 +80,7 @@ def test_acked_job_is_nobodys_before_its_record_has_left() -> None:
     assert crew.ack("a", 2).result.skipped == [2]
     assert crew.claim_now("b", 10) == [3, 4]
     assert crew.counters() == (0, 2)
-    crew.engine.settle()
+    crew.engine.run_until_idle()
     assert crew.machine.read("q") == ([3, 4], [])
     assert crew.counters() == (0, 2)
 
@@ -112,7 +113,7 @@ def test_command_in_the_same_turn_sees_the_ack_before_it(look: str) -> None:
         crew.engine.delete_topic("q")
     else:
         assert crew.engine.write("q", numbers(4, 5)).error is None
-    crew.engine.settle()
+    crew.engine.run_until_idle()
     assert answer.done
     assert answer.error is None
 
@@ -128,12 +129,13 @@ def test_acks_that_the_storage_refuses_fail_and_the_jobs_stay_held() -> None:
     with pytest.raises(TopicsError):
         crew.engine.write("q", numbers(4, 4))
     answers = [crew.ack("a", 1), crew.ack("a", 2)]
+    crew.engine.prepare()
     crew.engine.turn()
     assert [answer.error is not None and answer.error.status for answer in answers] == [503, 503]
     assert crew.counters() == (1, 2)
     assert machine.read("q") == ([1, 2, 3], [])
     machine.clock.advance(1001)
-    crew.queues.state(crew.queues.topic("q")[1])
+    crew.queues.state(crew.engine.topics["q"])
     assert crew.counters() == (3, 0)
 
 
@@ -143,9 +145,10 @@ def test_ack_of_a_job_whose_block_has_to_be_read_waits_for_it() -> None:
     machine = crew.machine
     assert crew.claim("a", 2) == [1, 2]
     topic = crew.engine.topics["q"]
-    topic.segments[0].cache.drop(topic.log.entries[0])
+    topic.archive.segments[0].cache.drop(topic.log.entries[0])
     machine.disk.uncached = {path for path in machine.disk.files() if path.endswith(".data")}
     answer = crew.ack("a", 1, 2)
+    crew.engine.prepare()
     crew.engine.turn()
     assert not answer.done
     assert crew.counters() == (58, 0)
@@ -177,7 +180,7 @@ def test_frame_names_who_has_acked_what() -> None:
     crew.ack("b", 3)
     logged: list[bytes] = []
     crew.machine.store.shards[0].submit = lambda frame, gated, ticket=None: logged.append(frame)  # type: ignore
-    crew.queues.acks.settle_all()
+    crew.queues.acks.apply_all()
     (frame,) = logged
     length = int.from_bytes(frame[8:12], "little")
     delete = frames.decode_payload(frame[4], frame[frames.HEADER_BYTES : frames.HEADER_BYTES + length])

@@ -302,7 +302,7 @@ def test_full_dest_that_refuses_stops_the_router_until_there_is_room() -> None:
     bench.engine.delete("b", Delete(before_seq=2))
     assert bench.engine.topics["b"].log.count == 1
     bench.clock.advance(BACKOFF_MS_MAX)
-    bench.engine.settle()
+    bench.engine.run_until_idle()
     assert bench.engine.topics["b"].log.count == 2
     assert bench.datas("b") == [2, 3]
 
@@ -319,7 +319,7 @@ def test_retries_into_a_full_dest_back_off() -> None:
         assert due is not None
         pauses.append(due - bench.clock.now_ms())
         bench.clock.advance(pauses[-1])
-        bench.engine.settle()
+        bench.engine.run_until_idle()
     assert pauses == sorted(pauses)
     assert pauses[0] < pauses[5] < pauses[-1] == BACKOFF_MS_MAX
 
@@ -389,7 +389,7 @@ def test_burst_beyond_the_source_cap_is_forwarded_before_it_is_evicted() -> None
     bench.route("a", "b")
     for data in range(10):
         bench.engine.write("a", Write.of([data]), on_done=lambda ticket: None)
-    bench.engine.settle()
+    bench.engine.run_until_idle()
     assert bench.datas("a") == [8, 9]
     assert bench.datas("b") == list(range(10))
 
@@ -403,7 +403,7 @@ def test_late_copy_is_dated_when_it_was_forwarded() -> None:
     bench.clock.advance(LATE_MS + 4000)
     bench.engine.delete("b", Delete(before_seq=2))
     assert bench.datas("b") == [], "the frame that says its time comes first"
-    bench.engine.settle()
+    bench.engine.run_until_idle()
     (copy,) = bench.read("b")
     assert (copy["data"], copy["$ts"]) == (2, START_MS + LATE_MS + 4000)
     bench.clock.advance(9_000)
@@ -449,7 +449,7 @@ def test_copy_stands_behind_a_write_that_waits_for_its_sync() -> None:
     topic.last_ticket.commit(0, 0)
     forward.catch_up()
     assert bench.engine.topics["b"].log.head == 0
-    bench.engine.settle()
+    bench.engine.run_until_idle()
     assert bench.datas("b") == ["direct", "copy"]
 
 
@@ -494,7 +494,7 @@ def test_write_elsewhere_does_not_see_idle_routers() -> None:
     bench = Bench()
     for i in range(50):
         bench.route("a", f"d{i}", name=f"r{i}")
-    bench.engine.settle()
+    bench.engine.run_until_idle()
     assert not bench.engine.routers.busy
     bench.write("elsewhere", 1)
     assert bench.engine.topics["elsewhere"].listeners == []

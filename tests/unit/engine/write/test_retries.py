@@ -71,7 +71,7 @@ def test_a_retry_waits_for_the_same_sync_as_its_first_write(durability: str) -> 
     engine.write("t", Write.of([1], idempotency_key="k"), on_done=lambda _: done.append("first"))
     engine.write("t", Write.of([1], idempotency_key="k"), on_done=lambda _: done.append("retry"))
     assert done == ([] if durability != "ephemeral" else ["first", "retry"])
-    engine.settle()
+    engine.run_until_idle()
     assert done == ["first", "retry"]
     assert engine.state("t").head_seq == 1
 
@@ -88,7 +88,7 @@ def test_quota_counts_writes_that_are_still_under_way(durability: str) -> None:
     with pytest.raises(Throttled) as refused:
         engine.write("t", Write.of(["x" * 600]), on_done=lambda _: None)
     assert refused.value.detail == {"limit": "max_total_bytes", "max": 1000}
-    engine.settle()
+    engine.run_until_idle()
     assert engine.state("t").count == 1
 
 
@@ -120,7 +120,7 @@ def test_reject_counts_writes_that_are_still_under_way(durability: str) -> None:
     engine.write("t", Write.of([1, 2]), on_done=lambda _: None)
     with pytest.raises(TopicFull):
         engine.write("t", Write.of([3, 4]), on_done=lambda _: None)
-    engine.settle()
+    engine.run_until_idle()
     state = engine.state("t")
     assert (state.count, state.earliest_seq, state.head_seq) == (2, 1, 2)
 
@@ -137,7 +137,7 @@ def test_conditional_append_counts_writes_that_are_still_under_way() -> None:
     engine.write("t", Write.of([1], expected_head_seq=0), on_done=lambda _: None)
     with pytest.raises(HeadMismatch):
         engine.write("t", Write.of([2], expected_head_seq=0), on_done=lambda _: None)
-    engine.settle()
+    engine.run_until_idle()
     assert engine.state("t").head_seq == 1
 
 
@@ -147,5 +147,5 @@ def test_fsync_records_are_visible_only_once_synced() -> None:
     engine.put_topic("t", ConfigPatch(durability="fsync"))
     engine.write("t", Write.of([1]), on_done=lambda _: None)
     assert engine.state("t").head_seq == 0
-    engine.settle()
+    engine.run_until_idle()
     assert engine.state("t").head_seq == 1

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from topics.server.api.blocks import TURNS_BETWEEN, Blocks
+from topics.server.api.blocks import TURNS_BETWEEN, BlockHandlers
 
 
 class Turns:
@@ -17,9 +17,9 @@ class Turns:
     def __init__(self) -> None:
         self._soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self.answered: list[str] = []
-        self.blocks = Blocks(cast("Any", None), cast("Any", self), self._answer)
+        self.blocks = BlockHandlers(cast("Any", None), cast("Any", self), cast("Any", self))
 
-    def _answer(self, exchange: Any, answer: Callable[[Any], None]) -> None:
+    def handle(self, exchange: Any, answer: Callable[[Any], None]) -> None:
         self.answered.append(exchange)
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.harness.loop import Listener, ManualLoop, plain_view
+from tests.harness.loop import Listener, ManualLoop, delivery_of, plain_view
 from topics.engine import Engine, Write
 from topics.errors import ColdUnavailable
 from topics.server.delivery import channel as channels
-from topics.server.delivery.delivery import Delivery
+from topics.storage.damage import Corrupt, LostRecords
 from topics.storage.job import Job, Miss, Task
 from topics.testing import ManualClock
 
@@ -54,8 +54,7 @@ def test_feeds_wait_for_the_disk_and_then_go_on(disk: Disk) -> None:
     loop = ManualLoop(clock)
     engine = Engine(clock)
     engine.write("t", Write.of(range(3)))
-    delivery = Delivery(engine, loop, 5_000, 30_000)  # type: ignore[arg-type]
-    delivery.run_then = lambda job, then: disk.jobs.append((job, then))
+    delivery = delivery_of(engine, loop, run_then=lambda job, then: disk.jobs.append((job, then)))
     listeners = [Listener(delivery) for _ in range(5)]
     for listener in listeners:
         listener.follow(engine, "t", 0, plain_view())
@@ -76,7 +75,7 @@ def test_unreadable_records_end_the_feed_with_the_reason(monkeypatch: pytest.Mon
     loop = ManualLoop(clock)
     engine = Engine(clock)
     engine.write("t", Write.of([1]))
-    delivery = Delivery(engine, loop, 5_000, 30_000)  # type: ignore[arg-type]
+    delivery = delivery_of(engine, loop)
 
     def fail(*args: Any, **named: Any) -> Any:
         raise ColdUnavailable
@@ -89,3 +88,27 @@ def test_unreadable_records_end_the_feed_with_the_reason(monkeypatch: pytest.Mon
     loop.settle()
     assert [type(error) for error in told] == [ColdUnavailable]
     assert feed.cursor == 0
+
+
+def test_damaged_records_are_a_tombstone_and_the_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data loss is explicit: a stream that meets a damaged Block is told what is gone, and gets the rest."""
+    clock = ManualClock()
+    loop = ManualLoop(clock)
+    engine = Engine(clock)
+    engine.write("t", Write.of([1, 2]))
+    engine.write("t", Write.of([3]))
+    damage = [Corrupt("segment", 0, 100, LostRecords(1, 1, 2))]
+
+    def read(*args: Any, **named: Any) -> Any:
+        if damage:
+            raise damage.pop()
+        return real_read(*args, **named)
+
+    monkeypatch.setattr(channels, "read", read)
+    listener = Listener(delivery_of(engine, loop))
+    listener.follow(engine, "t", 0, plain_view())
+    loop.settle()
+    assert listener.kinds() == ["tombstone", "record", "caught-up"]
+    lost = listener.told[0][1]
+    assert (lost["gap_from"], lost["gap_to"], lost["reason"]) == (1, 2, "corruption")
+    assert listener.seqs() == [3]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.harness.loop import Listener, ManualLoop, plain_view
+from tests.harness.loop import Listener, ManualLoop, delivery_of, plain_view
 from topics.engine import ConfigPatch, Delete, Engine, Write
 from topics.server.delivery import channel as channels
-from topics.server.delivery.delivery import SLICE_FEEDS, Delivery
+from topics.server.delivery.delivery import SLICE_FEEDS
 from topics.testing import ManualClock
 
 
@@ -20,7 +20,7 @@ class World:
         self.clock = ManualClock()
         self.loop = ManualLoop(self.clock)
         self.engine = Engine(self.clock)
-        self.delivery = Delivery(self.engine, self.loop, 5_000, 30_000)  # type: ignore[arg-type]
+        self.delivery = delivery_of(self.engine, self.loop)
 
     def write(self, topic: str, count: int = 1, **fields: Any) -> None:
         self.engine.write(topic, Write.of(range(count), **fields))
@@ -279,7 +279,8 @@ def test_strong_shows_only_what_is_synced(
     world.loop.advance(100)
     assert strong.seqs() == ([1, 2] if waits else [1, 2, 3])
     shard.synced_lsn = shard.written_lsn
-    world.loop.advance(100)
+    world.delivery.unsynced.synced()
+    world.loop.settle()
     assert strong.seqs() == [1, 2, 3]
     assert strong.kinds().count("caught-up") >= 1
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from tests.harness.events import read_id
 from topics.engine.log.difference import Tombstone
-from topics.server.delivery import part as parts
+from topics.server.delivery import notice as notices
 from topics.server.delivery.composite import Layout, Position
 from topics.server.delivery.sse import SseStream
 from topics.server.delivery.subscriber import Feed
@@ -20,7 +20,7 @@ class Pipe:
 
     def __init__(self) -> None:
         self.buffered = 0
-        self.connection = SimpleNamespace(write_paused=False)
+        self.sink = SimpleNamespace(write_paused=False, transport=None)
         self.written: list[bytes] = []
 
     def write(self, data: bytes) -> None:
@@ -29,7 +29,7 @@ class Pipe:
 
 def opened(pipe: Pipe, cursors: list[int]) -> SseStream:
     delivery = SimpleNamespace(tick_ms=0, now_ms=0, enrol=lambda *_: None)
-    stream = SseStream(cast("Any", delivery), cast("Any", pipe), Layout(["a", "b"]), 1000, lambda _: None)
+    stream = SseStream(cast("Any", delivery), cast("Any", pipe), Layout(["a", "b"]), {}, 1000, lambda _: None)
     stream.open([Feed(stream, i, cursor, cast("Any", None)) for i, cursor in enumerate(cursors)])
     return stream
 
@@ -37,7 +37,7 @@ def opened(pipe: Pipe, cursors: list[int]) -> SseStream:
 def told_of_a_recreate(stream: SseStream, pipe: Pipe) -> Any:
     """The id of the tombstone that says that the first topic is another one."""
     lost = Tombstone(1, 5, "recreated", 1, 5)
-    stream.send(stream.feeds()[0], parts.tombstone(b"a", lost))
+    stream.send(stream.feeds()[0], notices.tombstone(b"a", lost))
     line = pipe.written[-1].split(b"\n")[0]
     return read_id(line.removeprefix(b"id: ").decode())
 
@@ -60,6 +60,6 @@ def test_recreate_that_was_not_received_leaves_the_session_in_the_old_topic() ->
     stream = opened(pipe, [3, 4])
     stream.enter(0, 9, BEGAN[0])
     told_of_a_recreate(stream, pipe)
-    assert stream.settled(BEGAN) == [Position(0, 9), Position(4, 8)]
+    assert stream.received(BEGAN) == [Position(0, 9), Position(4, 8)]
     pipe.buffered = 100
-    assert stream.settled(BEGAN) == [Position(3, 7), Position(4, 8)]
+    assert stream.received(BEGAN) == [Position(3, 7), Position(4, 8)]

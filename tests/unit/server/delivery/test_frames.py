@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from topics.server.delivery import part as parts
-from topics.server.delivery.sse import UNACKED_MS_MAX, error_event, heartbeat, tune
+from topics.server.delivery import notice as notices
+from topics.server.delivery.event_stream import UNACKED_MS_MAX, error_event, heartbeat, tune
 
 
 def parse(raw: bytes) -> list[dict[str, str]]:
@@ -41,7 +41,7 @@ gaps = st.text(alphabet=" \t\r\n", max_size=6)
 def test_no_line_break_in_data_can_end_an_event(a: str, b: str, c: str, text: str) -> None:
     """Issue: blank lines, CR, CRLF inside `data` become further data lines; the JSON stays the same."""
     json_text = f'{{"records":[{a}{{{b}"x":{c}{json.dumps(text)}}}]}}'
-    raw = parts.event(b"record", json_text.encode())
+    raw = notices.event(b"record", json_text.encode())
     (event,) = parse(raw)
     assert event["event"] == "record"
     assert json.loads(event["data"]) == {"records": [{"x": text}]}
@@ -49,7 +49,7 @@ def test_no_line_break_in_data_can_end_an_event(a: str, b: str, c: str, text: st
 
 def test_events_begin_with_their_kind_and_end_with_a_blank_line() -> None:
     """API §7.5."""
-    assert parts.event(b"caught-up", b"{}") == b"event: caught-up\ndata: {}\n\n"
+    assert notices.event(b"caught-up", b"{}") == b"event: caught-up\ndata: {}\n\n"
 
 
 def test_heartbeat_is_a_comment_with_the_time() -> None:
@@ -75,7 +75,7 @@ def test_error_events_have_no_id() -> None:
 def test_messages_are_single_unmasked_text_frames(size: int) -> None:
     """RFC 6455 §5.2."""
     payload = b"x" * size
-    frame = parts.text_frame(payload)
+    frame = notices.text_frame(payload)
     assert frame == Frame(Opcode.TEXT, payload).serialize(mask=False)
     assert frame[0] == 0x81
     assert frame[1] & 0x80 == 0

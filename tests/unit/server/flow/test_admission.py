@@ -8,27 +8,14 @@ from typing import Any
 import pytest
 
 from tests.harness.connection import Client, Reply, request
-from tests.harness.loop import ManualLoop
-from topics.engine import ConfigPatch, Engine, Write
-from topics.server.app import READY, App
-from topics.server.auth import Keys
-from topics.server.flow.admission import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX
-from topics.settings import Settings
+from tests.harness.server import HandServer
+from topics.engine import ConfigPatch, Write
+from topics.server.flow.parking import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX
 from topics.storage.wal.shard import QueueFull
-from topics.testing import ManualClock
 
 
-class World:
-    """A server without sockets or threads, whose time is moved by hand."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.loop = ManualLoop(self.clock)
-        self.engine = Engine(self.clock)
-        self.engine.on_pending = lambda: self.loop.call_soon(self.engine.turn)
-        self.app = App(Settings(), Keys(), self.engine, self.loop)  # type: ignore[arg-type]
-        self.app.phase = READY
-        self.governor = self.app.governor
+class World(HandServer):
+    """A server that clients write to."""
 
     def post(self, **fields: Any) -> Client:
         client = Client(self.app)
@@ -39,11 +26,11 @@ class World:
 
     def overload(self) -> None:
         for _ in range(20):
-            self.governor.observe(5_000.0)
+            self.assembly.governor.observe(5_000.0)
 
     def calm(self) -> None:
         for _ in range(100):
-            self.governor.observe(0.0)
+            self.assembly.governor.observe(0.0)
 
 
 @pytest.fixture
@@ -92,7 +79,9 @@ def test_wait_that_helps_is_told(world: World) -> None:
 def test_opted_out_writes_are_admitted(world: World) -> None:
     """API §0.6, §2: `disable_backpressure` pushes through."""
     world.overload()
-    reply, body = only(world.post(disable_backpressure=True))
+    client = world.post(disable_backpressure=True)
+    world.loop.advance(10)
+    reply, body = only(client)
     assert reply.status == 201
     assert body["first_seq"] == 1
 
@@ -125,7 +114,7 @@ def test_full_storage_queue_makes_writers_wait_in_order(world: World, monkeypatc
 def test_parking_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every queue has a bound: the one too many is refused at once."""
     world.overload()
-    monkeypatch.setattr("topics.server.flow.admission.PARKED_MAX", 2)
+    monkeypatch.setattr("topics.server.flow.parking.PARKED_MAX", 2)
     waiting = [world.post() for _ in range(2)]
     assert only(world.post())[0].status == 429
     assert all(client.replies() == [] for client in waiting)
@@ -134,29 +123,27 @@ def test_parking_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_levels_reach_everybody(world: World) -> None:
     """The ladder: coalesce, widen commits, pause low priority, refuse writes; and back."""
-    windows: list[float] = []
-    world.governor.widen = windows.append
+    assembly = world.assembly
+    wakeup = assembly.driver._wakeup
     seen = set()
     for _ in range(20):
-        world.governor.observe(5_000.0)
-        seen.add((world.app.delivery.level, world.governor.admission.shut))
-    assert seen == {(1, False), (2, False), (3, False), (4, True)}
-    assert windows[0] == 0.0
-    assert windows[-1] > 0.0
+        assembly.governor.observe(5_000.0)
+        seen.add((assembly.delivery.level, wakeup._window_s > 0, assembly.parking.shut))
+    assert seen == {(1, False, False), (2, True, False), (3, True, False), (4, True, True)}
     world.calm()
-    assert (world.app.delivery.level, world.governor.admission.shut, windows[-1]) == (0, False, 0.0)
+    assert (assembly.delivery.level, wakeup._window_s, assembly.parking.shut) == (0, 0.0, False)
 
 
 def test_governor_measures_how_late_it_is(world: World) -> None:
     """Pressure comes from loop lag, ten times a second."""
-    world.governor.start()
+    world.assembly.governor.start()
     for _ in range(30):
         world.clock.advance(3_000)
         world.loop.turn()
-    assert world.governor.pressure.level == 4
+    assert world.assembly.pressure.level == 4
     world.loop.advance(8_000, step_ms=100)
-    assert world.governor.pressure.level == 0
-    world.governor.stop()
+    assert world.assembly.pressure.level == 0
+    world.assembly.governor.stop()
 
 
 def claim(world: World) -> Client:
@@ -213,6 +200,6 @@ def test_work_stream_is_refused_under_pressure_and_acks_are_not(world: World) ->
     client = Client(world.app)
     body = json.dumps({"node": "w", "seqs": [1]}).encode()
     client.send(request("POST", "/v0/topics/q/ack", body, "Content-Type: application/json"))
-    world.loop.settle()
+    world.loop.advance(10)
     reply, answer = only(client)
     assert (reply.status, answer["acked"]) == (200, 1)

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from tests.durability.engine.test_restart import Machine
+from tests.harness.loop import ManualLoop
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, RecordIn, Write
 from topics.engine.write.ticket import Ticket
 from topics.errors import TopicsError
-from topics.server.driver import Driver
-from topics.server.flow.admission import Admission
-from topics.server.flow.gathering import GATHERED_RECORDS_MAX
+from topics.server.driver import Driver, Wakeup
+from topics.server.flow.admission import GATHERED_RECORDS_MAX, Admission
+from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.testing import ManualClock
 from topics.testing.fault_disk import FaultDisk
@@ -42,12 +43,16 @@ class House:
     """An engine on a disk with a topic `t`, and the way of writes to it."""
 
     def __init__(self, limits: Limits | None = None, **config: Any) -> None:
-        self.machine = Machine()
+        self.machine = Machine(limits=limits)
         self.engine = self.machine.engine
-        if limits is not None:
-            self.engine.limits = limits
-        self.admission = Admission(self.engine, Pressure(), lambda: None)
+        loop: Any = ManualLoop(ManualClock())
+        self.parking = Parking(loop, self.engine.clock, Pressure())
+        self.admission = Admission(self.engine, self.parking, lambda: None)
         self.engine.put_topic("t", ConfigPatch(**config))
+        self.settle()
+
+    def settle(self) -> None:
+        self.admission.flush()
         self.machine.settle()
 
     def write(self, data: Any, topic: str = "t", **fields: Any) -> Client:
@@ -70,11 +75,11 @@ def test_writes_of_a_turn_are_one_frame_and_have_their_own_seqs(durability: str)
     """API §2: seqs rise in the order of the writes; each answer names its own, once its class is satisfied."""
     house = House(durability=durability)
     house.write(0)
-    house.machine.settle()
+    house.settle()
     before = house.frames
     clients = [house.write(i) for i in range(1, 6)]
     assert not any(client.tickets for client in clients)
-    house.machine.settle()
+    house.settle()
     assert house.frames - before == (0 if durability == "ephemeral" else 1)
     assert [(t.first_seq, t.last_seq, t.count, t.head_seq) for c in clients for t in c.tickets] == [
         (i, i, 1, 6) for i in range(2, 7)
@@ -92,7 +97,7 @@ def test_labels_stay_with_their_records() -> None:
     house.write(1, tag="a")
     house.write(2)
     house.write(3, node="n", meta=msgspec.Raw(b'{"k":"v"}'))
-    house.machine.settle()
+    house.settle()
     records = house.engine.diff("t", Diff(include_tags=True)).records
     assert [(r.get("$tag"), r.get("meta")) for r in records] == [("a", None), (None, None), (None, {"k": "v"})]
     assert [r["$seq"] for r in house.engine.diff("t", Diff(node="n")).records] == [1, 2]
@@ -105,7 +110,7 @@ def test_write_that_cannot_wait_comes_behind_those_that_do() -> None:
     first = house.write("first")
     second = house.write("second", idempotency_key="k")
     third = house.write("third")
-    house.machine.settle()
+    house.settle()
     assert [client.tickets[0].first_seq for client in (first, second, third)] == [1, 2, 3]
 
 
@@ -113,7 +118,7 @@ def test_bad_write_costs_its_neighbours_nothing() -> None:
     """API §0.5: the error is that of the write at fault, and only of it."""
     house = House(Limits(max_record_bytes=20, max_tag_bytes=4))
     good, large, long, last = house.write(1), house.write("x" * 50), house.write(2, tag="12345"), house.write(3)
-    house.machine.settle()
+    house.settle()
     assert [error.code for client in (large, long) for error in client.errors] == [
         "record_too_large",
         "invalid_request",
@@ -125,16 +130,18 @@ def test_refused_frame_is_told_to_each_and_takes_no_seq() -> None:
     """A shard that takes nothing refuses every write of the turn; no seq is used up."""
     house = House()
     house.write(1)
-    house.machine.settle()
+    house.settle()
     disk = FaultDisk(house.machine.disk)
     house.machine.store.shards[0]._disk = disk
     disk.fail("write")
     lost = [house.write(2), house.write(3)]
+    house.admission.flush()
     house.engine.turn()
     refused = [house.write(4), house.write(5)]
+    house.admission.flush()
     house.engine.turn()
     assert [error.status for client in (*lost, *refused) for error in client.errors] == [503] * 4
-    assert house.engine.topics["t"].pending == 0
+    assert house.engine.topics["t"].pending.records == 0
     house.machine.crash("kill")
     assert house.machine.read("t")[0] == [1]
 
@@ -146,12 +153,14 @@ def test_full_queue_makes_gathered_writes_wait_one_by_one() -> None:
     limit, shard._queue_bytes_max = shard._queue_bytes_max, 1
     house.engine.write("t", Write.of([0]), on_done=lambda ticket: None)
     clients = [house.write(1), house.write(2)]
+    house.admission.flush()
     house.engine.prepare()
-    assert house.admission.parked == 2
+    assert len(house.parking.waiting) == 2
     shard._queue_bytes_max = limit
+    house.admission.flush()
     house.engine.turn()
-    house.admission.pump()
-    house.machine.settle()
+    house.parking.pump()
+    house.settle()
     assert [client.tickets[0].first_seq for client in clients] == [2, 3]
 
 
@@ -159,8 +168,8 @@ def test_gathering_is_bounded() -> None:
     """What waits for the end of a turn never grows beyond its bound, however long the turn."""
     house = House()
     clients = [house.write(i) for i in range(GATHERED_RECORDS_MAX + 1)]
-    assert len(house.admission.gathering.waiting["t"]) == 1
-    house.machine.settle()
+    assert len(house.admission.gathered["t"]) == 1
+    house.settle()
     assert all(client.tickets for client in clients)
 
 
@@ -177,14 +186,14 @@ def test_write_that_asks_for_more_is_taken_alone(fields: dict[str, Any]) -> None
     """Keys, conditions and topics that have to be created are looked at in the order of the writes."""
     house = House()
     house.write(1, **fields)
-    assert not house.admission.gathering.waiting
+    assert not house.admission.gathered
 
 
 def test_topic_that_rejects_looks_at_each_write() -> None:
     """DESIGN §5.3: `discard: reject` refuses the write that does not fit, and no other."""
     house = House(cap_records=2, discard="reject")
     clients = [house.write(i) for i in range(4)]
-    house.machine.settle()
+    house.settle()
     assert [bool(client.tickets) for client in clients] == [True, True, False, False]
     assert {error.code for client in clients[2:] for error in client.errors} == {"topic_full"}
 
@@ -198,6 +207,7 @@ def test_defect_in_writing_together_is_told_to_each(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(house.engine, "write_together", broken)
     clients = [house.write(1), house.write(2)]
+    house.admission.flush()
     house.engine.turn()
     assert [error.code for client in clients for error in client.errors] == ["internal", "internal"]
 
@@ -209,14 +219,15 @@ def test_turns_go_on_behind_one_that_failed() -> None:
         loop = asyncio.get_running_loop()
         failed: asyncio.Future[dict[str, Any]] = loop.create_future()
         loop.set_exception_handler(lambda _, context: failed.set_result(context))
-        engine = Engine(ManualClock())
-        driver = Driver(engine, loop)
+        wakeup = Wakeup(loop)
+        engine = Engine(ManualClock(), wake=wakeup.wake)
+        flushes = iter(range(2))
 
         def fail_once() -> None:
-            engine.on_turn = None
-            raise ZeroDivisionError
+            if next(flushes, 1) == 0:
+                raise ZeroDivisionError
 
-        engine.on_turn = fail_once
+        driver = Driver(loop, wakeup, engine, fail_once)
         done: asyncio.Future[Ticket] = loop.create_future()
         engine.write("t", Write.of([1]), on_done=lambda _: None)
         await asyncio.wait_for(failed, 10)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.harness.connection import Client, PathApp, request
+from tests.harness.connection import Client, PathApp, connections_of, request
 from topics.errors import NotFound
-from topics.server.http.connection import PIPELINE_MAX, PIPELINE_MAX_BYTES
-from topics.server.http.connections import REFUSED_MAX, ConnectionLimits, Connections
 from topics.server.http.intake import PROGRESS_BYTES
+from topics.server.http.limits import REFUSED_MAX
+from topics.server.http.outbox import PIPELINE_MAX, PIPELINE_MAX_BYTES
 
 
 def test_answers_keep_the_order_of_the_requests_however_they_finish() -> None:
@@ -69,7 +69,7 @@ def test_bytes_held_behind_an_outstanding_answer_are_bounded() -> None:
     client.app.waiting[0].respond(200, b"")
     assert len(client.replies()) == 11
     assert client.transport.reading
-    assert client.connection._held_bytes == 0
+    assert client.connection.outbox._held_bytes == 0
 
 
 def test_nothing_more_is_parsed_while_the_client_does_not_read() -> None:
@@ -99,7 +99,7 @@ def test_client_that_never_reads_is_cut_off_and_one_that_reads_slowly_is_not() -
 def test_closing_a_client_that_never_reads_does_not_take_for_ever() -> None:
     client = Client(write_timeout_ms=10_000)
     client.transport.unsent = 1000
-    client.connections.close_idle()
+    client.connection.close()
     assert client.transport.closing
     assert not client.transport.aborted
     client.connections.sweep(11.0)
@@ -248,7 +248,7 @@ def test_slow_request_behind_a_waiting_one_is_408_in_its_turn() -> None:
 
 def test_connection_over_the_cap_is_429_and_the_cap_frees_itself() -> None:
     """API §11: a cap is 429 with `detail.limit` and `detail.max`, and frees its slot when the connection ends."""
-    connections = Connections(PathApp(), ConnectionLimits(max_connections=2))
+    connections = connections_of(max_connections=2)
     first, _second, third = (Client(connections=connections) for _ in range(3))
     (reply,) = third.replies()
     assert (reply.status, reply.headers["retry-after"], reply.headers["connection"]) == (429, "1", "close")
@@ -262,7 +262,7 @@ def test_connection_over_the_cap_is_429_and_the_cap_frees_itself() -> None:
 
 
 def test_connections_far_over_the_cap_are_cut() -> None:
-    connections = Connections(PathApp(), ConnectionLimits(max_connections=1))
+    connections = connections_of(max_connections=1)
     clients = [Client(connections=connections) for _ in range(REFUSED_MAX + 2)]
     assert not clients[-2].transport.aborted
     assert clients[-1].transport.aborted
@@ -317,12 +317,12 @@ def test_stream_sees_backpressure_and_its_end() -> None:
     stream.on_close = lambda: events.append("close")
     client.transport.unsent = 100
     client.connection.pause_writing()
-    assert (stream.paused, stream.buffered) == (True, 100)
+    assert (stream.sink.write_paused, stream.buffered) == (True, 100)
     assert client.transport.reading
     client.connections.sweep(1000.0)
     assert not client.transport.closing
     client.connection.resume_writing()
-    assert not stream.paused
+    assert not stream.sink.write_paused
     client.send_eof()
     client.lose()
     assert events == ["drain", "close"]
@@ -355,9 +355,10 @@ class EchoProtocol:
     def __init__(self) -> None:
         self.events: list[Any] = []
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connected(self, transport: asyncio.Transport) -> EchoProtocol:
         self.transport = transport
         transport.write(b"101")
+        return self
 
     def data_received(self, data: bytes) -> None:
         self.events.append(data)
@@ -424,7 +425,7 @@ def test_upgrade_that_is_answered_like_any_request_leaves_the_connection_as_it_i
 def test_http2_preface_goes_to_the_http2_protocol_and_only_as_the_first_bytes() -> None:
     protocol = EchoProtocol()
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    connections = Connections(PathApp(), http2_factory=lambda _: protocol)
+    connections = connections_of(http2=lambda connections, connection, transport: protocol.connected(transport))
     client = Client(connections=connections)
     client.send(preface[:3], preface[3:] + b"frames", b"more")
     assert protocol.events == [preface + b"frames", b"more"]
@@ -436,17 +437,8 @@ def test_http2_preface_goes_to_the_http2_protocol_and_only_as_the_first_bytes() 
     assert client.replies()[0].body == b"POST /a x"
 
 
-def test_close_idle_leaves_busy_connections_alone() -> None:
-    connections = Connections(PathApp())
-    idle, waiting, sending = (Client(connections.app, connections=connections) for _ in range(3))
-    waiting.send(request("GET", "/wait"))
-    sending.send(b"GET")
-    connections.close_idle()
-    assert [client.transport.closing for client in (idle, waiting, sending)] == [True, False, False]
-
-
 def test_drain_lets_busy_connections_finish_and_keeps_idle_ones_until_then() -> None:
-    connections = Connections(PathApp())
+    connections = connections_of()
     idle, waiting, sending, streaming, upgraded = (Client(connections.app, connections=connections) for _ in range(5))
     app = connections.app
     assert isinstance(app, PathApp)
@@ -488,7 +480,7 @@ def test_drain_lets_busy_connections_finish_and_keeps_idle_ones_until_then() -> 
 
 def test_drain_does_not_wait_with_who_only_waits() -> None:
     """API §8.2: a long-poll is answered with what there is, anything else that waits for news is turned away."""
-    connections = Connections(PathApp())
+    connections = connections_of()
     poll, claim = (Client(connections.app, connections=connections) for _ in range(2))
     app = connections.app
     assert isinstance(app, PathApp)
@@ -514,7 +506,7 @@ def test_drain_does_not_wait_with_who_only_waits() -> None:
 
 
 def test_drain_cuts_off_what_does_not_finish() -> None:
-    connections = Connections(PathApp())
+    connections = connections_of()
     client = Client(connections=connections)
     client.send(request("GET", "/wait"))
     assert asyncio.run(connections.drain(0.01)) is False
@@ -550,7 +542,7 @@ def test_answer_that_waits_for_its_turn_goes_out_before_the_connection_ends() ->
     assert [reply.body for reply in client.replies()] == [b"POST /a 3"]
     client = Client()
     client.send(request("POST", "/a", b"1"), request("POST", "/a", b"2"))
-    client.connections.close_idle()
+    client.connection.close()
     assert [reply.body for reply in client.replies()] == [b"POST /a 1", b"POST /a 2"]
     assert client.ended
 

@@ -22,9 +22,8 @@ from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.connection import Client, PathApp
+from tests.harness.connection import Client, PathApp, connections_of
 from topics.errors import NotFound
-from topics.server.http.connections import ConnectionLimits, Connections
 from topics.server.http.http2 import RESETS_MAX, Http2
 from topics.server.http.lane import PAUSE_BYTES
 
@@ -34,7 +33,7 @@ class Http2Client:
 
     def __init__(self, *, window: int = 65535, **limits: int) -> None:
         app = PathApp()
-        self.connections = Connections(app, ConnectionLimits(**limits), http2_factory=Http2)
+        self.connections = connections_of(app, Http2, **limits)
         self.connections.sweep(0.0)
         self.client = Client(app, connections=self.connections)
         self.app = app
@@ -287,14 +286,14 @@ def test_open_body_is_written_drained_and_closed() -> None:
     assert client.body[stream] == b"data: 1\n\n"
     body.write(b"x" * 200_000)
     client.exchange()
-    assert body.paused
+    assert body.sink.write_paused
     assert body.buffered == 200_009 - 65535
     client.h2.increment_flow_control_window(1_000_000)
     client.h2.increment_flow_control_window(1_000_000, stream)
     client.exchange()
     assert drained
     assert drained[0] <= PAUSE_BYTES // 4
-    assert not body.paused
+    assert not body.sink.write_paused
     body.close()
     client.exchange()
     assert client.ended == [stream]
@@ -374,7 +373,7 @@ def test_shut_down_turns_away_what_only_waits() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=3)), max_size=3), st.lists(st.integers(1, 400)))
 def test_damaged_frames_are_never_an_exception_or_a_hang(damage: list[tuple[int, bytes]], sizes: list[int]) -> None:
     app = PathApp()
-    connections = Connections(app, ConnectionLimits(max_body_bytes=1000), http2_factory=Http2)
+    connections = connections_of(app, Http2, max_body_bytes=1000)
     client = Client(app, connections=connections)
     h2 = H2Connection(H2Configuration(client_side=True))
     h2.initiate_connection()

@@ -1,14 +1,10 @@
-"""Part: one thing that happened in a topic, rendered once and shared by every stream that has to be told.
+"""Notice: one thing that happened in a topic, rendered once and shared by every stream that gets it.
 
-A part is a batch of records, a tombstone, the news that a reader has caught up, or that the topic is gone. Its JSON is
-the same on SSE and WebSocket; the framing around it is made when the first stream of that kind needs it and kept as
-long as the part is. SSE frames also carry the composite cursor of their stream, so a frame is shared by the streams
-whose whole cursor is the same: always among those that watch one topic, and among those that watch the same several
-topics and stand at the same place in each.
-
-A record's `data` is verbatim and may hold line breaks. In SSE a line break ends a field and a blank line ends the
-event, so each one becomes a further `data:` line; the client puts a line feed in its place, which JSON allows wherever
-the client's own line break stood.
+A notice is a batch of records, a tombstone, the news that a reader has caught up, or that the topic is gone. Its JSON
+is the same on SSE and WebSocket; the framing around it is made when the first stream of that kind needs it and kept as
+long as the notice is. SSE frames also carry the composite cursor of their stream, so a frame is shared by the streams
+that have the same cursor: always among those that watch one topic, and among those that watch the same several topics
+and are at the same position in each.
 """
 
 from __future__ import annotations
@@ -23,13 +19,17 @@ RECORD: Final = b"record"
 TOMBSTONE: Final = b"tombstone"
 CAUGHT_UP: Final = b"caught-up"
 TOPIC_DELETED: Final = b"topic-deleted"
-ERROR: Final = b"error"
 
 _LINE_BREAK: Final = re.compile(rb"\r\n|\r|\n")
 
 
 def event(kind: bytes, json: bytes) -> bytes:
-    """An SSE event without its `id`."""
+    """An SSE event without its `id`.
+
+    A record's `data` is verbatim and may contain line breaks. In SSE a line break ends a field and a blank line ends
+    the event, so each one becomes a further `data:` line; the client puts a line feed in its place, which JSON allows
+    wherever the original line break was.
+    """
     if b"\n" in json or b"\r" in json:
         json = _LINE_BREAK.sub(b"\ndata: ", json)
     return b"event: %b\ndata: %b\n\n" % (kind, json)
@@ -48,8 +48,8 @@ def text_frame(json: bytes) -> bytes:
     return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), json)
 
 
-class Part:
-    """One thing to tell, and the cursor behind it."""
+class Notice:
+    """One thing that happened, and the cursor after it."""
 
     __slots__ = ("_event", "_message", "alone", "cursor", "json", "kind", "shared")
 
@@ -81,14 +81,14 @@ class Part:
 
 
 class Parcel(NamedTuple):
-    """What lies behind a cursor: parts to send in order, the cursor behind all of them, and the head as it was."""
+    """What follows a cursor: notices to send in order, the cursor after all of them, and the head as it was."""
 
-    parts: Sequence[Part]
+    notices: Sequence[Notice]
     cursor: int
     head: int
 
 
-def record(name: bytes, texts: list[bytes], from_seq: int, to_seq: int, head: int) -> Part:
+def record(name: bytes, texts: list[bytes], from_seq: int, to_seq: int, head: int) -> Notice:
     """A batch of records, given as JSON objects."""
     json = b'{"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (
         name,
@@ -97,20 +97,20 @@ def record(name: bytes, texts: list[bytes], from_seq: int, to_seq: int, head: in
         to_seq,
         head,
     )
-    return Part(RECORD, json, to_seq)
+    return Notice(RECORD, json, to_seq)
 
 
-def tombstone(name: bytes, lost: Tombstone) -> Part:
-    """An explicit gap; its cursor is the position behind it."""
+def tombstone(name: bytes, lost: Tombstone) -> Notice:
+    """An explicit gap; its cursor is the position after it."""
     cursor = lost.earliest_seq - 1 if lost.reason == "recreated" else lost.gap_to
-    return Part(TOMBSTONE, b'{"topic":"%b",%b' % (name, lost.wire()[1:]), cursor)
+    return Notice(TOMBSTONE, b'{"topic":"%b",%b' % (name, lost.wire()[1:]), cursor)
 
 
-def caught_up(name: bytes, cursor: int) -> Part:
+def caught_up(name: bytes, cursor: int) -> Notice:
     """The reader has everything there is."""
-    return Part(CAUGHT_UP, b'{"topic":"%b","head_seq":%d}' % (name, cursor), cursor)
+    return Notice(CAUGHT_UP, b'{"topic":"%b","head_seq":%d}' % (name, cursor), cursor)
 
 
-def topic_deleted(name: bytes, head: int) -> Part:
+def topic_deleted(name: bytes, head: int) -> Notice:
     """The topic is gone."""
-    return Part(TOPIC_DELETED, b'{"topic":"%b","head_seq":%d,"reason":"deleted"}' % (name, head), head)
+    return Notice(TOPIC_DELETED, b'{"topic":"%b","head_seq":%d,"reason":"deleted"}' % (name, head), head)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from topics.server import refusal
+from topics.server import startup_errors
 from topics.settings import Settings
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Locked, RealDisk
@@ -36,8 +36,8 @@ SETTINGS = Settings(data_dir=Path("data"), port_file=Path("port"))
 )
 def test_data_directory(error: Exception, told: str) -> None:
     """One line with the reason and the way out."""
-    assert told in refusal.cannot_store(SETTINGS, error)
-    assert refusal.cannot_store(SETTINGS, error).startswith("cannot use the data directory data: ")
+    assert told in startup_errors.cannot_store(SETTINGS, error)
+    assert startup_errors.cannot_store(SETTINGS, error).startswith("cannot use the data directory data: ")
 
 
 def test_data_directory_that_is_a_file(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_data_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError) as failed:  # noqa: PT011
         RealDisk().make_dir(str(tmp_path / "file"))
-    assert f"{tmp_path}/file is a file; choose another" in refusal.cannot_store(SETTINGS, failed.value)
+    assert f"{tmp_path}/file is a file; choose another" in startup_errors.cannot_store(SETTINGS, failed.value)
 
 
 @pytest.mark.parametrize(
@@ -60,5 +60,5 @@ def test_data_directory_that_is_a_file(tmp_path: Path) -> None:
 )
 def test_address(error: OSError, told: str) -> None:
     """One line with the reason and the way out."""
-    assert told in refusal.cannot_listen(SETTINGS, error)
-    assert refusal.cannot_listen(SETTINGS, error).startswith("cannot listen on 127.0.0.1:4000: ")
+    assert told in startup_errors.cannot_listen(SETTINGS, error)
+    assert startup_errors.cannot_listen(SETTINGS, error).startswith("cannot listen on 127.0.0.1:4000: ")

@@ -1,12 +1,12 @@
-"""The last head of a connection, and the heads that say the same but for a target or a length.
+"""Heads of a connection that come again, perhaps with another target or length.
 
 A keep-alive client sends the same fields over and over: what changes from request to request is the target and the
 digits of Content-Length. Such a head need not be parsed again: its fields are the same bytes, so they mean the same,
-and only the two values are read. The target is taken from here only if it is made of characters that need no second
-look; anything else, and any other method or version, goes through the parser.
+and only the two values are read. The target is read here only if it is made of characters that need no closer look;
+anything else, and any other method or version, goes through the parser.
 
 A head with the same target keeps its route (another length does not change it, see `App.resolve`); one with another
-target comes back without a route and has to be admitted.
+target has no route yet and has to be admitted.
 """
 
 from __future__ import annotations
@@ -30,19 +30,15 @@ class Repeat:
 
     __slots__ = ("_after", "_before", "_method", "head", "line", "raw")
 
-    head: Head
-    raw: bytes
-    line: bytes
-    """The request line."""
-
     def __init__(self, raw: bytes, head: Head) -> None:
         self.head = head
         self.raw = raw
         line_end = raw.index(b"\r\n")
         self.line = raw[:line_end]
+        """The request line."""
         self._method = head.method.encode() + b" "
         field = _LENGTH_FIELD.search(raw)
-        # Without a length that can vary, everything behind the request line has to be the same.
+        # Without a length that can vary, everything after the request line has to be the same.
         self._before = raw[line_end:] if field is None else raw[line_end : field.start(1)]
         self._after = b"" if field is None else raw[field.end(1) :]
 
@@ -85,7 +81,7 @@ class Repeat:
 
 
 class KnownHeads(dict[bytes, Head]):
-    """The heads that came on one connection, by their bytes; a bounded number of them."""
+    """The heads that came on one connection, by their bytes; a bounded number of them is kept."""
 
     __slots__ = ("_body_max_bytes", "_head_max_bytes", "_repeats")
 
@@ -97,7 +93,7 @@ class KnownHeads(dict[bytes, Head]):
         self._repeats: dict[bytes, Repeat] = {}
 
     def learn(self, repeat: Repeat) -> None:
-        """Know this head, and those that say the same with another length."""
+        """Know this head, and those that differ from it only in their length."""
         if repeat.raw not in self:
             self._keep(repeat.raw, repeat.head)
             if len(self._repeats) >= KNOWN_HEADS_MAX:
@@ -105,7 +101,7 @@ class KnownHeads(dict[bytes, Head]):
             self._repeats[repeat.line] = repeat
 
     def recall(self, head_bytes: bytes) -> Head | None:
-        """The head that these bytes are if it came before with another length; it is known from now on."""
+        """The head in these bytes if it came before with another length; it is known from now on."""
         repeat = self._repeats.get(head_bytes[: head_bytes.find(b"\r\n")])
         head = None if repeat is None else repeat.read(head_bytes, 0, self._body_max_bytes)
         if head is None or head.raw_bytes > self._head_max_bytes:

@@ -1,4 +1,4 @@
-"""Refusal: why a server does not start, in one line that says what to do about it."""
+"""Why a server does not start, in one line that says what to do about it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _storage_reason(error: Exception) -> str:
 
 
 def holder_text(text: str) -> str:
-    """Who holds a lock, from what it wrote about itself."""
+    """The process that holds a lock, from what it wrote into it."""
     try:
         holder = json.loads(text)
         return f"process {holder['pid']} on {holder['host']} (since {holder['since']})"

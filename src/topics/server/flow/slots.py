@@ -1,23 +1,29 @@
-"""Caps on what may be open at the same time (API §11).
+"""Slots: how much may be open at the same time (API §11).
 
 A `Cap` counts what is in use and refuses the one too many with 429 `throttled`, which names the limit and its maximum.
-What it hands out is a `Slot`: the slot gives its place back exactly once, whether it is freed by hand, by the end of a
-`with` block, or because whoever held it is gone. So a handler that fails halfway or a connection that is simply dropped
-can never keep capacity for good.
+It hands out a `Slot`, which gives its place back exactly once: by hand, or when its holder is gone. So a handler that
+fails halfway or a connection that is dropped never keeps capacity for good.
 
-A cap with `max` 0 refuses nothing and still counts, because the metrics show the count. Per-key caps hold only where
-there are keys: in dev mode the one principal there is gets a cap that is off.
+A cap with `max` 0 refuses nothing and still counts, because the metrics show the count. Per-key caps apply only where
+there are keys: without any, the one principal there is gets a cap that is off.
 """
 
 from __future__ import annotations
 
-from types import TracebackType
+from typing import Final, Protocol
 
 from topics.errors import Throttled
-from topics.server.auth import Principal
 from topics.settings import Settings
 
-RETRY_AFTER_MS = 1000
+RETRY_AFTER_MS: Final = 1000
+
+
+class Holder(Protocol):
+    """What takes slots: a principal."""
+
+    @property
+    def key_id(self) -> str | None:
+        """The name of its key, or None where there are no keys."""
 
 
 class Slot:
@@ -36,12 +42,6 @@ class Slot:
             cap.used -= 1
 
     __del__ = free
-
-    def __enter__(self) -> Slot:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.free()
 
 
 class Cap:
@@ -68,7 +68,7 @@ class Cap:
 
 
 class CapPerKey:
-    """The same cap for every key, counted for each of them alone."""
+    """The same cap for every key, each counted alone."""
 
     __slots__ = ("_caps", "max", "name")
 
@@ -76,17 +76,17 @@ class CapPerKey:
         self.name = name
         self.max = max
         # Keys are fixed when the server starts, so there are never more entries than keys.
-        self._caps: dict[Principal, Cap] = {}
+        self._caps: dict[Holder, Cap] = {}
 
-    def of(self, principal: Principal) -> Cap:
-        """The cap of `principal`, which is off where it stands for no key."""
-        cap = self._caps.get(principal)
+    def of(self, holder: Holder) -> Cap:
+        """The cap of a holder, which is off where that is no key."""
+        cap = self._caps.get(holder)
         if cap is None:
-            cap = self._caps[principal] = Cap(self.name, self.max if principal.key_id is not None else 0)
+            cap = self._caps[holder] = Cap(self.name, self.max if holder.key_id is not None else 0)
         return cap
 
 
-class Limits:
+class Slots:
     """The concurrency caps of one server."""
 
     __slots__ = ("inflight_per_key", "sse_connections", "sse_connections_per_key", "watch_sessions")
@@ -97,11 +97,11 @@ class Limits:
         self.sse_connections = Cap("max_sse_connections", settings.max_sse_connections)
         self.sse_connections_per_key = CapPerKey("max_sse_connections_per_key", settings.max_sse_connections_per_key)
 
-    def take_stream(self, principal: Principal) -> list[Slot]:
-        """The slots of one more open stream of `principal`, or `Throttled`; free them when it ends."""
+    def take_stream(self, holder: Holder) -> list[Slot]:
+        """The slots of one more open stream of `holder`, or `Throttled`; free them when it ends."""
         slot = self.sse_connections.take()
         try:
-            return [slot, self.sse_connections_per_key.of(principal).take()]
+            return [slot, self.sse_connections_per_key.of(holder).take()]
         except Throttled:
             slot.free()
             raise

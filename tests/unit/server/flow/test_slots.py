@@ -6,7 +6,7 @@ import pytest
 
 from topics.errors import Throttled
 from topics.server.auth import Keys
-from topics.server.limits import Cap, CapPerKey, Limits
+from topics.server.flow.slots import Cap, CapPerKey, Slots
 from topics.settings import Settings
 
 
@@ -35,8 +35,7 @@ def test_a_slot_is_given_back_exactly_once() -> None:
     del first
 
     assert cap.used == 1
-    with second:
-        assert cap.used == 1
+    second.free()
     assert cap.used == 0
 
 
@@ -75,12 +74,10 @@ def test_each_key_has_a_count_of_its_own() -> None:
     held = caps.of(one).take()
     with pytest.raises(Throttled):
         caps.of(one).take()
-    with caps.of(two).take():
-        pass
+    caps.of(two).take().free()
     held.free()
 
-    with caps.of(one).take():
-        pass
+    caps.of(one).take().free()
 
 
 def test_per_key_caps_do_not_apply_in_dev_mode() -> None:
@@ -101,9 +98,9 @@ def test_the_caps_take_their_name_and_maximum_from_the_settings() -> None:
         max_sse_connections=4,
         max_sse_connections_per_key=5,
     )
-    limits = Limits(settings)
+    slots = Slots(settings)
 
-    for name in Limits.__slots__:
-        cap = getattr(limits, name)
+    for name in Slots.__slots__:
+        cap = getattr(slots, name)
         assert cap.name == f"max_{name}"
         assert cap.max == getattr(settings, cap.name)

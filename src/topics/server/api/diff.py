@@ -1,0 +1,148 @@
+"""The HTTP API of reading: `POST /v0/topics/:topic/diff`, answered at once or after a wait (API §3).
+
+The answer is hot, so it is formatted by hand in one step, status line included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from topics.errors import TopicNotFound, TopicsError
+from topics.server.api import bodies
+from topics.server.http.reply import GZIP_FLOOR_BYTES, prefix
+
+if TYPE_CHECKING:
+    from topics.engine import Engine
+    from topics.engine.log.difference import Difference
+    from topics.engine.requests import Diff
+    from topics.engine.topic import Topic
+    from topics.server.api.attempts import Attempts
+    from topics.server.http.exchange import Exchange
+
+WAIT_MS_MAX: Final = 30_000
+
+_BOOL: Final = (b"false", b"true")
+_TAIL: Final = (
+    b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"tombstone":%b,"lag":%d,'
+    b'"performance":{"server_total_ms":%.3f,"records_scanned":%d,"throttle_wait_ms":0.0}}'
+)
+
+
+class DiffHandler:
+    """Answers the route that reads records."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, attempts: Attempts) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._attempts = attempts
+
+    def diff(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:topic/diff`."""
+        diff = bodies.diff(exchange.body)
+        difference = self._engine.diff(exchange.head.route.name, diff)
+        if diff.wait_ms and _is_empty(difference):
+            LongPoll(self._engine, self._loop, self._attempts, exchange, diff, difference)
+        else:
+            _send(exchange, difference)
+
+
+class LongPoll:
+    """A diff that waits for the first record it can deliver (`wait_ms`).
+
+    It looks again whenever its topic publishes, and answers as soon as there is something to deliver, the topic is
+    gone, or the time is up. Records that its own filters drop move its cursor and do not end the wait. A client that
+    goes away is forgotten at once.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        attempts: Attempts,
+        exchange: Exchange,
+        diff: Diff,
+        difference: Difference,
+    ) -> None:
+        """Wait from now on."""
+        self._engine = engine
+        self._loop = loop
+        self._attempts = attempts
+        self._exchange = exchange
+        self._diff = diff
+        self._difference = difference
+        self._topic = engine.topic(exchange.head.route.name)
+        self._look: asyncio.Handle | None = None
+        self._topic.listeners.append(self._published)
+        exchange.on_disconnect = self._time_is_up
+        self._timer = loop.call_later(min(diff.wait_ms, WAIT_MS_MAX) / 1000, self._time_is_up)
+
+    def _published(self, topic: Topic) -> None:
+        if self._look is None:
+            self._look = self._loop.call_soon(self._look_soon)
+
+    def _look_soon(self) -> None:
+        self._look = None
+        self._attempts.handle(self._exchange, self._look_again)
+
+    def _look_again(self, exchange: Exchange) -> None:
+        if exchange.answered:
+            return
+        try:
+            if self._topic.deleted:
+                name = self._topic.name
+                raise TopicNotFound(f'topic "{name}" was deleted while the read waited', topic=name)
+            diff = msgspec.structs.replace(self._diff, from_seq=self._difference.next_from_seq)
+            self._difference = self._engine.diff(self._topic.name, diff)
+        except TopicsError:
+            self._stop()
+            raise
+        if not _is_empty(self._difference):
+            self._time_is_up()
+
+    def _time_is_up(self) -> None:
+        self._stop()
+        if not self._exchange.answered:
+            _send(self._exchange, self._difference)
+
+    def _stop(self) -> None:
+        self._exchange.on_disconnect = None
+        if self._published in self._topic.listeners:
+            self._topic.listeners.remove(self._published)
+        self._timer.cancel()
+        if self._look is not None:
+            self._look.cancel()
+
+
+def _is_empty(difference: Difference) -> bool:
+    """Whether a reader that may wait should: nothing to deliver, nothing lost, nothing more to look at."""
+    return not difference.count and difference.tombstone is None and difference.caught_up
+
+
+def _send(exchange: Exchange, difference: Difference) -> None:
+    tombstone = difference.tombstone
+    head = b'{"topic":"%b","records":[' % exchange.head.route.name_bytes
+    tail = _TAIL % (
+        difference.next_from_seq,
+        difference.head_seq,
+        difference.earliest_seq,
+        _BOOL[difference.caught_up],
+        b"null" if tombstone is None else tombstone.wire(),
+        difference.lag,
+        (perf_counter_ns() - exchange.started_ns) / 1e6,
+        difference.scanned,
+    )
+    pieces = difference.pieces
+    if len(pieces) > 1:
+        # One join for the whole answer: the text of a large read is not copied once more for its commas.
+        spread = [b","] * (2 * len(pieces) - 1)
+        spread[::2] = pieces
+        pieces = spread
+    size = len(head) + sum(map(len, pieces)) + len(tail)
+    if exchange.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
+        exchange.respond(200, b"".join((head, *pieces, tail)))
+    else:
+        exchange.respond_raw(b"".join((prefix(200), b"%d\r\n\r\n" % size, head, *pieces, tail)))

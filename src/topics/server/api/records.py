@@ -1,0 +1,86 @@
+"""The HTTP API of records: append and delete them (API §2, §5).
+
+The answer to a write is hot, so it is formatted by hand in one step, status line included.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from topics.server.api import bodies
+from topics.server.api.answers import answer_receipt
+from topics.server.http.reply import GZIP_FLOOR_BYTES, prefix
+
+if TYPE_CHECKING:
+    from topics.engine import Engine
+    from topics.engine.write.ticket import Ticket
+    from topics.server.api.route import Route
+    from topics.server.flow.admission import Admission
+    from topics.server.http.exchange import Exchange
+
+_BOOL: Final = (b"false", b"true")
+_WRITTEN: Final = (
+    b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
+    b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,%b}}'
+)
+_WAITED: Final = b'"fsync_ms":%.3f,"throttle_wait_ms":%.3f'
+_NOT_WAITED: Final = _WAITED % (0, 0)
+
+
+class RecordHandlers:
+    """Answers the routes that change the records of a topic."""
+
+    def __init__(self, engine: Engine, admission: Admission) -> None:
+        self._engine = engine
+        self._admission = admission
+
+    def write(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:topic`."""
+        route: Route = exchange.head.route
+        write = bodies.write(exchange.body)
+        if write.config is not None:
+            route.principal.require_config(write.config)
+        if write.idempotency_key is None:
+            write.idempotency_key = route.idempotency_key
+        self._admission.write(route.name, write, _written, exchange)
+
+    def delete(self, exchange: Exchange) -> None:
+        """`POST /v0/topics/:topic/delete`."""
+        self._engine.delete(exchange.head.route.name, bodies.delete(exchange.body), answer_receipt, exchange)
+
+
+def _written(ticket: Ticket) -> None:
+    exchange: Exchange = ticket.context
+    if ticket.error is not None:
+        exchange.fail(ticket.error)
+        return
+    route: Route = exchange.head.route
+    first_seq, count = ticket.first_seq, ticket.count
+    if not route.return_seqs:
+        seqs = b""
+    elif count == 1:
+        seqs = b'"seqs":[%d],' % first_seq
+    else:
+        seqs = b'"seqs":%b,' % repr([*range(first_seq, first_seq + count)]).replace(" ", "").encode()
+    # A `disk` write may share a sync with what precedes it; only `fsync` asks for one (API §0.9).
+    sync_ns = ticket.sync_ns if ticket.topic.config.durable else 0
+    waited = sync_ns or exchange.throttled_ns
+    body = _WRITTEN % (
+        route.name_bytes,
+        first_seq,
+        first_seq + count - 1 if count else 0,
+        seqs,
+        ticket.head_seq,
+        count,
+        _BOOL[ticket.created],
+        _BOOL[ticket.deduped],
+        (perf_counter_ns() - exchange.started_ns) / 1e6,
+        ticket.write_ns / 1e6,
+        _WAITED % (sync_ns / 1e6, exchange.throttled_ns / 1e6) if waited else _NOT_WAITED,
+    )
+    status = 201 if ticket.created else 200
+    if exchange.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
+        exchange.respond(status, body)
+    else:
+        exchange.respond_raw(b"%b%d\r\n\r\n%b" % (prefix(status), len(body), body))

@@ -1,0 +1,90 @@
+"""Assembly: every object of a serving process above the engine, each built once with what it needs.
+
+This is the place to see what depends on what: read it from top to bottom, nothing is connected later. `Server` decides
+when things happen; a test builds the same with a loop and a clock of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from topics.server.api.attempts import Attempts
+from topics.server.api.blocks import BlockHandlers
+from topics.server.api.diff import DiffHandler
+from topics.server.api.metrics import Metrics
+from topics.server.api.page import Page
+from topics.server.api.phase import Phase
+from topics.server.api.probes import Probes
+from topics.server.api.queues import QueueHandlers
+from topics.server.api.records import RecordHandlers
+from topics.server.api.routers import RouterHandlers
+from topics.server.api.topics import TopicHandlers
+from topics.server.app import App
+from topics.server.delivery.delivery import Delivery
+from topics.server.delivery.unsynced import Unsynced
+from topics.server.delivery.watch import Watch
+from topics.server.delivery.websocket import WebSockets
+from topics.server.delivery.work import Work
+from topics.server.driver import Driver, Wakeup
+from topics.server.flow.admission import Admission
+from topics.server.flow.governor import Governor
+from topics.server.flow.parking import Parking
+from topics.server.flow.pressure import Pressure
+from topics.server.flow.slots import Slots
+from topics.server.routes import Routes, rows
+
+if TYPE_CHECKING:
+    from topics.engine import Engine
+    from topics.engine.upkeep.upkeep import Upkeep
+    from topics.server.auth import Keys
+    from topics.settings import Settings
+    from topics.storage.segment.cache import BlockCache
+
+
+class Assembly:
+    """What serves an engine."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        keys: Keys,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        wakeup: Wakeup,
+        unsynced: Unsynced,
+        *,
+        upkeep: Upkeep | None = None,
+        cache: BlockCache | None = None,
+        replayed: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`wakeup` is what the engine asks for turns; `unsynced` is what its store reports syncs to."""
+        self.engine = engine
+        self.pressure = Pressure()
+        self.parking = Parking(loop, engine.clock, self.pressure)
+        self.admission = Admission(engine, self.parking, wakeup.wake)
+        self.driver = Driver(loop, wakeup, engine, self.admission.flush, upkeep)
+        self.phase = Phase(replayed)
+        grace_ms, timeout_ms = settings.buffer_grace_ms, settings.slow_consumer_timeout_ms
+        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, grace_ms, timeout_ms)
+        slots = Slots(settings)
+        attempts = Attempts(self.driver.run_then)
+        metrics = Metrics(engine, slots, self.phase, cache)
+        page = Page(engine, self.phase, f"{settings.host}:{settings.port}", guarded=len(keys) > 0)
+        self.rows = rows(
+            topics=TopicHandlers(engine),
+            records=RecordHandlers(engine, self.admission),
+            diffs=DiffHandler(engine, loop, attempts),
+            blocks=BlockHandlers(engine, loop, attempts),
+            queues=QueueHandlers(engine, self.parking, attempts),
+            routers=RouterHandlers(engine),
+            work=Work(engine, self.delivery, self.parking, slots),
+            watch=Watch(engine, self.delivery, slots, settings),
+            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, loop),
+            probes=Probes(engine, self.phase, metrics, page),
+        )
+        inflight, probe_auth = slots.inflight_per_key, settings.probe_auth
+        self.app = App(Routes(self.rows), keys, self.phase, inflight, self.admission, attempts, probe_auth=probe_auth)
+        on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
+        self.governor = Governor(loop, self.pressure, engine.store, on_level, self.delivery.pulse)

@@ -1,0 +1,250 @@
+"""FrameLink: WebSocket frames over one transport. Whole text messages in, framed messages out, and bounds on both.
+
+The protocol itself (frames, masks, fragments, pings, closing) is the sans-IO protocol of `websockets`.
+
+Out: the queue is the transport's, as for every subscriber. Messages of one turn of the loop leave in one write.
+
+In: what was received is looked at in small pieces and for at most `TURN_NS` per turn of the loop, so that a flood of
+tiny frames costs only its sender. A message is at most as large as the body of a request, however it is fragmented.
+While the client does not read, or its owner is full, nothing more is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import perf_counter_ns
+from typing import Final, Protocol, cast
+
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+# The library logs every connection; what goes wrong in one is reported to its client.
+quiet: Final = logging.getLogger("topics.websocket.protocol")
+quiet.setLevel(logging.CRITICAL)
+
+OUTBOX_BYTES_MAX: Final = 16 * 1024
+TURN_NS: Final = 1_000_000
+PIECE_BYTES: Final = 1024
+PIECE_BYTES_MAX: Final = 256 * 1024
+
+
+class Owner(Protocol):
+    """The receiver of the messages."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no further message can be taken for now."""
+
+    def receive(self, text: bytes) -> None:
+        """A whole message arrived; it is valid UTF-8."""
+
+    def drained(self) -> None:
+        """The client reads again."""
+
+    def over(self) -> None:
+        """Nothing can be sent or received any more; called at least once."""
+
+
+class FrameLink:
+    """The frames of one client, see the module."""
+
+    __slots__ = (
+        "_buffer", "_close_timeout_s", "_closing", "_fragments", "_loop", "_outbox", "_outbox_bytes", "_owner",
+        "_protocol", "_reading", "_transport", "_turn_due", "closed", "heard", "write_paused",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: Owner,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        *,
+        message_bytes_max: int,
+        close_timeout_ms: int,
+    ) -> None:
+        self.closed = False
+        self.write_paused = False
+        self.heard = True
+        """Whether anything arrived since the owner last cleared this."""
+        self._owner = owner
+        self._loop = loop
+        self._transport = transport
+        self._close_timeout_s = close_timeout_ms / 1000
+        self._protocol = ServerProtocol(state=State.OPEN, max_size=message_bytes_max, logger=quiet)
+        self._buffer = bytearray()
+        self._fragments: bytearray | None = None
+        self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
+        self._reading = True
+        self._turn_due = False
+        self._closing: asyncio.TimerHandle | None = None
+
+    # In
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        self.heard = True
+        self._buffer += data
+        if not self._turn_due:
+            self._take()
+
+    def _take(self) -> None:
+        """Look at what was received, piece by piece, until it ends, has to wait, or this turn's time is up."""
+        self._turn_due = False
+        deadline_ns = perf_counter_ns() + TURN_NS
+        size = PIECE_BYTES
+        buffer = self._buffer
+        at = 0
+        while at < len(buffer) and not self._full and not self.closed:
+            if perf_counter_ns() > deadline_ns:
+                self._turn_due = True
+                self._loop.call_soon(self._take)
+                break
+            piece = bytes(buffer[at : at + size])
+            at += len(piece)
+            self._protocol.receive_data(piece)
+            events = self._protocol.events_received()
+            self._send_protocol()
+            for frame in events:
+                self._receive(cast("Frame", frame))
+            # Within a large message there is nothing to do per piece, so the pieces may grow.
+            size = PIECE_BYTES if events else min(2 * size, PIECE_BYTES_MAX)
+        del buffer[:at]
+        self.set_reading()
+
+    @property
+    def _full(self) -> bool:
+        return self.write_paused or self._owner.full
+
+    def set_reading(self) -> None:
+        """Read from the socket while what is read has somewhere to go, and go on with what was read before."""
+        if self.closed:
+            return
+        reading = not (self._full or self._turn_due or self._buffer)
+        if reading != self._reading and not self._transport.is_closing():
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+        if self._buffer and not self._full and not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._take)
+
+    def _receive(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.TEXT or frame.opcode is Opcode.CONT:
+            if frame.fin and self._fragments is None:
+                self._message(bytes(frame.data))
+                return
+            if self._fragments is None:
+                self._fragments = bytearray()
+            self._fragments += frame.data
+            if frame.fin:
+                whole, self._fragments = bytes(self._fragments), None
+                self._message(whole)
+        elif frame.opcode is Opcode.BINARY:
+            self.close(CloseCode.UNSUPPORTED_DATA, "messages must be text")
+
+    def _message(self, text: bytes) -> None:
+        if self._protocol.state is not State.OPEN:
+            return
+        try:
+            if not text.isascii():
+                text.decode()
+        except UnicodeDecodeError:
+            self.close(CloseCode.INVALID_DATA, "the message is not UTF-8")
+            return
+        self._owner.receive(text)
+
+    # Out
+
+    def send(self, message: bytes) -> bool:
+        """Send a framed message with the next `flush`; whether that has to be asked for."""
+        if self._protocol.state is not State.OPEN or self.closed:
+            return False
+        outbox = self._outbox
+        outbox.append(message)
+        self._outbox_bytes += len(message)
+        if self._outbox_bytes >= OUTBOX_BYTES_MAX:
+            self.flush()
+        return len(outbox) == 1
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        outbox, self._outbox, self._outbox_bytes = self._outbox, [], 0
+        if outbox and not self.closed and not self._transport.is_closing():
+            self._transport.write(outbox[0] if len(outbox) == 1 else b"".join(outbox))
+
+    def ping(self) -> None:
+        """Send a ping."""
+        self._protocol.send_ping(b"")
+        self._send_protocol()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes written that the client has not taken."""
+        return 0 if self.closed else self._outbox_bytes + self._transport.get_write_buffer_size()
+
+    def pause_writing(self) -> None:
+        """The client does not read: neither send to it nor read from it."""
+        self.write_paused = True
+        self.set_reading()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self.write_paused = False
+        self._owner.drained()
+        self.set_reading()
+
+    # The end
+
+    def eof_received(self) -> bool:
+        """The client has closed its sending side without a closing handshake, or after one."""
+        self._protocol.receive_eof()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: nothing of it stays."""
+        self._end()
+        if self._closing is not None:
+            self._closing.cancel()
+
+    def _end(self) -> None:
+        """Neither send nor read any more."""
+        self.closed = True
+        self._buffer.clear()
+        self._owner.over()
+
+    def shut_down(self) -> None:
+        """The server stops."""
+        self.close(CloseCode.GOING_AWAY, "the server is shutting down")
+
+    def expire(self, now: float) -> None:
+        """No deadline is set on the connection."""
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        """Begin the closing handshake."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.fail(code, reason)
+            self._send_protocol()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._transport.abort()
+
+    def _send_protocol(self) -> None:
+        """Send what the protocol wants to send; its end of file closes the connection, in time or by force."""
+        writes = self._protocol.data_to_send()
+        if writes:
+            self.flush()
+        for data in writes:
+            if self.closed or self._transport.is_closing():
+                return
+            if data:
+                self._transport.write(data)
+            else:
+                self._end()
+                self._transport.close()
+                self._closing = self._loop.call_later(self._close_timeout_s, self._transport.abort)

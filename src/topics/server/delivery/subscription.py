@@ -1,0 +1,93 @@
+"""Subscriptions: what a client may ask for when it watches topics, on SSE and WebSocket alike (API §7.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct
+
+from topics.engine.requests import U32, U64
+from topics.errors import InvalidRequest
+from topics.names import check_topic_name, printable_name
+from topics.server.api.bodies import Body
+from topics.server.delivery.view import BATCH_BYTES_DEFAULT, View, view_of
+
+if TYPE_CHECKING:
+    from topics.engine.topic import Topic
+    from topics.server.api.principal import Principal
+
+
+class TopicWatch(Struct):
+    """How one topic is watched."""
+
+    from_seq: U64 = 0
+    tail: bool = False
+    from_ts: U64 | None = None
+    match: Any = None
+
+
+class WatchOptions(Struct):
+    """What applies to every topic of a subscription."""
+
+    node: str | list[str] | None = None
+    limit: U32 = 0
+    max_batch_bytes: U64 = BATCH_BYTES_DEFAULT
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    consistency: Literal["eventual", "strong"] = "eventual"
+
+
+class Watched(Struct):
+    """What the answer reports about one topic."""
+
+    from_seq: int
+    head_seq: int
+    earliest_seq: int
+
+
+_topic_watch: Final = Body(TopicWatch)
+
+
+def check_numbers(topics: dict[str, TopicWatch]) -> None:
+    """Raise InvalidRequest where a number of a topic's options is no u64."""
+    for name, asked in topics.items():
+        _topic_watch.check_range(asked, f"topics.{printable_name(name)}.")
+
+
+def check_names(names: dict[str, TopicWatch], principal: Principal, topics_max: int) -> None:
+    """Refuse too many topics, bad names, and names outside the key's prefixes."""
+    if len(names) > topics_max:
+        raise InvalidRequest(
+            f"{len(names)} topics are too many for one subscription; at most {topics_max}",
+            field="topics",
+            limit="max_watch_topics",
+            max=topics_max,
+        )
+    for name in names:
+        check_topic_name(name)
+        principal.require_name(name)
+
+
+def view_for(options: WatchOptions, topic: TopicWatch, limit_max: int) -> View:
+    """The view that these options ask for."""
+    return view_of(
+        limit=options.limit,
+        limit_max=limit_max,
+        max_batch_bytes=options.max_batch_bytes,
+        node=options.node,
+        include_data=options.include_data,
+        include_tags=options.include_tags,
+        include_meta=options.include_meta,
+        strong=options.consistency == "strong",
+        match=topic.match,
+    )
+
+
+def cursor_for(asked: TopicWatch, topic: Topic) -> int:
+    """Where a subscription to this topic begins."""
+    if asked.tail:
+        return topic.log.head
+    if asked.from_ts is not None:
+        return max(asked.from_seq, topic.log.cursor_at_ts(asked.from_ts))
+    return asked.from_seq

@@ -1,0 +1,101 @@
+"""The one table of routes: which there are, who may use them, and which handler answers each (API §0.2, §9)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from topics.names import check_router_name, check_topic_name
+from topics.server.api.principal import ADMIN, DELETE, READ, WRITE
+from topics.server.api.route import Row
+
+if TYPE_CHECKING:
+    from topics.server.api.blocks import BlockHandlers
+    from topics.server.api.diff import DiffHandler
+    from topics.server.api.probes import Probes
+    from topics.server.api.queues import QueueHandlers
+    from topics.server.api.records import RecordHandlers
+    from topics.server.api.routers import RouterHandlers
+    from topics.server.api.topics import TopicHandlers
+    from topics.server.delivery.watch import Watch
+    from topics.server.delivery.websocket import WebSockets
+    from topics.server.delivery.work import Work
+
+
+def rows(
+    topics: TopicHandlers,
+    records: RecordHandlers,
+    diffs: DiffHandler,
+    blocks: BlockHandlers,
+    queues: QueueHandlers,
+    routers: RouterHandlers,
+    work: Work,
+    watch: Watch,
+    websockets: WebSockets,
+    probes: Probes,
+) -> list[Row]:
+    """Every route of the server."""
+    topic, router = check_topic_name, check_router_name
+    return [
+        Row("PUT", "/v0/topics/:topic", ADMIN, topics.put, topic, body=True),
+        Row("GET", "/v0/topics/:topic", READ, topics.get, topic),
+        Row("GET", "/v0/topics", READ, topics.list),
+        Row("DELETE", "/v0/topics/:topic", DELETE, topics.delete, topic),
+        Row("POST", "/v0/topics/:topic", WRITE, records.write, topic, body=True, appends=True),
+        Row("POST", "/v0/topics/:topic/diff", READ, diffs.diff, topic, body=True),
+        Row("POST", "/v0/topics/:topic/delete", DELETE, records.delete, topic, body=True),
+        Row("GET", "/v0/topics/:topic/blocks", READ, blocks.blocks, topic),
+        Row("GET", "/v0/topics/:topic/plan", READ, blocks.plan, topic),
+        Row("POST", "/v0/topics/:topic/claim", READ | WRITE, queues.claim, topic, body=True),
+        Row("POST", "/v0/topics/:topic/ack", WRITE, queues.ack, topic, body=True),
+        Row("POST", "/v0/topics/:topic/nack", WRITE, queues.nack, topic, body=True),
+        Row("POST", "/v0/topics/:topic/extend", WRITE, queues.extend, topic, body=True),
+        Row("POST", "/v0/topics/:topic/redrive", READ | WRITE, queues.redrive, topic, body=True),
+        Row("GET", "/v0/topics/:topic/work", READ | WRITE, work.open, topic, token=True),
+        Row("PUT", "/v0/routers/:router", ADMIN, routers.put, router, body=True),
+        Row("GET", "/v0/routers/:router", READ, routers.get, router),
+        Row("GET", "/v0/routers", READ, routers.list),
+        Row("DELETE", "/v0/routers/:router", DELETE, routers.delete, router),
+        Row("POST", "/v0/watch", READ, watch.create, body=True),
+        Row("GET", "/v0/watch/:wid", 0, watch.open, token=True),
+        Row("GET", "/v0/ws", 0, websockets.open),
+        Row("GET", "/v0/metrics", READ, probes.metrics, always_open=True),
+        Row("GET", "/v0/health", None, probes.health, probe=True, always_open=True),
+        Row("GET", "/healthz", None, probes.health, probe=True, always_open=True),
+        Row("GET", "/v0/ready", None, probes.ready, probe=True, always_open=True),
+        Row("GET", "/readyz", None, probes.ready, probe=True, always_open=True),
+        Row("GET", "/", None, probes.page, always_open=True),
+    ]
+
+
+class Match(NamedTuple):
+    """The rows of one path by method, and the name in its variable part."""
+
+    rows: dict[str, Row]
+    name: str
+
+
+class Routes:
+    """The table, by path."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._by_path: dict[str, dict[str, Row]] = {}
+        for row in rows:
+            self._by_path.setdefault(row.path, {})[row.method] = row
+        self._patterns = [
+            (re.compile(re.sub(r":\w+", "([^/]+)", path)), rows_of)
+            for path, rows_of in self._by_path.items()
+            if ":" in path
+        ]
+
+    def find(self, path: str) -> Match | None:
+        """The routes at a path, or None."""
+        rows_of = self._by_path.get(path)
+        if rows_of is not None and ":" not in path:
+            return Match(rows_of, "")
+        for pattern, rows_of in self._patterns:
+            matched = pattern.fullmatch(path)
+            if matched is not None:
+                return Match(rows_of, matched[1])
+        return None
