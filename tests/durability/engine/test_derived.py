@@ -305,7 +305,7 @@ def beside_direct_writes() -> tuple[Machine, list[tuple[int, Any, Any]]]:
     machine.engine.write("a", numbers(4, 4), lambda ticket: None)
     machine.engine.turn()
     run_inline(shard_of(machine.engine.topics["a"].id).jobs(machine.clock.elapsed_ns()))
-    machine.engine.routers.step()
+    machine.engine.routers.schedule.step()
     return machine, read_datas(machine, "b")
 
 

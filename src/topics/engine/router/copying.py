@@ -1,17 +1,18 @@
 """Copying: source records as the destination's Block (DESIGN §8.3).
 
 What is copied is given as runs, (Block, i, j): the records [i, j) of a source Block. Where a router takes records as
-they are, whole Blocks are taken over by column, with another header and no look at single records. Otherwise the
-columns are put together record by record: filter, `preserve_*`, the stamp of `exactly_once` and the hop cap.
+they are, whole Blocks are taken over by column, with another header and without looking at single records. Otherwise
+the columns are built record by record: filter, `preserve_*`, the stamp of `exactly_once` and the hop cap.
 
-The time of a copy is that of its source record, or `ts_min` where that is later: it can be derived again after a crash.
+The time of a copy is that of its source record, or `ts_min` where that is later: both are known again after a crash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
+from topics.engine.log.log import Log
 from topics.engine.meta import with_fields
 from topics.engine.router.router import EXACTLY_ONCE, Router
 from topics.storage import block as blocks
@@ -36,9 +37,20 @@ class Copies:
         self.hops = hops
 
 
+def live_runs(log: Log, first: int, upto: int) -> Iterator[Run]:
+    """The live records of a log with these seqs, both ends included. May raise Miss."""
+    first = max(first, log.start)
+    for k in range(log.index_of(first), len(log.entries)):
+        entry = log.entries[k]
+        if entry.first_seq > upto:
+            return
+        for i, j in entry.live_runs(max(0, first - entry.first_seq), min(entry.n, upto + 1 - entry.first_seq)):
+            yield entry.block(), i, j
+
+
 def stamp_of(router: Router, source_id: int, seq: int) -> str:
     """The stable key of one forwarded record: router, source, its epoch (the id is never used again), seq."""
-    return f"{router.name}/{router.forward.source.name}/{source_id}/{seq}"
+    return f"{router.name}/{router.source.name}/{source_id}/{seq}"
 
 
 def room_for(block: Block, i: int, routers: Sequence[Router]) -> tuple[int, int]:
@@ -90,7 +102,7 @@ def copy(
     present: Container[str],
     hops_of: Sequence[HopRun] | None,
 ) -> Copies:
-    """The copies that these routers make, record by record, a router at a time.
+    """The copies that these routers make: of each record, one per router that takes it.
 
     `present` holds the stamps that the destination has already. `hops_of` are the hops of the source's records, None
     where no cycle is possible.

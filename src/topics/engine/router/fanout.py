@@ -1,32 +1,29 @@
-"""Fanout: all destinations of one source (DESIGN §8.1).
+"""Fanout: all destinations of one source.
 
 A publish marks its source once, whatever the number of destinations: the write that caused it pays nothing for them.
-The forwards are then served in rounds, a slice each, off the path of any ack.
+The forwards then take turns, a slice each, off the path of any ack.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from topics.engine.router.forward import Forward
-
-if TYPE_CHECKING:
-    from topics.engine.router.routers import Routers
-    from topics.engine.topic import Topic
+from topics.engine.topic import Topic
 
 
 class Fanout:
-    """The forwards out of one source, and whether they have work."""
+    """The forwards out of one source, and whether they have work. `enqueue` asks for steps until one returns False."""
 
-    __slots__ = ("_again", "_at", "_routers", "dirty", "done_seq", "forwards", "source")
+    __slots__ = ("_again", "_at", "_done_seq", "_enqueue", "dirty", "forwards", "source")
 
-    def __init__(self, routers: Routers, source: Topic) -> None:
-        self._routers = routers
+    def __init__(self, source: Topic, enqueue: Callable[[Fanout], None]) -> None:
+        self._enqueue = enqueue
         self.source = source
         self.forwards: list[Forward] = []
         self.dirty = False
         # Up to here every forward that is not blocked has looked at the source.
-        self.done_seq = 0
+        self._done_seq = 0
         self._at = 0
         self._again = False
         source.listeners.append(self.published)
@@ -39,15 +36,15 @@ class Fanout:
             self.dirty = True
             self._at = 0
             self._again = False
-            self._routers.enqueue(self)
+            self._enqueue(self)
 
     def step(self) -> bool:
-        """Serve the next forward one slice; whether the round goes on. May raise Miss."""
+        """Copy the next forward's slice; whether the round continues. May raise Miss."""
         if self._at < len(self.forwards):
             forward = self.forwards[self._at]
             self._at += 1
             forward.step()
-            if forward.behind and not forward.blocked:
+            if forward.has_backlog and forward.pressure.retry_ms is None:
                 self._again = True
             return True
         if self._again:
@@ -55,33 +52,40 @@ class Fanout:
             self._again = False
             return True
         self.dirty = False
-        self.done_seq = self.source.log.head
+        self._done_seq = self.source.log.head
         return False
 
     def catch_up(self) -> None:
-        """Forward everything to everybody, blocked destinations aside: something is about to leave the source."""
+        """Copy everything to every destination that is not blocked: something is about to leave the source."""
         for forward in self.forwards:
-            if forward.behind:
+            if forward.has_backlog:
                 forward.catch_up()
 
     def before_eviction(self) -> None:
-        """A cap is about to take the oldest records: forward them first if they are not forwarded yet."""
+        """A cap is about to take the oldest records: copy them first where they are not copied yet."""
         log, config = self.source.log, self.source.config
-        if self._routers.recovering:
+        if self.forwards[0].backlog.held is not None:
             for forward in self.forwards:
-                forward.hold(log.head)
+                forward.backlog.hold(log.head)
             return
-        waiting = log.head - self.done_seq
+        waiting = log.head - self._done_seq
         if (config.cap_records and waiting > config.cap_records) or (
             config.cap_bytes and log.count and waiting * (log.bytes // log.count + 1) > config.cap_bytes // 2
         ):
             self.catch_up()
 
     def lagging(self) -> list[tuple[int, int]]:
-        """(destination id, cursor) of each forward that has not seen everything."""
-        return [(forward.dest.id, forward.cursor) for forward in self.forwards if forward.behind]
+        """(destination id, cursor) of each forward that has not looked at everything."""
+        return [(forward.dest.id, forward.cursor) for forward in self.forwards if forward.has_backlog]
 
     def close(self) -> None:
-        """Nobody is left to forward to."""
+        """No destination is left."""
         if self.published in self.source.listeners:
             self.source.listeners.remove(self.published)
+
+
+def out_of(topic: Topic) -> Fanout | None:
+    """The fanout of a topic, which the topic itself knows by a protocol only."""
+    fanout = topic.outbound
+    assert fanout is None or isinstance(fanout, Fanout)
+    return fanout
