@@ -54,7 +54,7 @@ class Catalog:
         self.check_room(1)
         topic = self.new(self.next_topic_id, name, config, self._journal.clock.now_ms())
         create = frames.Create(name, msgspec.json.encode(config), topic.created_ts)
-        topic.last_config = topic.last_change = receipt or Receipt(None, None, None)
+        topic.last_config = topic.last_change = receipt or Receipt()
         topic.config_lsn = self._journal.submit_twice(topic, frames.CREATE, create, topic.last_config)
         self.next_topic_id += 1
         self.enter(topic)

@@ -33,7 +33,7 @@ from topics.engine.write import batch as batches
 from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
 from topics.engine.write.removal import remove
-from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
+from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import (
     InvalidRequest,
     TopicNotEmpty,
@@ -142,8 +142,7 @@ class Engine:
             topic.inbound.mark(leaves=config.durability)
         if topic.outbound is not None and config.durability != topic.config.durability:
             # What a class does not keep, the next one cannot say that it is missing: the copies do.
-            for forward in topic.outbound.forwards:
-                forward.mark()
+            topic.outbound.mark()
         payload = frames.Config(
             msgspec.json.encode(config), self.clock.now_ms(), topic.next_seq - 1, bound_head=topic.log.head
         )
@@ -231,14 +230,14 @@ class Engine:
         drop = frames.Drop(self.clock.now_ms())
         self.journal.submit_twice(topic, frames.DROP, drop, receipt)
         self._dropping[name] = receipt
-        receipt.followers = [Receipt(None, self._dropped, name)]
+        Promise(self._dropped, name).follow(receipt)
         self.catalog.leave(topic)
         for listener in tuple(topic.listeners):
             listener(topic)
         return receipt.waited(self.run_until_idle)
 
-    def _dropped(self, receipt: Receipt) -> None:
-        self._dropping.pop(receipt.context, None)
+    def _dropped(self, durable: Promise) -> None:
+        self._dropping.pop(durable.context, None)
 
     # Writing
 
@@ -254,7 +253,7 @@ class Engine:
             room.check_head(name, 0, write)
             room.check_fits(config, n, batch.size_bytes)
             self.catalog.check_quota(None, n, batch.size_bytes, now)
-            created = Receipt(None, None, None)
+            created = Receipt()
             topic = self.catalog.create(name, config, created)
         else:
             if write.idempotency_key is not None or write.producer_id is not None:
@@ -322,10 +321,7 @@ class Engine:
         ticket.deduped = True
         ticket.first_seq = found.first_seq
         ticket.count = found.count
-        if found.ticket is not None:
-            ticket.follow(found.ticket)
-        else:
-            ticket.commit(0, 0)
+        ticket.follow(found.ticket)
         if on_done is None:
             self.run_until_idle()
         return ticket

@@ -20,7 +20,7 @@ from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
     from topics.engine.topic import Topic
-    from topics.engine.write.ticket import Receipt, Ticket
+    from topics.engine.write.ticket import Promise
 
 
 class Journal:
@@ -35,16 +35,16 @@ class Journal:
         self.next_lsn = store.next_lsn
         self._shard_of = store.shard_of
 
-    def submit(self, topic: Topic, frame: bytes, gated: bool, future: Ticket | Receipt | None) -> None:
+    def submit(self, topic: Topic, frame: bytes, gated: bool, future: Promise | None) -> None:
         """Queue a frame about a topic, and ask for the turn that writes it. Raises where the WAL takes no more."""
         self._shard_of(topic.id).submit(frame, gated, future)
         self.wake()
 
     def submit_twice(
-        self, topic: Topic, kind: int, payload: msgspec.Struct | bytes, receipt: Receipt | None, gated: bool = True
+        self, topic: Topic, kind: int, payload: msgspec.Struct | bytes, future: Promise | None, gated: bool = True
     ) -> int:
         """Log what stands nowhere else twice, so that no single damaged place in the WAL can take it; the last lsn."""
-        self.submit(topic, _frame(kind, self.next_lsn(), topic.id, payload), gated, receipt)
+        self.submit(topic, _frame(kind, self.next_lsn(), topic.id, payload), gated, future)
         lsn = self.next_lsn()
         # The change is on its way with the first; a queue that is too full for the second is no reason to take it back.
         with contextlib.suppress(TopicsError):

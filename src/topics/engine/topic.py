@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from topics.engine.config import TopicConfig
 from topics.engine.log.log import ANYWHERE, Log, Totals
@@ -27,16 +27,59 @@ from topics.storage.block import HAS_TAG, Block
 from topics.storage.segment.segment import Corrupt, Miss
 from topics.storage.segment.segments import Segment
 
-if TYPE_CHECKING:
-    from topics.engine.router.fanout import Fanout
-    from topics.engine.router.forward import Forward
-
 logger = logging.getLogger("topics.topic")
 
 CEILING_STEP_MIN: Final = 65_536
 UNSETTLED_BLOCKS_MAX: Final = 4096
 
 Listener = Callable[["Topic"], None]
+
+
+class Inbound(Protocol):
+    """What a topic and its writes ask of the router that copies into it."""
+
+    @property
+    def source(self) -> Topic:
+        """The topic that is copied from."""
+
+    @property
+    def cursor(self) -> int:
+        """The source seq up to which records were copied."""
+
+    def catch_up(self) -> None:
+        """Copy what the source has."""
+
+    def mark(self, leaves: str = "ephemeral") -> None:
+        """Log where the copies are, for a frame after it that cannot say so itself."""
+
+    def note_keys(self, block: Block) -> None:
+        """A direct write came between the copies."""
+
+    def capture(self) -> bytes:
+        """How far the copies are, for a checkpoint."""
+
+
+class Outbound(Protocol):
+    """What a topic and its writes ask of the routers that copy out of it."""
+
+    @property
+    def forwards(self) -> Sequence[Inbound]:
+        """The ways out of the topic, one per destination."""
+
+    def published(self, topic: Topic) -> None:
+        """The topic has something new."""
+
+    def before_eviction(self) -> None:
+        """A cap is about to take the oldest records."""
+
+    def catch_up(self) -> None:
+        """Copy everything: something is about to leave the topic."""
+
+    def lagging(self) -> list[tuple[int, int]]:
+        """(destination id, cursor) of each destination that does not have everything."""
+
+    def mark(self) -> None:
+        """Log where the copies in each destination are."""
 
 
 def _first_seq(segment: Segment) -> int:
@@ -112,8 +155,8 @@ class Topic:
         self.sealing = False
         self.queue = Queue(self.log) if config.type == "queue" else None
         # What is forwarded into this topic, and out of it; and whether dead letters were put into it.
-        self.inbound: Forward | None = None
-        self.outbound: Fanout | None = None
+        self.inbound: Inbound | None = None
+        self.outbound: Outbound | None = None
         self.letters = False
         self.unsettled = Unsettled()
         self.unkept = Unkept()

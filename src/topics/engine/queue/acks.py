@@ -61,7 +61,7 @@ class Acks:
         acks = self._waiting.pop(topic, None)
         if acks is None:
             return
-        together = Receipt(None, None, None)
+        together = Receipt()
         together.followers = [receipt for _, _, receipt in acks]
         now = self._journal.clock.now_ms()
         done = [Acked(node, [lease.seq for lease in leases], now) for node, leases, _ in acks]

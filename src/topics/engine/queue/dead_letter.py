@@ -108,7 +108,7 @@ class DeadLetters:
         behind = ceilings.over(self._journal, dest, block.last_seq) if dest.config.durability == "disk" else []
         payload = lease_event.encode(buried)
         gated = "fsync" in (topic.config.durability, dest.config.durability)
-        logged, moved = Receipt(None, None, None), Receipt(None, None, None)
+        logged, moved = Receipt(), Receipt()
         self._journal.submit_twice(topic, frames.DEAD_LETTER, payload, logged, gated)
         self.moving[topic] = moved
 

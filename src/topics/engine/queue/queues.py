@@ -37,7 +37,7 @@ from topics.engine.queue.requests import (
     QueueState,
 )
 from topics.engine.queue.worker import Worker
-from topics.engine.write.ticket import OnReceipt, Receipt
+from topics.engine.write.ticket import OnReceipt, Promise, Receipt
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.storage.job import Task
 from topics.storage.segment.segment import Corrupt, Miss
@@ -351,7 +351,7 @@ class Queues:
             now,
             [lease.seq for lease in leases if lease is not None and lease.state is LAPSED] if again else [],
         )
-        receipt = Receipt(None, None, None) if config.leases_durable else None
+        receipt = Receipt() if config.leases_durable else None
         self._log(topic, event, receipt)
         self._last_id += len(jobs)
         leased = queue.lease(jobs, claimer.node, first_id, deadline_ms)
@@ -484,10 +484,10 @@ def _seqs(leases: list[Lease]) -> list[int]:
 def _deliver_behind(claimer: Claimer, hand: Hand, ready: int, behind: list[Receipt]) -> None:
     """Deliver once these are done."""
 
-    def safe(receipt: Receipt) -> None:
-        if receipt.error is not None:
-            claimer.fail(receipt.error)
+    def safe(durable: Promise) -> None:
+        if durable.error is not None:
+            claimer.fail(durable.error)
         else:
             claimer.deliver(hand, ready)
 
-    Receipt(None, safe, None).follow_all(behind)
+    Promise(safe).follow_all(behind)

@@ -28,8 +28,7 @@ from topics.engine.restart.refill import Refill, patiently
 from topics.engine.restart.routers import RestoredRouters
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
-from topics.engine.router.fanout import out_of
-from topics.engine.router.forward import SOURCE_TRIM, Forward, into
+from topics.engine.router.forward import SOURCE_TRIM, Forward, into, out_of
 from topics.engine.write import extra as extras
 from topics.storage import block as blocks
 from topics.storage.wal import frame as frames
@@ -211,9 +210,8 @@ class Derivation:
 
     def _progressed(self, topic: Topic) -> None:
         """A topic has more records than before: destinations that wait for them may continue."""
-        fanout = out_of(topic)
-        if fanout is not None and self._waiting:
-            for forward in list(fanout.forwards):
+        if topic.outbound is not None and self._waiting:
+            for forward in list(out_of(topic)):
                 if forward.dest in self._waiting and forward.cursor < topic.log.head:
                     self._drain(forward.dest)
 
@@ -251,12 +249,11 @@ class Derivation:
 
     def _hold(self, topic: Topic, event: Control) -> None:
         """Hold what is about to leave a topic, for each router out of it as far as it had seen it."""
-        fanout, deleted = out_of(topic), deleted_by(event)
-        assert fanout is not None
+        deleted = deleted_by(event)
         if deleted is not None:
             # What the caps take is held; only then is it known what of that a delete has taken before its turn.
             topic.settle_caps(deleted[0].bound_head)
-        for forward in fanout.forwards:
+        for forward in out_of(topic):
             upto, backlog = topic.log.head, forward.backlog
             if deleted is not None and forward.dest.id in deleted[1]:
                 upto = deleted[1][forward.dest.id]

@@ -13,7 +13,6 @@ from typing import Final
 
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, ForwardImage, Put
-from topics.engine.router.fanout import out_of
 from topics.engine.router.forward import Forward, into
 from topics.engine.router.graph import Graph
 from topics.engine.router.held import Held
@@ -126,9 +125,8 @@ class RestoredRouters:
                     # It keeps nothing over a restart, so nothing of what is there is copied.
                     backlog.cursor = backlog.source.log.head
                 backlog.rewind()
-                fanout = out_of(backlog.source)
-                if fanout is not None:
-                    fanout.published(backlog.source)
+                if backlog.source.outbound is not None:
+                    backlog.source.outbound.published(backlog.source)
 
 
 def reached(topics: Collection[Topic]) -> list[tuple[int, int, int]]:

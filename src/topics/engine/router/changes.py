@@ -32,7 +32,7 @@ def log_put(journal: Journal, router: Router, old: Router | None = None) -> Rece
         was=None if old is None else Was(old.source.id, old.dest.id, _cursor(old), old.dest.next_seq),
         ends=[] if old is None else [_end(topic) for topic in pending],
     )
-    logged, change = Receipt(None, None, None), Receipt(None, None, None)
+    logged, change = Receipt(), Receipt()
     journal.submit_twice(dest if old is None else old.dest, frames.ROUTER_PUT, router_event.encode(put), logged)
     change.follow_all([logged, *(end.last_config for end in pending if end.last_config is not None)])
     return change

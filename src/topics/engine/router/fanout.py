@@ -7,6 +7,7 @@ The forwards then take turns, a slice each, off the path of any ack.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from topics.engine.router.forward import Forward
 from topics.engine.topic import Topic
@@ -78,14 +79,17 @@ class Fanout:
         """(destination id, cursor) of each forward that has not looked at everything."""
         return [(forward.dest.id, forward.cursor) for forward in self.forwards if forward.has_backlog]
 
+    def mark(self) -> None:
+        """Log how far the copies in each destination are."""
+        for forward in self.forwards:
+            forward.mark()
+
     def close(self) -> None:
         """No destination is left."""
         if self.published in self.source.listeners:
             self.source.listeners.remove(self.published)
 
 
-def out_of(topic: Topic) -> Fanout | None:
-    """The fanout of a topic, which the topic itself knows by a protocol only."""
-    fanout = topic.outbound
-    assert fanout is None or isinstance(fanout, Fanout)
-    return fanout
+def fanout_of(topic: Topic) -> Fanout | None:
+    """The fanout of a source, which the topic itself knows by a protocol only."""
+    return cast("Fanout | None", topic.outbound)

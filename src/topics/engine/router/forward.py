@@ -17,8 +17,8 @@ Visibility, what the WAL says of it by Marks, and what later copies depend on by
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 from topics.engine.journal import Journal
 from topics.engine.router import event as router_event
@@ -245,6 +245,9 @@ class Forward:
 
 def into(topic: Topic) -> Forward | None:
     """The forward into a topic, which the topic itself knows by a protocol only."""
-    forward = topic.inbound
-    assert forward is None or isinstance(forward, Forward)
-    return forward
+    return cast("Forward | None", topic.inbound)
+
+
+def out_of(topic: Topic) -> Sequence[Forward]:
+    """The forwards out of a topic."""
+    return () if topic.outbound is None else cast("Sequence[Forward]", topic.outbound.forwards)

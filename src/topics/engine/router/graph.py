@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from topics.engine.journal import Journal
 from topics.engine.router.backlog import Backlog
-from topics.engine.router.fanout import Fanout, out_of
+from topics.engine.router.fanout import Fanout, fanout_of
 from topics.engine.router.forward import Forward, into
 from topics.engine.router.held import Held
 from topics.engine.router.lineage import Lineage
@@ -90,7 +90,7 @@ class Graph:
         schedule = self._schedule
         backlog = Backlog(source, cursor, held)
         forward = Forward(self._journal, self.lineage, self._quota_bytes, schedule.retry_later, backlog, dest)
-        fanout = out_of(source)
+        fanout = fanout_of(source)
         if fanout is None:
             source.outbound = fanout = Fanout(source, schedule.enqueue)
         fanout.forwards.append(forward)
@@ -101,7 +101,7 @@ class Graph:
         self._schedule.forget(forward)
         if forward.dest.inbound is forward:
             forward.dest.inbound = None
-        fanout = out_of(forward.source)
+        fanout = fanout_of(forward.source)
         if fanout is not None and forward in fanout.forwards:
             fanout.forwards.remove(forward)
             if not fanout.forwards:

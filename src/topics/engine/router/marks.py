@@ -47,7 +47,7 @@ class Marks:
         """Log how far the copies are, and the time below which none after it is dated: what these have to wait for."""
         if self._dest.config.durability == "ephemeral":
             return []
-        logged = Receipt(None, None, None)
+        logged = Receipt()
         self._log(self._backlog.cursor, 0, ts_min, logged)
         return [logged]
 

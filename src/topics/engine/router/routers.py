@@ -14,8 +14,7 @@ import msgspec
 from topics.engine.catalog import Catalog
 from topics.engine.journal import Journal
 from topics.engine.router.changes import log_drop, log_put
-from topics.engine.router.fanout import out_of
-from topics.engine.router.forward import into
+from topics.engine.router.forward import into, out_of
 from topics.engine.router.graph import Graph
 from topics.engine.router.router import (
     PutRouter,
@@ -147,11 +146,10 @@ class Routers:
 
     def cascade(self, topic: Topic) -> list[str]:
         """Remove every router that a topic which is about to go is part of; their names."""
-        inbound, outbound = into(topic), out_of(topic)
-        forwards = [] if inbound is None else [inbound]
-        if outbound is not None:
-            outbound.catch_up()
-            forwards += outbound.forwards
+        inbound = into(topic)
+        if topic.outbound is not None:
+            topic.outbound.catch_up()
+        forwards = [*([] if inbound is None else [inbound]), *out_of(topic)]
         routers = sorted((router for forward in forwards for router in forward.routers), key=lambda each: each.name)
         for router in routers:
             log_drop(self._journal, router, None)

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from topics.engine.journal import Journal
-from topics.engine.router.fanout import Fanout, out_of
+from topics.engine.router.fanout import Fanout
 from topics.engine.router.forward import Forward
 from topics.storage.job import Task
 from topics.storage.segment.segment import Miss
@@ -96,6 +96,6 @@ class Schedule:
                 continue
             else:
                 forward.pressure.retry_ms = None
-            fanout = out_of(forward.source)
-            if forward.has_backlog and fanout is not None:
-                fanout.published(forward.source)
+            source = forward.source
+            if forward.has_backlog and source.outbound is not None:
+                source.outbound.published(source)

@@ -74,7 +74,7 @@ class Visibility:
     def _syncs(self) -> list[Receipt]:
         syncs: list[Receipt] = []
         for shard in {self._journal.store.shard_of(topic.id) for topic in self._lineage.upstream(self._source)}:
-            syncs.append(Receipt(None, None, None))
+            syncs.append(Receipt())
             shard.after_sync(syncs[-1])
         self._journal.wake()
         return syncs

@@ -88,11 +88,9 @@ def append(
         # The records go nowhere, but the config must survive whoever is told of it.
         ticket.gated = True
         topic.last_ticket = ticket
-        created.on_done = ticket.after
-    elif last is not None:
-        ticket.follow(last)
+        ticket.follow(created)
     else:
-        ticket.commit(0, 0)
+        ticket.follow(last)
     return ticket
 
 
@@ -118,10 +116,7 @@ def append_together(
         for first_seq, (ticket, _) in enumerate(taken, together.first_seq):
             ticket.first_seq = first_seq
             ticket.count = 1
-            if together.done:
-                ticket.commit(0, 0)
-            else:
-                ticket.follow(together)
+            ticket.follow(together)
     for ticket, why in refused:
         ticket.fail(why)
 

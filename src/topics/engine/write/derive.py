@@ -27,12 +27,12 @@ def derive(topic: Topic, block: Block, on_done: OnDone | None = None, behind: Se
     """Append the Block, whose first seq is the topic's `next_seq`; it becomes visible once all of `behind` are done."""
     last = topic.last_ticket
     ticket = Ticket(topic, on_done, None)
-    _take_seqs(ticket, block)
+    _take_seqs(topic, ticket, block)
     if behind:
         ticket.gated = ticket.apart = True
         ticket.before = last
         topic.last_ticket = ticket
-        Receipt(None, ticket.after, None).follow_all(behind)
+        ticket.follow_all(behind)
     elif last is None:
         ticket.commit(0, 0)
     else:
@@ -54,15 +54,14 @@ def append(journal: Journal, topic: Topic, block: Block) -> None:
     ticket = Ticket(topic, None, None)
     ticket.gated = journal.gated(topic, block.last_seq)
     journal.submit(topic, frame, ticket.gated, ticket)
-    _take_seqs(ticket, block)
+    _take_seqs(topic, ticket, block)
     if last is not None and last.apart:
         ticket.apart, ticket.before = True, last
     topic.last_ticket = ticket
     ceilings.reserve(journal, topic)
 
 
-def _take_seqs(ticket: Ticket, block: Block) -> None:
-    topic = ticket.topic
+def _take_seqs(topic: Topic, ticket: Ticket, block: Block) -> None:
     assert block.first_seq == topic.next_seq
     assert block.first_ts >= topic.last_ts
     ticket.block = block
