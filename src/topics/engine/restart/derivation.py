@@ -216,7 +216,7 @@ class Derivation:
                     self._drain(forward.dest)
 
     def _act(self, topic: Topic, event: Appended | Control) -> None:
-        """Apply an event whose place is reached."""
+        """Apply an event at its place."""
         if isinstance(event, Appended):
             self._append(topic, event)
             return

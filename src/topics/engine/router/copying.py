@@ -10,7 +10,7 @@ The time of a copy is that of its source record, or `ts_min` where that is later
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from topics.engine.log.log import Log
 from topics.engine.meta import with_fields
@@ -26,15 +26,12 @@ HopRun = tuple[int, int, int]
 """(first seq, last seq, hops)."""
 
 
-class Copies:
+class Copies(NamedTuple):
     """A Block of copies (None where nothing was left to copy), how many each router made, and their hops."""
 
-    __slots__ = ("block", "counts", "hops")
-
-    def __init__(self, block: Block | None, counts: list[int], hops: list[HopRun]) -> None:
-        self.block = block
-        self.counts = counts
-        self.hops = hops
+    block: Block | None
+    counts: list[int]
+    hops: list[HopRun]
 
 
 def live_runs(log: Log, first: int, upto: int) -> Iterator[Run]:

@@ -57,7 +57,7 @@ class Was(msgspec.Struct, array_like=True, frozen=True):
 
 
 class End(msgspec.Struct, array_like=True, frozen=True):
-    """A topic that a router refers to and whose own frames may not be on disk yet. `config` is JSON text."""
+    """A topic that a router refers to, as its own frames may not be on disk yet. `config` is JSON text."""
 
     id: int
     name: str

@@ -19,7 +19,7 @@ STEP_NS: Final = 1_000_000
 
 
 class Schedule:
-    """The sources that wait for their turn, and the forwards whose destination refused."""
+    """The sources that wait for their turn, and the forwards into destinations that refused."""
 
     def __init__(self, journal: Journal) -> None:
         self._clock = journal.clock
@@ -89,13 +89,10 @@ class Schedule:
     def _retry(self) -> None:
         now = self._clock.now_ms()
         for forward in list(self._blocked):
-            retry_ms = forward.pressure.retry_ms
-            if retry_ms is None or not forward.has_backlog:
-                del self._blocked[forward]
-            elif retry_ms > now:
+            source, pressure = forward.source, forward.pressure
+            if forward.has_backlog and pressure.retry_ms is not None and pressure.retry_ms > now:
                 continue
-            else:
-                forward.pressure.retry_ms = None
-            source = forward.source
+            del self._blocked[forward]
+            pressure.retry_ms = None
             if forward.has_backlog and source.outbound is not None:
                 source.outbound.published(source)
