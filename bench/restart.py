@@ -96,7 +96,7 @@ def write_singles(directory: str, count: int) -> None:
     from topics.clock import SystemClock
     from topics.engine import Engine, requests
     from topics.engine.config import ConfigPatch
-    from topics.engine.upkeep.shelf import Shelf
+    from topics.engine.log.archive import Shelf
     from topics.engine.upkeep.upkeep import Upkeep
     from topics.storage.disk import RealDisk
     from topics.storage.job import run_inline

@@ -35,10 +35,10 @@ from tests.harness.oracle import (
     text,
 )
 from topics.engine import ConfigPatch, Delete, Engine, Write
-from topics.engine import topic as topic_module
+from topics.engine.log.archive import Shelf
 from topics.engine.requests import RecordIn
-from topics.engine.upkeep.shelf import Shelf
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
+from topics.engine.write import ceiling
 from topics.errors import TopicsError
 from topics.storage.disk import Disk
 from topics.storage.job import Job, run_inline
@@ -84,14 +84,14 @@ def small() -> Iterator[None]:
     No log lines, since it recovers thousands of times from what it did on purpose; and `disk` topics reserve a few seqs
     at a time, so that the edge of what is reserved is met often.
     """
-    level, step = logging.root.manager.disable, topic_module.CEILING_STEP_MIN
+    level, step = logging.root.manager.disable, ceiling.STEP_MIN
     logging.disable(logging.CRITICAL)
-    topic_module.CEILING_STEP_MIN = CEILING_STEP  # type: ignore[misc]
+    ceiling.STEP_MIN = CEILING_STEP  # type: ignore[misc]
     try:
         yield
     finally:
         logging.disable(level)
-        topic_module.CEILING_STEP_MIN = step  # type: ignore[misc]
+        ceiling.STEP_MIN = step  # type: ignore[misc]
 
 
 class World:

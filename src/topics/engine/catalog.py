@@ -14,10 +14,11 @@ from topics.engine import config as configs
 from topics.engine.config import TopicConfig
 from topics.engine.journal import Journal
 from topics.engine.limits import Limits
-from topics.engine.log.log import Totals
+from topics.engine.log.archive import Shelf
+from topics.engine.log.log import Log, Totals
+from topics.engine.queue.queue import Queue
 from topics.engine.sorted_names import SortedNames
 from topics.engine.topic import Topic
-from topics.engine.upkeep.shelf import Shelf
 from topics.engine.write import room
 from topics.engine.write.ticket import Receipt
 from topics.errors import Throttled, TopicNotFound
@@ -67,9 +68,9 @@ class Catalog:
 
     def new(self, id: int, name: str, config: TopicConfig, created_ts: int) -> Topic:
         """A topic that is not findable yet."""
-        topic = Topic(name, id, config, self.totals, self.shelf)
-        topic.created_ts = created_ts
-        return topic
+        log = Log(self.totals)
+        queue = Queue(log) if config.type == "queue" else None
+        return Topic(name, id, config, created_ts, log, queue, self.shelf)
 
     def enter(self, topic: Topic) -> None:
         """Make a topic findable by its name."""
@@ -83,10 +84,7 @@ class Catalog:
             self.names.remove(topic.name)
         topic.deleted = True
         topic.log.clear()
-        for segment in topic.segments:
-            assert self.shelf is not None
-            self.shelf.segments.drop(segment)
-        topic.segments = []
+        topic.archive.clear()
 
     def expire_all(self, now: int) -> None:
         """Apply every TTL, so that the totals are exact."""

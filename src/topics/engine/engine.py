@@ -21,6 +21,7 @@ from topics.engine.catalog import Catalog
 from topics.engine.config import ConfigPatch, TopicConfig
 from topics.engine.journal import Journal
 from topics.engine.limits import Limits
+from topics.engine.log.archive import Shelf
 from topics.engine.log.difference import Difference, Window, read
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.log.tags import parse_match
@@ -28,7 +29,6 @@ from topics.engine.queue.queues import Queues
 from topics.engine.router.routers import Routers
 from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
 from topics.engine.topic import Topic
-from topics.engine.upkeep.shelf import Shelf
 from topics.engine.write import batch as batches
 from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
@@ -42,7 +42,6 @@ from topics.errors import (
 from topics.names import check_topic_name
 from topics.storage.job import run_inline
 from topics.storage.memory import MemoryStore
-from topics.storage.segment.segment import Corrupt
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 
@@ -174,7 +173,7 @@ class Engine:
             effective_priority=topic.effective_priority(now),
             last_write_ts=topic.last_write_ts,
             last_read_ts=topic.last_read_ts,
-            queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic.queue),
+            queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic),
         )
 
     def list_topics(
@@ -223,7 +222,7 @@ class Engine:
             return receipt.waited(self.run_until_idle)
         self.queues.apply_acks(topic).catch_up()
         topic.expire(self.clock.now_ms())
-        if if_empty and (topic.log.count or topic.pending):
+        if if_empty and (topic.log.count or topic.pending.records):
             raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
         removed = self.routers.cascade(topic)
         receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=removed), on_done, context)
@@ -232,8 +231,7 @@ class Engine:
         self._dropping[name] = receipt
         Promise(self._dropped, name).follow(receipt)
         self.catalog.leave(topic)
-        for listener in tuple(topic.listeners):
-            listener(topic)
+        topic.notify()
         return receipt.waited(self.run_until_idle)
 
     def _dropped(self, durable: Promise) -> None:
@@ -338,12 +336,8 @@ class Engine:
 
     def read(self, topic: Topic, from_seq: int, window: Window) -> Difference:
         """What lies behind a cursor now. Raises Miss where a sealed Block has to be read from disk first."""
-        while True:
-            try:
-                topic.expire(self.clock.now_ms())
-                return read(topic.log, self.wires, from_seq, window)
-            except Corrupt as corrupt:
-                topic.lose(corrupt)
+        topic.expire(self.clock.now_ms())
+        return topic.reading(read, topic.log, self.wires, from_seq, window)
 
     def window(self, topic: Topic, diff: requests.Diff) -> Window:
         """What a diff asks for, clamped to the limits."""

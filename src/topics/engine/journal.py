@@ -62,7 +62,7 @@ class Journal:
             or (config is not None and not config.done)
             # Records become visible in the order of their seqs, so a write after one that waits for its sync waits too.
             or (last is not None and last.gated)
-            or (durability == "disk" and last_seq > topic.ceiling)
+            or (durability == "disk" and last_seq > topic.ceiling.seq)
         )
 
 

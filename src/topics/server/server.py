@@ -24,7 +24,7 @@ import uvloop
 from topics import __version__
 from topics.clock import SystemClock
 from topics.engine import Engine
-from topics.engine.upkeep.shelf import Shelf
+from topics.engine.log.archive import Shelf
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.server import descriptors, refusal
 from topics.server.app import DRAINING, READY, App, engine_limits

@@ -70,7 +70,7 @@ def test_crash_anywhere_in_an_append(name: str, shards: int) -> None:
 def test_crash_anywhere_in_a_delete(name: str) -> None:
     """DESIGN §7.4: deletes of sealed records and of others, by seq and by tag, their flags written or not."""
     world = furnished()
-    assert world.engine.topics[name].segments
+    assert world.engine.topics[name].archive.segments
 
     def act() -> None:
         world.delete(name, before_seq=3)

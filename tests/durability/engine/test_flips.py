@@ -66,7 +66,7 @@ def written() -> Written:
         # Three writes of five are one sealed segment, the write of two is in the checkpoint, the rest in the WAL.
         together = {name: {(1, 15), (16, 17), (18, 18), (19, 21)} for name in NAMES}
         together["kept"] |= {(1, 5), (11, 15)}
-        assert {len(world.engine.topics[name].segments) for name in NAMES} == {1}
+        assert {len(world.engine.topics[name].archive.segments) for name in NAMES} == {1}
         return Written(world, all_records, shown, heads, together)
 
 

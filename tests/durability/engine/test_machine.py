@@ -287,7 +287,7 @@ class WholeEngine(DurableEngine):
             raise Broken(f"acked jobs are back: {back}")
         gone = self.written - self.asked - set(places)
         # A dead letter is shown once its move is synced.
-        if gone and not engine.topics["dead"].pending:
+        if gone and not engine.topics["dead"].pending.records:
             raise Broken(f"jobs are gone: {gone}")
 
 

@@ -15,6 +15,7 @@ from tests.harness.crash import Sweep, World, small
 from tests.harness.oracle import Broken
 from topics.engine.log.log import Log
 from topics.engine.restart import recovery as recovery_module
+from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.restart.recovery import Recovery
 from topics.engine.topic import Topic
 from topics.engine.upkeep.upkeep import Upkeep
@@ -157,24 +158,24 @@ def _forgets_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _serves_what_was_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    adopt = Topic.adopt
+    adopt = AwaitingCaps.adopt
 
-    def twice(self: Topic, block: Any) -> None:
-        adopt(self, block)
-        self.log.head += 1
+    def twice(self: AwaitingCaps, topic: Topic, block: Any) -> None:
+        adopt(self, topic, block)
+        topic.log.head += 1
 
-    monkeypatch.setattr(Topic, "adopt", twice)
+    monkeypatch.setattr(AwaitingCaps, "adopt", twice)
 
 
 def _evicts_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    adopt = Topic.adopt
+    adopt = AwaitingCaps.adopt
 
-    def evicting(self: Topic, block: Any) -> None:
-        adopt(self, block)
-        if self.log.count > 1:
-            self.log.evict(self.log.count - 1, 0)
+    def evicting(self: AwaitingCaps, topic: Topic, block: Any) -> None:
+        adopt(self, topic, block)
+        if topic.log.count > 1:
+            topic.log.evict(topic.log.count - 1, 0)
 
-    monkeypatch.setattr(Topic, "adopt", evicting)
+    monkeypatch.setattr(AwaitingCaps, "adopt", evicting)
 
 
 def _brings_a_dropped_topic_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,16 +127,16 @@ def test_ceiling_that_a_checkpoint_overtakes_is_not_forgotten() -> None:
     topic = world.engine.topics["t"]
     world.upkeep.checkpoint()
     world.upkeep.step()
-    while topic.ceiling_asked == topic.ceiling:
+    while topic.ceiling.asked == topic.ceiling.seq:
         world.write("t", 1)
         world.engine.turn()
     # The ceiling's frame waits for its sync, and the checkpoint is taken now.
-    assert topic.pending == 0
-    before = topic.ceiling
+    assert topic.pending.records == 0
+    before = topic.ceiling.seq
     world.upkeep.step()
     world.settle()
     assert world.store.checkpoints_total == 1
-    assert topic.ceiling > before
+    assert topic.ceiling.seq > before
     while topic.log.head <= before:
         world.write("t", 1)
         world.engine.turn()
@@ -309,8 +309,8 @@ def test_start_waits_for_blocks_that_are_in_no_cache(place: str) -> None:
         world.clock.advance(6000)
     world.checkpoint()
     topic = world.engine.topics["t"]
-    assert any(segment.is_cold for segment in topic.segments) == (place == "cold")
-    assert topic.segments[0].first_seq < topic.log.start, "the log begins inside a sealed Block"
+    assert any(segment.is_cold for segment in topic.archive.segments) == (place == "cold")
+    assert topic.archive.segments[0].first_seq < topic.log.start, "the log begins inside a sealed Block"
     world.delete("t", before_seq=topic.log.start + 1)
     world.settle()
     shown = read_all(world.engine, "t")
@@ -355,7 +355,7 @@ def test_segment_that_spans_a_lost_range_loses_nothing_more_at_the_next_start() 
     world.settle()
     topic = world.engine.topics["t"]
     lost = topic.log.lost[0]
-    assert any(segment.first_seq < lost.first and lost.last < segment.last_seq for segment in topic.segments)
+    assert any(segment.first_seq < lost.first and lost.last < segment.last_seq for segment in topic.archive.segments)
     world.checkpoint()
     shown = read_all(world.engine, "t")
     assert len(shown[0]) == 25
@@ -371,7 +371,7 @@ def test_floor_stays_where_flags_of_a_later_delete_are_on_disk_already() -> None
         world.write("t", 1, tag="odd" if i % 2 else "even")
         world.settle()
     world.checkpoint()
-    assert world.engine.topics["t"].segments
+    assert world.engine.topics["t"].archive.segments
     world.write("t", 2, tag="last")
     world.settle()
     world.delete("t", tag="odd")
@@ -430,9 +430,9 @@ def test_segment_dropped_because_all_of_it_was_deleted_is_no_loss_at_the_next_st
         world.settle()
     world.write("t", 1, tag="c")
     world.settle()
-    assert len(world.engine.topics["t"].segments) == 2
+    assert len(world.engine.topics["t"].archive.segments) == 2
     world.delete("t", tag="b")
-    assert len(world.engine.topics["t"].segments) == 1
+    assert len(world.engine.topics["t"].archive.segments) == 1
     world.checkpoint()
     shown = read_all(world.engine, "t")
     assert shown[1] == []
@@ -448,7 +448,7 @@ def test_damage_to_a_segment_whose_records_are_all_deleted_is_no_gap_and_the_seg
         world.write("t", 13, tag=tag, durability="fsync")
         world.settle()
     world.checkpoint()
-    segment = world.engine.topics["t"].segments[1]
+    segment = world.engine.topics["t"].archive.segments[1]
     data_file = f"data/segments/{segment.name.data_file}"
     world.delete("t", tag="b")
     world.settle()
@@ -459,7 +459,7 @@ def test_damage_to_a_segment_whose_records_are_all_deleted_is_no_gap_and_the_seg
     for _ in range(2):
         world.start()
         assert read_all(world.engine, "t") == shown
-        assert [found.first_seq for found in world.engine.topics["t"].segments] == [1, 27]
+        assert [found.first_seq for found in world.engine.topics["t"].archive.segments] == [1, 27]
         if stops == "orderly":
             world.upkeep.close()
             assert not world.disk.exists(data_file)
@@ -484,7 +484,7 @@ def test_delete_holds_where_a_checkpoint_comes_before_the_move_of_its_segment_is
     world = _with_a_move_under_way()
     world.delete("t", tag="x")
     assert world.store.segments.flips
-    job = world.store.segments.relocate_job(world.engine.topics["t"].segments[0])
+    job = world.store.segments.relocate_job(world.engine.topics["t"].archive.segments[0])
     assert job is not None
     world.settle()
     world.checkpoint()
@@ -495,7 +495,7 @@ def test_delete_holds_where_a_checkpoint_comes_before_the_move_of_its_segment_is
 def test_delete_holds_where_a_move_was_cut_short_and_comes_again() -> None:
     """DESIGN §5.6, issue 3: relocation is idempotent at every crash point, and takes no delete flag with it."""
     world = _with_a_move_under_way()
-    job = world.store.segments.relocate_job(world.engine.topics["t"].segments[0])
+    job = world.store.segments.relocate_job(world.engine.topics["t"].archive.segments[0])
     assert job is not None
     job.run()
     world.crash("kill")
@@ -506,7 +506,7 @@ def test_delete_holds_where_a_move_was_cut_short_and_comes_again() -> None:
         world.clock.advance(6000)
         world.settle()
         world.checkpoint()
-    assert any(segment.is_cold for segment in world.engine.topics["t"].segments)
+    assert any(segment.is_cold for segment in world.engine.topics["t"].archive.segments)
     world.crash("dropped")
     assert {record.tag for record in read_all(world.engine, "t")[0].values()} == {"a", "b", "c"}
 

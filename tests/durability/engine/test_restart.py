@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, Write
-from topics.engine.upkeep.shelf import Shelf
+from topics.engine.log.archive import Shelf
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.storage.job import run_inline
 from topics.storage.segment.segment import Miss
@@ -155,7 +155,7 @@ def test_sealed_records_read_the_same_before_and_after_a_restart() -> None:
     for first in range(1, 500, 7):
         machine.engine.write("t", numbers(first, first + 6))
         machine.settle()
-    assert len(machine.engine.topics["t"].segments) >= 5
+    assert len(machine.engine.topics["t"].archive.segments) >= 5
     state = machine.engine.state("t")
     expected = machine.read("t")
     assert expected == (list(range(1, state.head_seq + 1)), [])
@@ -189,7 +189,7 @@ def test_deletes_of_sealed_and_unsealed_records_survive(damage: str) -> None:
         write.records[0].tag = f"tag:{i % 10}"
         machine.engine.write("t", write)
     machine.settle()
-    assert len(machine.engine.topics["t"].segments) == 2
+    assert len(machine.engine.topics["t"].archive.segments) == 2
     deleted = machine.engine.delete("t", Delete(match=["tag", "Eq", "tag:3"])).result
     assert deleted.deleted == 12
     assert machine.engine.delete("t", Delete(match=["tag", "Glob", "tag:4*"], before_seq=60)).result.deleted == 6
@@ -210,9 +210,9 @@ def test_segment_that_is_all_deleted_is_dropped_wherever_it_stands() -> None:
         write.records[0].tag = "middle" if 50 <= i < 100 else "other"
         machine.engine.write("t", write)
         machine.settle()
-    segments = len(machine.engine.topics["t"].segments)
+    segments = len(machine.engine.topics["t"].archive.segments)
     machine.engine.delete("t", Delete(match="middle"))
-    assert len(machine.engine.topics["t"].segments) == segments - 1
+    assert len(machine.engine.topics["t"].archive.segments) == segments - 1
     expected = machine.read("t")
     assert expected == ([*range(1, 51), *range(101, 201)], [])
     machine.checkpoint()
@@ -286,8 +286,8 @@ def test_old_segments_move_to_the_cold_tier_and_read_the_same() -> None:
     for _ in range(10):
         machine.clock.advance(6000)
         machine.settle()
-    cold = [segment for segment in machine.engine.topics["t"].segments if segment.is_cold]
-    assert len(cold) == len(machine.engine.topics["t"].segments) - 1
+    cold = [segment for segment in machine.engine.topics["t"].archive.segments if segment.is_cold]
+    assert len(cold) == len(machine.engine.topics["t"].archive.segments) - 1
     assert machine.read("t") == (list(range(1, 301)), [])
     machine.checkpoint()
     assert len([name for name in machine.disk.list("data/segments") if name.endswith(".data")]) == 1

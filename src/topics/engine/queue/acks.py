@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Acked
+from topics.engine.queue.queue import Queue
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import Receipt
 from topics.errors import TopicNotFound, TopicsError
-from topics.storage.job import Task
 from topics.storage.segment.segment import Miss
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ class Acks:
 
     def add(self, topic: Topic, node: str, leases: list[Lease], receipt: Receipt) -> None:
         """The holder of these leases has completed their jobs."""
-        assert topic.queue is not None
-        topic.queue.complete(leases)
+        queue = topic.queue
+        assert isinstance(queue, Queue)
+        queue.complete(leases)
         acks = self._waiting.get(topic)
         if acks is None:
             self._waiting[topic] = acks = []
@@ -71,24 +72,18 @@ class Acks:
                 raise TopicNotFound(f'topic "{topic.name}" was deleted', topic=topic.name)
             _, logged = remove(self._journal, topic, 0, seqs, together, now, lease_event.encode(done))
         except Miss as miss:
-            self._read(topic, acks, miss)
+            topic.read_then(miss, lambda: self._again(topic, acks))
         except TopicsError as error:
-            assert topic.queue is not None
+            queue = topic.queue
+            assert isinstance(queue, Queue)
             for _, leases, _ in acks:
-                topic.queue.hold_on(leases)
+                queue.hold_on(leases)
             together.fail(error)
         else:
             if not logged:
                 together.commit(0, 0)
 
-    def _read(self, topic: Topic, acks: list[Ack], miss: Miss) -> None:
-        """Try again once the Block that is missing has been read."""
-        job = miss.job
-
-        def finish(error: BaseException | None) -> None:
-            job.done(error)
-            self._waiting[topic] = acks + self._waiting.get(topic, [])
-            self._journal.wake()
-
-        assert topic.shelf is not None
-        topic.shelf.enqueue(Task(job.name, job.run, finish))
+    def _again(self, topic: Topic, acks: list[Ack]) -> None:
+        """The Block that was missing has been read: try again with the next turn."""
+        self._waiting[topic] = acks + self._waiting.get(topic, [])
+        self._journal.wake()

@@ -17,10 +17,10 @@ import msgspec
 from topics.engine.meta import with_fields
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
-from topics.engine.write import ceiling as ceilings
 from topics.engine.write import room
 from topics.engine.write.derive import append, derive
 from topics.engine.write.removal import position_of
+from topics.engine.write.reserve import reserve_over
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.errors import TopicsError
 from topics.storage import block as blocks
@@ -105,7 +105,7 @@ class DeadLetters:
 
         It is logged twice: no single damaged place may take what stands nowhere else.
         """
-        behind = ceilings.over(self._journal, dest, block.last_seq) if dest.config.durability == "disk" else []
+        behind = reserve_over(self._journal, dest, block.last_seq) if dest.config.durability == "disk" else []
         payload = lease_event.encode(buried)
         gated = "fsync" in (topic.config.durability, dest.config.durability)
         logged, moved = Receipt(), Receipt()

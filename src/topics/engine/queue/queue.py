@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -44,6 +44,7 @@ from topics.engine.queue.lease import (
 
 if TYPE_CHECKING:
     from topics.engine.log.log import Log
+    from topics.engine.topic import Topic
     from topics.storage.block import Block
 
     Candidate = tuple[int, Block, Lease | None]
@@ -471,6 +472,11 @@ class Queue:
                 self._until([lease], due_ms)
         self.fresh = state.fresh
         self.free = deque(state.free)
+
+
+def queue_of(topic: Topic) -> Queue | None:
+    """The leases of a topic; None where it is a log."""
+    return cast("Queue | None", topic.queue)
 
 
 _STATES: Final = {state: state for state in (LEASED, LAPSED, FREE, DELAYED)}

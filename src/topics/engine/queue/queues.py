@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,8 +40,7 @@ from topics.engine.queue.requests import (
 from topics.engine.queue.worker import Worker
 from topics.engine.write.ticket import OnReceipt, Promise, Receipt
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
-from topics.storage.job import Task
-from topics.storage.segment.segment import Corrupt, Miss
+from topics.storage.segment.segment import Miss
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Queues:
         """The queue of this name; raises TopicNotFound or NotAQueue."""
         topic = self._catalog.topic(name)
         queue = topic.queue
-        if queue is None:
+        if not isinstance(queue, Queue):
             raise NotAQueue(f'topic "{name}" is a log, not a queue', topic=name, type=topic.config.type)
         return topic, queue
 
@@ -98,8 +98,10 @@ class Queues:
             self.acks.apply(topic)
         return topic
 
-    def state(self, queue: Queue) -> QueueState:
+    def state(self, topic: Topic) -> QueueState:
         """The counters of a queue right now."""
+        queue = topic.queue
+        assert isinstance(queue, Queue)
         queue.advance(self._clock.now_ms())
         return QueueState(queue.ready, queue.in_flight, queue.dead_lettered)
 
@@ -163,8 +165,9 @@ class Queues:
             line.leave(worker)
             self._drop_if_empty(topic, line)
         queue = topic.queue
+        assert isinstance(queue, Queue)
         leases = list(worker.held.values())
-        if queue is None or topic.deleted or not leases:
+        if topic.deleted or not leases:
             return
         now = self._clock.now_ms()
         try:
@@ -194,18 +197,7 @@ class Queues:
             try:
                 self._pass(topic, now)
             except Miss as miss:
-                self._read(topic, miss)
-
-    def _read(self, topic: Topic, miss: Miss) -> None:
-        """Hold the pass once the Block that is missing has been read."""
-        job = miss.job
-
-        def finish(error: BaseException | None) -> None:
-            job.done(error)
-            self.stir(topic)
-
-        assert topic.shelf is not None
-        topic.shelf.enqueue(Task(job.name, job.run, finish))
+                topic.read_then(miss, partial(self.stir, topic))
 
     @property
     def busy(self) -> bool:
@@ -242,7 +234,7 @@ class Queues:
         if line is None:
             return
         queue = topic.queue
-        assert queue is not None
+        assert isinstance(queue, Queue)
         topic.expire(now)
         queue.advance(now)
         jitter_ms = topic.config.claim_jitter_ms
@@ -258,11 +250,13 @@ class Queues:
     def _schedule(self, topic: Topic, now: int) -> None:
         """Come back when the next thing happens that somebody in the line waits for."""
         line = self._lines.get(topic)
-        if line is None or topic.queue is None:
+        if line is None:
             return
         due = line.next_due_ms()
         if line.closes_ms is None:
-            ready_ms = topic.queue.next_due_ms()
+            queue = topic.queue
+            assert isinstance(queue, Queue)
+            ready_ms = queue.next_due_ms()
             if ready_ms is not None:
                 due = ready_ms if due is None else min(due, ready_ms)
         if due is not None:
@@ -285,18 +279,12 @@ class Queues:
         Nothing has changed where this raises Miss.
         """
         queue = topic.queue
-        assert queue is not None
+        assert isinstance(queue, Queue)
         if topic.config.ttl_ms:
             topic.expire(now)
         queue.advance(now)
         demands = [claimer.demand for claimer in claimers]
-        while True:
-            try:
-                jobs = self._choose(topic, queue, sum(demands), now)
-                break
-            except Corrupt as corrupt:
-                topic.lose(corrupt)
-                queue.forget([seq for seq in queue.leases if not topic.log.is_live(seq)])
+        jobs = topic.reading(self._choose, topic, queue, sum(demands), now)
         served: list[Served] = []
         hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
         for claimer, dealt in zip(claimers, hands, strict=True):
@@ -469,12 +457,13 @@ class Queues:
 
     def restore_event(self, topic: Topic | None, payload: bytes) -> None:
         """LEASE: an event of the leases log."""
-        if topic is None or topic.queue is None:
+        queue = None if topic is None else topic.queue
+        if not isinstance(queue, Queue):
             return
         event = lease_event.decode(payload)
         if isinstance(event, Claimed):
             self._last_id = max(self._last_id, event.first_id + len(event.seqs))
-        topic.queue.apply(event)
+        queue.apply(event)
 
 
 def _seqs(leases: list[Lease]) -> list[int]:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from topics.engine.log.tags import parse_match
+from topics.engine.log.tags import TagMatch, parse_match
 from topics.engine.meta import without_fields
 from topics.engine.queue.dead_letter import DELIVERIES, FROM, SRC_SEQ
 from topics.engine.queue.lease import LEASED
+from topics.engine.queue.queue import Queue
 from topics.engine.queue.requests import RedriveJobs, RedrivenJobs
 from topics.engine.requests import NO_RAW, RecordIn, Write
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnReceipt, Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, TopicsError
-from topics.storage.segment.segment import Corrupt
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
@@ -79,23 +79,26 @@ def _find(engine: Engine, letters: Topic, queue: str, request: RedriveJobs, limi
     letters.expire(engine.clock.now_ms())
     match = None if request.match is None else parse_match(request.match)
     wanted = None if request.seqs is None else set(request.seqs)
-    while True:
-        try:
-            found = []
-            for block, i in _live(letters):
-                if wanted is not None and block.first_seq + i not in wanted:
-                    continue
-                if (match is None or match(block.tag(i))) and _is_from(block.meta(i), queue):
-                    found.append((block, i))
-                    if len(found) == limit:
-                        break
-            return found
-        except Corrupt as corrupt:
-            letters.lose(corrupt)
+    return letters.reading(_matching, letters, queue, wanted, match, limit)
+
+
+def _matching(
+    letters: Topic, queue: str, wanted: set[int] | None, match: TagMatch | None, limit: int
+) -> list[tuple[Block, int]]:
+    found = []
+    for block, i in _live(letters):
+        if wanted is not None and block.first_seq + i not in wanted:
+            continue
+        if (match is None or match(block.tag(i))) and _is_from(block.meta(i), queue):
+            found.append((block, i))
+            if len(found) == limit:
+                break
+    return found
 
 
 def _live(letters: Topic) -> Iterator[tuple[Block, int]]:
-    log, leases = letters.log, {} if letters.queue is None else letters.queue.leases
+    log, queue = letters.log, letters.queue
+    leases = queue.leases if isinstance(queue, Queue) else {}
     for entry in log.retained():
         for a, b in entry.live_runs(max(0, log.start - entry.first_seq), entry.n):
             block = entry.block()

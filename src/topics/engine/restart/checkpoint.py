@@ -65,11 +65,11 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
         earliest_seq=log.start,
         last_ts=topic.last_ts,
         # The frame that asks for a ceiling may be among those that the snapshot makes superfluous.
-        ceiling=max(topic.ceiling, topic.ceiling_asked),
+        ceiling=max(topic.ceiling.seq, topic.ceiling.asked),
         lost=[(first, last, reason) for first, last, reason in log.lost],
         producers=producers,
         dedupe=dedupe,
-        segments=[] if ephemeral else [segment.ref for segment in topic.segments],
+        segments=[] if ephemeral else [segment.ref for segment in topic.archive.segments],
         extra=_encode_extra(
             TopicExtra(
                 log.cap_evicted,
@@ -136,7 +136,7 @@ class Capture:
                 continue
             taken_lsn = self._store.last_lsn
             self.essential.append(len(self.sections))
-            self.sections += capture(topic, self.lsn if topic.pending else taken_lsn, taken_lsn)
+            self.sections += capture(topic, self.lsn if topic.pending.records else taken_lsn, taken_lsn)
         return False
 
     def _capture_engine(self) -> None:

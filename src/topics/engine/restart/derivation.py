@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Final
 from topics.engine.log.log import ranges
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
+from topics.engine.queue.queue import queue_of
+from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.restart.place import deleted_by, place_of, position_in
-from topics.engine.restart.refill import Refill, patiently
+from topics.engine.restart.refill import Refill
 from topics.engine.restart.routers import RestoredRouters
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
@@ -47,13 +49,20 @@ _DESTRUCTIVE: Final = frozenset((frames.DELETE, frames.DROP, frames.CONFIG, fram
 class Derivation:
     """Puts derived records between the events of a restart. `apply` applies an event as it is."""
 
-    def __init__(self, engine: Engine, by_id: dict[int, Topic], apply: Callable[[Appended | Control], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        by_id: dict[int, Topic],
+        caps: AwaitingCaps,
+        apply: Callable[[Appended | Control], None],
+    ) -> None:
         self._topics = engine.topics
         self._by_id = by_id
+        self._caps = caps
         self._apply = apply
         self._graph = engine.routers.graph
         self.routers = RestoredRouters(self._graph, by_id)
-        self._refill = Refill(engine.clock, self._progressed)
+        self._refill = Refill(engine.clock, caps, self._progressed)
         self._waiting: dict[Topic, deque[Appended | Control]] = {}
         # Of ROUTER_PUT frames that wait, by lsn: what leaves their sources in the meantime is held here.
         self._expected: dict[int, Forward] = {}
@@ -192,8 +201,9 @@ class Derivation:
             self._graph.close(expected)
         self.routers.finish(self._topics.values())
         for topic in self._topics.values():
-            if topic.queue is not None:
-                topic.queue.reconcile()
+            queue = queue_of(topic)
+            if queue is not None:
+                queue.reconcile()
 
     def _drain(self, topic: Topic, final: bool = False) -> None:
         """Apply the frames of a topic that wait, as far as their places can be reached."""
@@ -236,7 +246,7 @@ class Derivation:
             self._apply(event)
 
     def _append(self, topic: Topic, event: Appended) -> None:
-        head, queue = topic.log.head, topic.queue
+        head, queue = topic.log.head, queue_of(topic)
         self._apply(event)
         if queue is not None:
             for first_seq, _, data in event.extras:
@@ -252,14 +262,14 @@ class Derivation:
         deleted = deleted_by(event)
         if deleted is not None:
             # What the caps take is held; only then is it known what of that a delete has taken before its turn.
-            topic.settle_caps(deleted[0].bound_head)
+            self._caps.apply(topic, deleted[0].bound_head)
         for forward in out_of(topic):
             upto, backlog = topic.log.head, forward.backlog
             if deleted is not None and forward.dest.id in deleted[1]:
                 upto = deleted[1][forward.dest.id]
                 assert backlog.held is not None
                 backlog.held.drop_deleted(upto, deleted[0])
-            patiently(lambda backlog=backlog, upto=upto: backlog.hold(upto), topic)  # type: ignore[misc]
+            topic.reading(backlog.hold, upto)
 
     @staticmethod
     def _move(topic: Topic, moved: Moved) -> None:
@@ -281,11 +291,12 @@ class Derivation:
                 self._refill.letters.setdefault(dest, {})[block.first_seq] = block
             dest.letters = True
             self._graph.lineage.link(topic, dest)
-        patiently(lambda: log.fetch(ranges(sorted(buried.seqs))), topic)
-        topic.settle_caps()
+        topic.fetch(ranges(sorted(buried.seqs)))
+        self._caps.apply(topic)
         log.delete_seqs(buried.seqs)
-        if topic.queue is not None:
-            topic.queue.dead_lettered = max(topic.queue.dead_lettered, buried.total)
+        queue = queue_of(topic)
+        if queue is not None:
+            queue.dead_lettered = max(queue.dead_lettered, buried.total)
         if dest is None:
             return
         if dest in self._waiting:

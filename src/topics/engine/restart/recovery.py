@@ -24,6 +24,8 @@ import msgspec
 
 from topics.engine.config import TopicConfig
 from topics.engine.log.log import LostRange
+from topics.engine.queue.queue import queue_of
+from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.restart.checkpoint import decode_extra
 from topics.engine.restart.derivation import CRASH, Derivation
 from topics.engine.restart.refill import RESTART
@@ -62,7 +64,8 @@ class Recovery:
         self._engine = engine
         self._open_segments = open_segments
         self._by_id: dict[int, Topic] = {}
-        self._derivation = Derivation(engine, self._by_id, self._apply_as_it_is)
+        self._caps = AwaitingCaps()
+        self._derivation = Derivation(engine, self._by_id, self._caps, self._apply_as_it_is)
         self._clean = False
         # (topic id, first, last) of what a loss of power has taken, beyond what the log says itself.
         self.given_up: list[tuple[int, int, int]] = []
@@ -114,11 +117,12 @@ class Recovery:
         topic = self._new(state.id, state.name, _decode_config(state.config), state.created_ts)
         topic.last_ts = state.last_ts
         topic.last_write_ts = extra.last_write_ts
-        topic.ceiling = topic.ceiling_asked = state.ceiling
+        topic.ceiling.set(state.ceiling)
         topic.config_lsn = extra.config_lsn
         self._derivation.load(topic, extra.taken_lsn, extra.forward)
-        if topic.queue is not None and extra.queue and topic.config.durability != "ephemeral":
-            topic.queue.restore(extra.queue)
+        queue = queue_of(topic)
+        if queue is not None and extra.queue and topic.config.durability != "ephemeral":
+            queue.restore(extra.queue)
         if state.producers or state.dedupe:
             topic.dedupe = dedupe = Dedupe()
             dedupe.producers = {who: (seq, Remembered(0, 0, 0)) for who, seq in state.producers.items()}
@@ -127,9 +131,9 @@ class Recovery:
         sealed: list[Extent] = []
         damage: list[Corrupt] = []
         if state.segments:
-            topic.segments, damage = self._open_segments(topic.id, state.segments)
+            topic.archive.segments, damage = self._open_segments(topic.id, state.segments)
             damage += _check_first(topic, state.earliest_seq)
-            sealed = [block for segment in topic.segments for block in segment.blocks]
+            sealed = [block for segment in topic.archive.segments for block in segment.blocks]
         log_ = topic.log
         log_.cap_evicted = extra.cap_evicted
         log_.ttl_expired = extra.ttl_expired
@@ -143,7 +147,7 @@ class Recovery:
             return
         log_.restore([*sealed, *event.blocks], state.earliest_seq, state.head_seq)
         for block in event.blocks:
-            topic.index_tags(block)
+            topic.archive.index_block(block)
         for corrupt in damage:
             self._count(corrupt)
             if corrupt.lost.n:
@@ -165,10 +169,10 @@ class Recovery:
             tails |= {id: [] for id in shelf.segments.topic_ids() if id not in self._by_id and id not in tails}
         for id, tail in sorted(tails.items()):
             topic = self._new_nameless(id)
-            topic.segments, damage = self._open_segments(id, shelf.segments.refs(id))
+            topic.archive.segments, damage = self._open_segments(id, shelf.segments.refs(id))
             for corrupt in damage:
                 self._count(corrupt)
-            extents: list[Extent] = [sealed for segment in topic.segments for sealed in segment.blocks]
+            extents: list[Extent] = [sealed for segment in topic.archive.segments for sealed in segment.blocks]
             sealed_to = extents[-1].last_seq if extents else 0
             # What was sealed while the checkpoint was made is there twice.
             kept = [block for block in tail if block.first_seq > sealed_to]
@@ -177,7 +181,7 @@ class Recovery:
             topic.log.restore(extents, extents[0].first_seq if extents else 1, head)
             topic.last_ts = extents[-1].last_ts if extents else 0
             for block in kept:
-                topic.index_tags(block)
+                topic.archive.index_block(block)
             self._lose_holes(topic, 1, extents)
 
     def _new_nameless(self, id: int) -> Topic:
@@ -225,7 +229,7 @@ class Recovery:
             self.jumped = True
             self._lose(topic, head + 1, block.first_seq - 1)
         self._seen.add(topic.id)
-        topic.adopt(block)
+        self._caps.adopt(topic, block)
         for first_seq, n, data in event.extras:
             if first_seq > head:
                 self._remember(topic, first_seq, n, data, block.ts_at(first_seq - block.first_seq))
@@ -254,11 +258,12 @@ class Recovery:
         if kind == frames.CONFIG:
             assert topic is not None
             if event.lsn > topic.config_lsn:
-                topic.settle_caps(payload.bound_head)
+                self._caps.apply(topic, payload.bound_head)
                 if topic.config.durability != "fsync":
                     # Seqs that the class before may have shown and did not keep: the next class cannot tell.
                     self._lose(topic, topic.log.head + 1, payload.head_seq, CRASH)
-                topic.reconfigure(_decode_config(payload.config), payload.ts, payload.bound_head)
+                config = _decode_config(payload.config)
+                self._caps.reconfigure(topic, config, payload.ts, payload.bound_head)
                 topic.config_lsn = event.lsn
         elif kind == frames.DROP:
             assert topic is not None
@@ -267,11 +272,11 @@ class Recovery:
             self._engine.catalog.leave(topic)
         elif kind == frames.DELETE:
             assert topic is not None
-            topic.settle_caps(payload.bound_head)
+            self._caps.apply(topic, payload.bound_head)
             _delete(topic, payload)
         elif kind == frames.CEILING:
             assert topic is not None
-            topic.ceiling = topic.ceiling_asked = max(topic.ceiling, payload.seq)
+            topic.ceiling.set(max(topic.ceiling.seq, payload.seq))
         elif kind == frames.HEADS:
             for topic_id, head in payload.heads:
                 topic = self._by_id.get(topic_id)
@@ -334,9 +339,9 @@ class Recovery:
 
         def lose_tail(topic: Topic) -> None:
             head = topic.log.head
-            if powerless and topic.config.durability == "disk" and topic.ceiling > head:
-                self._lose(topic, head + 1, topic.ceiling, CRASH)
-                self.given_up.append((topic.id, head + 1, topic.ceiling))
+            if powerless and topic.config.durability == "disk" and topic.ceiling.seq > head:
+                self._lose(topic, head + 1, topic.ceiling.seq, CRASH)
+                self.given_up.append((topic.id, head + 1, topic.ceiling.seq))
 
         self._derivation.complete(lose_tail)
         for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:
@@ -344,9 +349,9 @@ class Recovery:
             self._engine.catalog.leave(topic)
         for topic in self._by_id.values():
             topic.next_seq = topic.log.head + 1
-            topic.settle_caps()
+            self._caps.apply(topic)
             topic.expire(now)
-            topic.drop_dead_segments(1, topic.log.head)
+            topic.archive.drop_dead(1, topic.log.head)
         for topic in [self._by_id[id] for id in sorted(self._nameless & self._by_id.keys())]:
             log.error("the name of topic %d is lost; its %d records are in %s", topic.id, topic.log.count, topic.name)
         self._derivation.finish()
@@ -354,7 +359,7 @@ class Recovery:
 
 def _check_first(topic: Topic, start: int) -> list[Corrupt]:
     """The damage to the sealed Block in which the log begins, whose content says how much of it is left."""
-    for segment in topic.segments:
+    for segment in topic.archive.segments:
         for sealed in segment.blocks:
             if sealed.first_seq < start <= sealed.last_seq and sealed.live:
                 try:
@@ -362,22 +367,22 @@ def _check_first(topic: Topic, start: int) -> list[Corrupt]:
                 except Corrupt as corrupt:
                     segment.blocks.remove(sealed)
                     if not segment.blocks:
-                        topic.segments.remove(segment)
+                        topic.archive.segments.remove(segment)
                     return [corrupt]
     return []
 
 
 def _delete(topic: Topic, payload: frames.Delete) -> None:
     """Delete what a frame says; a sealed Block that turns out to be damaged has nothing left to delete."""
-    while True:
-        try:
-            topic.log.raise_floors(*payload.evicted)
-            if payload.before_seq:
-                topic.log.delete_below(payload.before_seq)
-            topic.log.delete_ranges(payload.ranges)
-            return
-        except Corrupt as corrupt:
-            topic.lose(corrupt)
+    log = topic.log
+
+    def delete() -> None:
+        log.raise_floors(*payload.evicted)
+        if payload.before_seq:
+            log.delete_below(payload.before_seq)
+        log.delete_ranges(payload.ranges)
+
+    topic.reading(delete)
 
 
 def _behind(topic_id: int, block: Block, head: int) -> Block:

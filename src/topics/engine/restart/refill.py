@@ -9,9 +9,10 @@ lost in any case, and its seqs are not used again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from topics.clock import Clock
+from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.restart.place import ANYWHERE
 from topics.engine.router.backlog import SLICE_RECORDS
 from topics.engine.router.backpressure import fitting
@@ -19,10 +20,6 @@ from topics.engine.router.forward import SOURCE_TRIM, Forward, into
 from topics.engine.topic import Topic
 from topics.storage import block as blocks
 from topics.storage.block import Block
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Corrupt, Miss
-
-T = TypeVar("T")
 
 RESTART: Final = "restart"
 NO_BOUND: Final = 1 << 62
@@ -31,8 +28,9 @@ NO_BOUND: Final = 1 << 62
 class Refill:
     """Puts derived records into topics. `progressed` is called with a topic that has more records than before."""
 
-    def __init__(self, clock: Clock, progressed: Callable[[Topic], None]) -> None:
+    def __init__(self, clock: Clock, caps: AwaitingCaps, progressed: Callable[[Topic], None]) -> None:
         self._clock = clock
+        self._caps = caps
         self._progressed = progressed
         # Dead letters that wait for their place, by their first seq.
         self.letters: dict[Topic, dict[int, Block]] = {}
@@ -95,30 +93,19 @@ class Refill:
             self._progressed(topic)
             return True
         records_max = max(1, min(room, SLICE_RECORDS) // max(1, len(routers)))
-        runs = patiently(lambda: backlog.runs(records_max, upto), backlog.source)
+        runs = backlog.source.reading(backlog.runs, records_max, upto)
         if rejects:
             runs = fitting(runs, routers, topic)
         if not runs:
             return False
-        made = patiently(lambda: forward.make(runs, topic.log.head + 1, topic.last_ts), backlog.source)
+        made = backlog.source.reading(forward.make, runs, topic.log.head + 1, topic.last_ts)
         if made.block is not None:
             self._adopt(topic, made.block if made.block.n <= room else _front(topic.id, made.block, room))
         return True
 
     def _adopt(self, topic: Topic, block: Block) -> None:
-        topic.adopt(block)
+        self._caps.adopt(topic, block)
         self._progressed(topic)
-
-
-def patiently(read: Callable[[], T], topic: Topic) -> T:
-    """What `read` gives; what it misses is read from the disk here and now."""
-    while True:
-        try:
-            return read()
-        except Miss as miss:
-            run_inline([miss.job])
-        except Corrupt as corrupt:
-            topic.lose(corrupt)
 
 
 def _front(topic_id: int, block: Block, n: int) -> Block:

@@ -150,7 +150,7 @@ def resume(lineage: Lineage, topics: Collection[Topic]) -> None:
 def _resume(forward: Forward) -> None:
     """Lose what the source cannot give again, as far as a reader may have seen it. May raise Miss."""
     dest = forward.dest
-    lost = dest.ceiling - dest.log.head
+    lost = dest.ceiling.seq - dest.log.head
     if lost > 0 and dest.config.durability in LASTING and forward.visibility.forgets:
         forward.lose(lost, forward.cursor)
     if forward.source.log.lost or forward.backlog.lost_to():

@@ -22,7 +22,7 @@ from typing import Final, cast
 
 from topics.engine.journal import Journal
 from topics.engine.router import event as router_event
-from topics.engine.router.backlog import SLICE_RECORDS, Backlog
+from topics.engine.router.backlog import Backlog
 from topics.engine.router.backpressure import Backpressure
 from topics.engine.router.copying import Copies, Run, copy, take_over, whole
 from topics.engine.router.event import ForwardImage
@@ -36,7 +36,6 @@ from topics.engine.write.derive import derive
 from topics.engine.write.ticket import Ticket
 from topics.errors import TopicsError
 from topics.storage.block import Block
-from topics.storage.segment.segment import Corrupt
 
 SOURCE_TRIM: Final = "source_trim"
 CATCH_UP_SLICES: Final = 64
@@ -118,18 +117,12 @@ class Forward:
         if source.deleted or self.dest.deleted:
             return False
         now = self._clock.now_ms()
+        source.expire(now)
         before = backlog.cursor
-        while True:
-            try:
-                source.expire(now)
-                lost_to = backlog.lost_to()
-                if lost_to:
-                    return self._lose(lost_to, now)
-                fate, end = source.unkept.run(before + 1)
-                runs = backlog.runs(SLICE_RECORDS, end)
-                break
-            except Corrupt as corrupt:
-                source.lose(corrupt)
+        fate, end = source.unkept.run(before + 1)
+        lost_to, runs = source.reading(backlog.next, end)
+        if lost_to:
+            return self._lose(lost_to, now)
         if not runs:
             backlog.cursor = max(before, min(end, backlog.end()))
             return backlog.cursor > before

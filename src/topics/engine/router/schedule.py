@@ -7,12 +7,12 @@ be read from disk first is put aside until that is done, and holds up no other.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Final
 
 from topics.engine.journal import Journal
 from topics.engine.router.fanout import Fanout
 from topics.engine.router.forward import Forward
-from topics.storage.job import Task
 from topics.storage.segment.segment import Miss
 
 STEP_NS: Final = 1_000_000
@@ -68,23 +68,10 @@ class Schedule:
                     dirty.popleft()
             except Miss as miss:
                 dirty.popleft()
-                self._read(fanout, miss)
+                fanout.dirty = False
+                fanout.source.read_then(miss, partial(fanout.published, fanout.source))
             if clock.elapsed_ns() >= deadline_ns:
                 return
-
-    @staticmethod
-    def _read(fanout: Fanout, miss: Miss) -> None:
-        """Continue with a source once the Block that is missing has been read."""
-        job = miss.job
-        fanout.dirty = False
-
-        def finish(error: BaseException | None) -> None:
-            job.done(error)
-            fanout.published(fanout.source)
-
-        shelf = fanout.source.shelf
-        assert shelf is not None
-        shelf.enqueue(Task(job.name, job.run, finish))
 
     def _retry(self) -> None:
         now = self._clock.now_ms()

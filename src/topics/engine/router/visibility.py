@@ -24,7 +24,7 @@ from topics.engine.router.copying import Run
 from topics.engine.router.lineage import Lineage
 from topics.engine.router.marks import LASTING, Marks
 from topics.engine.topic import Topic
-from topics.engine.write import ceiling as ceilings
+from topics.engine.write.reserve import reserve_over
 from topics.engine.write.ticket import Receipt
 from topics.engine.write.unkept import GONE, KEPT
 from topics.errors import TopicsError
@@ -65,7 +65,7 @@ class Visibility:
         # After a direct write that a loss of power may take, a copy could come back under another seq.
         if self._is_mixed or (dest_class == "disk" and source_class in _FORGETFUL) or self.forgets or fate != KEPT:
             copies = sum(b - a for _, a, b in runs) * routers
-            awaited += ceilings.over(self._journal, dest, dest.next_seq + copies - 1)
+            awaited += reserve_over(self._journal, dest, dest.next_seq + copies - 1)
         for receipt in awaited:
             if receipt.error is not None:
                 raise receipt.error
@@ -96,12 +96,12 @@ class Visibility:
         """Have the destination's ceiling raised before the first copies come, where they will need it."""
         if self._source.config.durability in _FORGETFUL and self._dest.config.durability in LASTING:
             with contextlib.suppress(TopicsError):
-                ceilings.over(self._journal, self._dest, self._dest.next_seq)
+                reserve_over(self._journal, self._dest, self._dest.next_seq)
 
     @property
     def _is_mixed(self) -> bool:
         """Whether a loss of power may take direct writes to the destination, and with them the place of copies."""
-        return self._dest.config.durability == "disk" and self._dest.ceiling_asked > 0
+        return self._dest.config.durability == "disk" and self._dest.ceiling.asked > 0
 
     @property
     def forgets(self) -> bool:

@@ -18,8 +18,7 @@ from topics.storage.block import Block, merge
 from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
 
 if TYPE_CHECKING:
-    from topics.engine.topic import Topic
-    from topics.engine.upkeep.shelf import Shelf
+    from topics.engine.log.archive import Sealable, Shelf
     from topics.storage.segment.segments import Segment
 
 log = logging.getLogger("topics.sealer")
@@ -30,7 +29,7 @@ class Sealer:
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._topic: Topic | None = None
+        self._topic: Sealable | None = None
         self._builder: Builder | None = None
         self._groups: deque[list[Block]] = deque()
         self._writing = False
@@ -55,14 +54,14 @@ class Sealer:
             topic.log.end_run()
             self._groups = _groups(topic.log.tail(), shelf.max_events, shelf.max_bytes)
             if topic.deleted or not self._groups:
-                topic.sealing = False
+                topic.archive.sealing = False
                 continue
             self._topic = topic
             self._builder = Builder(topic.id)
             return True
         return False
 
-    def _merge(self, topic: Topic, builder: Builder, group: list[Block]) -> None:
+    def _merge(self, topic: Sealable, builder: Builder, group: list[Block]) -> None:
         live = [block for block in group if block.last_seq >= topic.log.start]
         if not live or topic.deleted:
             return
@@ -71,7 +70,7 @@ class Sealer:
             topic.log.replace(merged.first_seq, merged.last_seq, [merged])
         builder.add(merged)
 
-    def _write(self, topic: Topic, builder: Builder) -> None:
+    def _write(self, topic: Sealable, builder: Builder) -> None:
         if topic.deleted or not builder.places:
             self._finish(topic)
             return
@@ -85,16 +84,16 @@ class Sealer:
             elif topic.deleted:
                 segments.drop(segment)
             else:
-                topic.take_segment(segment)
+                topic.archive.take(segment)
             self._finish(topic)
 
         self._shelf.enqueue(segments.seal_job(builder, sealed))
 
-    def _finish(self, topic: Topic) -> None:
+    def _finish(self, topic: Sealable) -> None:
         self._topic = None
         self._builder = None
-        topic.sealing = False
-        topic.check_full()
+        topic.archive.sealing = False
+        topic.ask_seal()
 
 
 def _groups(tail: list[Block], max_events: int, max_bytes: int) -> deque[list[Block]]:

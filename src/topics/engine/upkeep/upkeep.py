@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from topics.engine.log.archive import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
 from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
 from topics.engine.restart.routers import reached, resume
 from topics.engine.upkeep.sealer import Sealer
-from topics.engine.upkeep.shelf import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
 from topics.storage.job import run_inline
 from topics.storage.segment.segments import Loaded
 from topics.storage.snapshot.snapshot import SegmentRef
@@ -88,7 +88,7 @@ class Upkeep:
         self._log_losses(recovery.given_up)
         self._log_heads(recovery.heads())
         for topic in engine.topics.values():
-            topic.check_full()
+            topic.ask_seal()
 
     def _log_losses(self, ranges: list[tuple[int, int, int]]) -> None:
         """Put what a loss of power took into the WAL, as the first frame of this start, before anybody is served.
@@ -140,14 +140,14 @@ class Upkeep:
             tail = topic.log.tail_first()
             if tail is not None and tail.first_ts < oldest_ts:
                 self._shelf.ask(topic)
-            if topic.segments and not self._relocating:
+            if topic.archive.segments and not self._relocating:
                 self._relocate(topic)
         return True
 
     def _relocate(self, topic: Topic) -> None:
         segments = self._store.segments
         settings = self._settings
-        found = segments.to_relocate(topic.segments, settings.hot_retain_segments, settings.hot_retain_bytes)
+        found = segments.to_relocate(topic.archive.segments, settings.hot_retain_segments, settings.hot_retain_bytes)
         job = segments.relocate_job(found[0], self._relocated) if found else None
         if job is not None:
             self._relocating = True
@@ -226,7 +226,7 @@ class Upkeep:
         if self._read_only():
             return
         for topic in self._engine.topics.values():
-            topic.ceiling = topic.ceiling_asked = topic.log.head
+            topic.ceiling.set(topic.log.head)
         capture = Capture(self._engine, store, store.last_lsn)
         while not capture.step(CAPTURE_TOPICS):
             pass

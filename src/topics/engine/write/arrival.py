@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.engine.queue.delay import delays_of, when_visible
 from topics.engine.requests import Write
 from topics.engine.write import batch as batches
-from topics.engine.write import ceiling as ceilings
 from topics.engine.write import extra as extras
 from topics.engine.write.dedupe import Dedupe, Remembered
+from topics.engine.write.delay import delays_of, when_visible
 from topics.engine.write.removal import position_of
+from topics.engine.write.reserve import reserve
 from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.engine.write.unkept import GONE
 from topics.errors import TopicsError
@@ -75,13 +75,13 @@ def append(
         topic.last_ticket = ticket
     topic.last_ts = ts
     topic.next_seq = first_seq + n
-    topic.await_commit(block)
+    topic.pending.add(block)
     if keyed:
         _remember(topic, write, ticket, ts)
     if topic.inbound is not None:
         topic.inbound.note_keys(block)
     if not ephemeral:
-        ceilings.reserve(journal, topic)
+        reserve(journal, topic)
         return ticket
     topic.unkept.add(first_seq, first_seq + n - 1, GONE)
     if created is not None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from topics.engine.write import ceiling as ceilings
 from topics.engine.write import extra as extras
 from topics.engine.write.removal import position_of
+from topics.engine.write.reserve import reserve
 from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.storage.block import HAS_TAG, Block
 from topics.storage.wal import frame as frames
@@ -58,7 +58,7 @@ def append(journal: Journal, topic: Topic, block: Block) -> None:
     if last is not None and last.apart:
         ticket.apart, ticket.before = True, last
     topic.last_ticket = ticket
-    ceilings.reserve(journal, topic)
+    reserve(journal, topic)
 
 
 def _take_seqs(topic: Topic, ticket: Ticket, block: Block) -> None:
@@ -70,4 +70,4 @@ def _take_seqs(topic: Topic, ticket: Ticket, block: Block) -> None:
     ticket.count = block.n
     topic.last_ts = block.last_ts
     topic.next_seq = block.last_seq + 1
-    topic.await_commit(block)
+    topic.pending.add(block)

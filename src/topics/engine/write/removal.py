@@ -54,9 +54,9 @@ def remove(
         deleted += len(gone)
         if topic.queue is not None:
             topic.queue.forget(gone)
-    if emptied and topic.segments:
+    if emptied and topic.archive.segments:
         first_seq = seqs[0] if seqs else 0
-        topic.drop_dead_segments(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
+        topic.archive.drop_dead(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
     return deleted, logged
 
 

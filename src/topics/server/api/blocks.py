@@ -139,7 +139,7 @@ def _plan(topic: Topic, query: Query) -> dict[str, Any]:
     if query.has("from_seq"):
         body["gaps"] = list(_gaps(log, query.number("from_seq", 0), query.number("to_seq", log.head)))
     if query.flag("segments", False):
-        found = (_segment(segment) for segment in topic.segments)
+        found = (_segment(segment) for segment in topic.archive.segments)
         body["segments"] = [segment for segment in found if segment is not None]
     return body
 

@@ -86,7 +86,7 @@ def collect(app: App, principal: Principal) -> Iterator[Metric]:
         classes[topic.config.durability] += 1
         if topic.queue is not None:
             queues += 1
-            leases += engine.queues.state(topic.queue).in_flight
+            leases += engine.queues.state(topic).in_flight
     by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
     for name, count in classes.items():
         by_class.add_metric([name], count)
@@ -117,7 +117,7 @@ def _per_topic(app: App, principal: Principal) -> Iterator[Metric]:
         for topic in shown:
             family.add_metric([topic.name], value(topic.log))
         yield family
-    states = [(topic.name, app.engine.queues.state(topic.queue)) for topic in shown if topic.queue is not None]
+    states = [(topic.name, app.engine.queues.state(topic)) for topic in shown if topic.queue is not None]
     ready = GaugeMetricFamily("topics_topic_queue_ready", "Claimable jobs per queue.", labels=["topic"])
     in_flight = GaugeMetricFamily("topics_topic_queue_in_flight", "Leased jobs per queue.", labels=["topic"])
     for name, state in states:

@@ -123,7 +123,7 @@ def _table(app: App) -> str:
     for topic in latest:
         cells = [f"{topic.log.count:,}", f"{topic.log.bytes:,}", str(topic.log.head)]
         if topic.queue is not None:
-            state = app.engine.queues.state(topic.queue)
+            state = app.engine.queues.state(topic)
             cells += [f"{state.ready:,}", f"{state.in_flight:,}"]
         else:
             cells += ["", ""]

@@ -135,7 +135,7 @@ def test_acks_that_the_storage_refuses_fail_and_the_jobs_stay_held() -> None:
     assert crew.counters() == (1, 2)
     assert machine.read("q") == ([1, 2, 3], [])
     machine.clock.advance(1001)
-    crew.queues.state(crew.queues.topic("q")[1])
+    crew.queues.state(crew.engine.topics["q"])
     assert crew.counters() == (3, 0)
 
 
@@ -145,7 +145,7 @@ def test_ack_of_a_job_whose_block_has_to_be_read_waits_for_it() -> None:
     machine = crew.machine
     assert crew.claim("a", 2) == [1, 2]
     topic = crew.engine.topics["q"]
-    topic.segments[0].cache.drop(topic.log.entries[0])
+    topic.archive.segments[0].cache.drop(topic.log.entries[0])
     machine.disk.uncached = {path for path in machine.disk.files() if path.endswith(".data")}
     answer = crew.ack("a", 1, 2)
     crew.engine.prepare()

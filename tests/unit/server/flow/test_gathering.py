@@ -138,7 +138,7 @@ def test_refused_frame_is_told_to_each_and_takes_no_seq() -> None:
     house.admission.gathering.flush()
     house.engine.turn()
     assert [error.status for client in (*lost, *refused) for error in client.errors] == [503] * 4
-    assert house.engine.topics["t"].pending == 0
+    assert house.engine.topics["t"].pending.records == 0
     house.machine.crash("kill")
     assert house.machine.read("t")[0] == [1]
 

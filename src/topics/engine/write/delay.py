@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from topics.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from topics.engine.queue.queue import Queue
     from topics.engine.requests import RecordIn
+    from topics.engine.topic import Jobs
     from topics.engine.write.ticket import OnDone, Ticket
 
 
@@ -32,13 +32,13 @@ def delays_of(records: list[RecordIn], now_ms: int) -> list[tuple[int, int]]:
     return delays
 
 
-def when_visible(queue: Queue, delays: list[tuple[int, int]], on_done: OnDone | None) -> OnDone:
+def when_visible(jobs: Jobs, delays: list[tuple[int, int]], on_done: OnDone | None) -> OnDone:
     """What a write does when it is committed: hide its delayed jobs, then answer."""
 
     def done(ticket: Ticket) -> None:
         if ticket.error is None:
             for i, due_ms in delays:
-                queue.delay(ticket.first_seq + i, due_ms)
+                jobs.delay(ticket.first_seq + i, due_ms)
         if on_done is not None:
             on_done(ticket)
 

@@ -1,0 +1,84 @@
+"""Awaiting caps: at a restart, the newest Blocks of each topic, on which its caps may not have acted yet.
+
+A write that waits for its sync has its frame in the WAL before that of a delete or a config change which takes effect
+at once. It became visible after that change, so the caps counted it after it, and must do so again: otherwise a restart
+would evict records that readers saw, and that were promised to survive. Whether there is such a change is known only
+when it comes, so the caps act a little late; the change says how far they had come (`bound_head`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from topics.engine.log.log import ANYWHERE
+from topics.storage.block import Block
+
+if TYPE_CHECKING:
+    from topics.engine.config import TopicConfig
+    from topics.engine.topic import Topic
+
+BLOCKS_MAX: Final = 4096
+
+
+class _Newest:
+    """The newest Blocks of one topic, and how much they hold."""
+
+    __slots__ = ("blocks", "bytes", "records")
+
+    def __init__(self) -> None:
+        self.blocks: deque[Block] = deque()
+        self.records = 0
+        self.bytes = 0
+
+    def add(self, block: Block) -> None:
+        self.blocks.append(block)
+        self.records += block.n
+        self.bytes += block.live_bytes
+
+    def take(self, bound_head: int) -> tuple[int, int]:
+        """Forget what lies up to `bound_head` (-1: all of it); how many records lie after it, and their bytes."""
+        blocks = self.blocks
+        while blocks and (bound_head < 0 or blocks[0].last_seq <= bound_head):
+            block = blocks.popleft()
+            self.records -= block.n
+            self.bytes -= block.size_bytes(0, block.n)
+        if not blocks or blocks[0].first_seq > bound_head:
+            return self.records, self.bytes
+        i = bound_head + 1 - blocks[0].first_seq
+        return self.records - i, self.bytes - blocks[0].size_bytes(0, i)
+
+
+class AwaitingCaps:
+    """How a restart puts records back into topics, and lets the caps act when they did."""
+
+    __slots__ = ("_newest",)
+
+    def __init__(self) -> None:
+        self._newest: dict[Topic, _Newest] = {}
+
+    def adopt(self, topic: Topic, block: Block) -> None:
+        """Take over records that the WAL holds: a restart, not a write."""
+        topic.log.publish(block)
+        topic.last_ts = max(topic.last_ts, block.last_ts)
+        topic.last_write_ts = block.last_ts
+        topic.archive.index_block(block)
+        newest = self._newest.get(topic)
+        if newest is None:
+            newest = self._newest[topic] = _Newest()
+        newest.add(block)
+        if len(newest.blocks) > BLOCKS_MAX:
+            self.apply(topic, newest.blocks[0].last_seq)
+
+    def apply(self, topic: Topic, bound_head: int = -1) -> None:
+        """Let the caps act as they did when `bound_head` was the last visible seq; -1: on everything."""
+        newest = self._newest.get(topic)
+        topic.hold_caps(*((0, 0) if newest is None else newest.take(bound_head)))
+
+    def reconfigure(self, topic: Topic, config: TopicConfig, ts: int, bound_head: int) -> None:
+        """Apply a config that was given when `bound_head` was the last visible seq."""
+        upto = ANYWHERE if bound_head < 0 else bound_head
+        topic.expire(ts, upto)
+        topic.config = config
+        topic.expire(ts, upto)
+        self.apply(topic, bound_head)
