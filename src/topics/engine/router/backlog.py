@@ -70,9 +70,10 @@ class Backlog:
     def lost_to(self) -> int:
         """The last of the lost source seqs right after the cursor; 0 where there are none."""
         log, held, first = self.source.log, self.held, self.cursor + 1
-        if first < log.evict_floor and (held is None or first > held.head):
-            return log.evict_floor - 1
-        return self.damaged_to()
+        floor = log.evict_floor
+        if first < floor and (held is None or first > held.head):
+            return floor - 1
+        return self.damaged_to() if log.lost or held is not None else 0
 
     def damaged_to(self) -> int:
         """As `lost_to`, but only for what damage or a crash took, and not for what retention took."""

@@ -20,22 +20,22 @@ BACKOFF_MS_MAX: Final = 1000
 class Backpressure:
     """What a destination takes, and when to try again. `retry_ms` is None while nothing is in the way."""
 
-    __slots__ = ("_backoff_ms", "_dest", "_quota_bytes", "retry_ms")
+    __slots__ = ("_dest", "_quota_bytes", "backoff_ms", "retry_ms")
 
     def __init__(self, dest: Topic, quota_bytes: int) -> None:
         self._dest = dest
         self._quota_bytes = quota_bytes
-        self._backoff_ms = 0
+        self.backoff_ms = 0
         self.retry_ms: int | None = None
 
     def block(self, now: int) -> None:
         """The destination refused: pause, for longer each time."""
-        self._backoff_ms = min(max(BACKOFF_MS_MIN, self._backoff_ms * 2), BACKOFF_MS_MAX)
-        self.retry_ms = now + self._backoff_ms
+        self.backoff_ms = min(max(BACKOFF_MS_MIN, self.backoff_ms * 2), BACKOFF_MS_MAX)
+        self.retry_ms = now + self.backoff_ms
 
     def unblock(self) -> None:
         """The destination took something."""
-        self.retry_ms, self._backoff_ms = None, 0
+        self.retry_ms, self.backoff_ms = None, 0
 
     def admit(self, runs: list[Run], routers: Sequence[Router], now: int) -> list[Run]:
         """The runs as far as the destination, and the quota over all topics, take their copies."""

@@ -40,21 +40,23 @@ class Fanout:
             self._enqueue(self)
 
     def step(self) -> bool:
-        """Copy the next forward's slice; whether the round continues. May raise Miss."""
-        if self._at < len(self.forwards):
-            forward = self.forwards[self._at]
+        """Copy the next forward's slice; whether there is more to do. May raise Miss."""
+        forwards = self.forwards
+        if self._at < len(forwards):
+            forward = forwards[self._at]
             self._at += 1
             forward.step()
             if forward.has_backlog and forward.pressure.retry_ms is None:
                 self._again = True
+        if self._at < len(forwards):
             return True
+        self.dirty = self._again
         if self._again:
             self._at = 0
             self._again = False
-            return True
-        self.dirty = False
-        self._done_seq = self.source.log.head
-        return False
+        else:
+            self._done_seq = self.source.log.head
+        return self.dirty
 
     def catch_up(self) -> None:
         """Copy everything to every destination that is not blocked: something is about to leave the source."""
