@@ -34,6 +34,7 @@ from topics.engine.router.visibility import Visibility
 from topics.engine.topic import Topic
 from topics.engine.write.derive import derive
 from topics.engine.write.ticket import Ticket
+from topics.engine.write.unkept import KEPT
 from topics.errors import TopicsError
 from topics.storage.block import Block
 
@@ -84,7 +85,7 @@ class Forward:
         self.visibility = Visibility(journal, lineage, self.marks, self.source, dest)
         self.notes = Notes(dest)
         # Of copies that wait to be shown: the cursor before them, and how many each router made.
-        self._unseen: deque[tuple[int, list[int]]] = deque()
+        self._unseen: deque[tuple[int, dict[Router, int]]] = deque()
         self._visiting = False
 
     @property
@@ -137,16 +138,18 @@ class Forward:
             awaited = visibility.waits_for(runs, len(self.routers), fate)
         except TopicsError:
             return self._block(now)
-        self.pressure.unblock()
+        if self.pressure.backoff_ms:
+            self.pressure.unblock()
         if now - runs[0][0].ts_at(runs[0][1]) > LATE_MS and now > max(self.ts_min, dest.last_ts):
             awaited += self.marks.awaited(now)
             self.ts_min = now
-        awaited += visibility.turn_to(fate)
+        if visibility.unsure or fate != KEPT:
+            awaited += visibility.turn_to(fate)
         before = self.backlog.cursor
         made = self.make(runs, dest.next_seq, dest.last_ts)
         if made.block is not None:
             self.notes.add_unkept(made.block, fate)
-            self._unseen.append((before, made.counts))
+            self._unseen.append((before, dict(zip(self.routers, made.counts, strict=True))))
             derive(dest, made.block, self._shown, awaited)
             visibility.mark_if_due(now)
         return True
@@ -177,7 +180,7 @@ class Forward:
             return
         self.backlog.cursor = min(self.backlog.cursor, before)
         self.visibility.unsure = True
-        for router, count in zip(self.routers, counts, strict=False):
+        for router, count in counts.items():
             router.forwarded_total -= count
         if self.dest.next_seq == ticket.last_seq + 1:
             self.dest.next_seq = ticket.first_seq
@@ -220,10 +223,9 @@ class Forward:
     def capture(self) -> bytes:
         """How far the destination has been served, for a checkpoint; copies that are not visible yet do not count."""
         cursor = self._unseen[0][0] if self._unseen else self.backlog.cursor
-        unseen = [sum(counts) for counts in zip(*(each[1] for each in self._unseen), strict=True)]
-        unseen += [0] * (len(self.routers) - len(unseen))
-        totals = {each.name: each.forwarded_total - n for each, n in zip(self.routers, unseen, strict=True)}
-        notes = self.notes
+        notes, totals = self.notes, {}
+        for router in self.routers:
+            totals[router.name] = router.forwarded_total - sum(counts.get(router, 0) for _, counts in self._unseen)
         return router_event.encode(ForwardImage(self.source.id, cursor, self.ts_min, totals, notes.hops, notes.stamps))
 
     def restore(self, image: ForwardImage) -> None:
