@@ -25,7 +25,7 @@ from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
-from topics.engine.restart.place import deleted_by, place_of, position_in
+from topics.engine.restart.place import Event, deleted_by, place_of, position_in
 from topics.engine.restart.refill import Refill
 from topics.engine.restart.routers import RestoredRouters
 from topics.engine.router import event as router_event
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from topics.engine.engine import Engine
     from topics.engine.topic import Topic
 
+Apply = Callable[[Event], None]
+
 CORRUPTION: Final = "corruption"
 CRASH: Final = "crash"
 _AT_ONCE: Final = frozenset((frames.ROUTER_PUT, frames.ROUTER_DROP, frames.CURSOR, frames.LEASE, frames.DEAD_LETTER))
@@ -49,13 +51,7 @@ _DESTRUCTIVE: Final = frozenset((frames.DELETE, frames.DROP, frames.CONFIG, fram
 class Derivation:
     """Puts derived records between the events of a restart. `apply` applies an event as it is."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        by_id: dict[int, Topic],
-        caps: AwaitingCaps,
-        apply: Callable[[Appended | Control], None],
-    ) -> None:
+    def __init__(self, engine: Engine, by_id: dict[int, Topic], caps: AwaitingCaps, apply: Apply) -> None:
         self._topics = engine.topics
         self._by_id = by_id
         self._caps = caps
@@ -63,7 +59,7 @@ class Derivation:
         self._graph = engine.routers.graph
         self.routers = RestoredRouters(self._graph, by_id)
         self._refill = Refill(engine.clock, caps, self._progressed)
-        self._waiting: dict[Topic, deque[Appended | Control]] = {}
+        self._waiting: dict[Topic, deque[Event]] = {}
         # Of ROUTER_PUT frames that wait, by lsn: what leaves their sources in the meantime is held here.
         self._expected: dict[int, Forward] = {}
         self._taken: dict[int, int] = {}
@@ -74,7 +70,7 @@ class Derivation:
         if forward:
             self.routers.remember(topic.id, forward)
 
-    def take(self, event: Appended | Control) -> None:
+    def take(self, event: Event) -> None:
         """Apply an event, now or when its place is reached."""
         if isinstance(event, Control) and event.kind == frames.ROUTER_PUT:
             put = router_event.decode_put(event.payload)
@@ -93,7 +89,7 @@ class Derivation:
         self._take(Control(event.lsn, frames.ROUTER_DROP, was.dest_id, router_event.encode(left)))
         self._take(Control(event.lsn, frames.ROUTER_PUT, put.dest_id, event.payload))
 
-    def _take(self, event: Appended | Control) -> None:
+    def _take(self, event: Event) -> None:
         topic = self._by_id.get(event.topic_id)
         kind = event.kind if isinstance(event, Control) else frames.APPEND
         if kind in _AT_ONCE and event.lsn <= self._taken.get(event.topic_id, 0):
@@ -225,7 +221,7 @@ class Derivation:
                 if forward.dest in self._waiting and forward.cursor < topic.log.head:
                     self._drain(forward.dest)
 
-    def _act(self, topic: Topic, event: Appended | Control) -> None:
+    def _act(self, topic: Topic, event: Event) -> None:
         """Apply an event at its place."""
         if isinstance(event, Appended):
             self._append(topic, event)

@@ -16,10 +16,11 @@ from topics.engine.write import extra as extras
 from topics.storage.wal import frame as frames
 from topics.storage.wal.replay import Appended, Control
 
+Event = Appended | Control
 ANYWHERE: Final = (0, -1)
 
 
-def place_of(topic: Topic, event: Appended | Control) -> tuple[int, int]:
+def place_of(topic: Topic, event: Event) -> tuple[int, int]:
     """(The topic's next seq, the position of its router), -1 for any position; ANYWHERE where it does not matter."""
     if isinstance(event, Appended):
         for first_seq, _, data in event.extras:

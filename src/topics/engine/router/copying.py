@@ -30,7 +30,7 @@ class Copies(NamedTuple):
     """A Block of copies (None where nothing was left to copy), how many each router made, and their hops."""
 
     block: Block | None
-    counts: list[int]
+    counts: dict[Router, int]
     hops: list[HopRun]
 
 
@@ -83,11 +83,11 @@ def whole(runs: Sequence[Run], routers: Sequence[Router]) -> bool:
     return True
 
 
-def take_over(runs: Sequence[Run], dest_id: int, first_seq: int, ts_min: int) -> Copies:
+def take_over(runs: Sequence[Run], router: Router, dest_id: int, first_seq: int, ts_min: int) -> Copies:
     """The copies of runs that are `whole`."""
     source = runs[0][0] if len(runs) == 1 else blocks.merge([block for block, _, _ in runs])
     block = blocks.readdress(source, dest_id, first_seq, ts_min)
-    return Copies(block, [block.n], [])
+    return Copies(block, {router: block.n}, [])
 
 
 def copy(
@@ -107,7 +107,7 @@ def copy(
     columns: tuple[list[int], list[bytes], list[bytes | None], list[bytes | None], list[bytes | None]]
     columns = ([], [], [], [], [])
     times, datas, nodes, tags, metas = columns
-    counts = [0] * len(routers)
+    counts = dict.fromkeys(routers, 0)
     hop_runs: list[HopRun] = []
     for block, a, b in runs:
         ts = block.columns.ts
@@ -117,7 +117,7 @@ def copy(
             if hops >= HOPS_MAX:
                 continue
             tag = block.tag(i)
-            for k, router in enumerate(routers):
+            for router in routers:
                 if seq <= router.start_seq or (router.match is not None and not router.match(tag)):
                     continue
                 rule = router.rule
@@ -134,7 +134,7 @@ def copy(
                 nodes.append(block.node(i) if rule.preserve_node else None)
                 tags.append(tag if rule.preserve_tag else None)
                 metas.append(meta)
-                counts[k] += 1
+                counts[router] += 1
     if not datas:
         return Copies(None, counts, [])
     made = blocks.encode(dest_id, first_seq, times, datas, _or_none(nodes), _or_none(tags), _or_none(metas))

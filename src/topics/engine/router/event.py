@@ -30,19 +30,13 @@ class RouterImage(msgspec.Struct, array_like=True, frozen=True):
     @property
     def rule(self) -> Rule:
         """What the router does to a record."""
-        return Rule(
-            self.preserve_node,
-            self.preserve_tag,
-            msgspec.json.decode(self.filter),
-            self.allow_cycle,
-            "exactly_once" if self.guarantee == "exactly_once" else "at_least_once",
-        )
+        fields = {name: getattr(self, name) for name in Rule.__struct_fields__}
+        return Rule(**fields | {"filter": msgspec.json.decode(self.filter)})
 
 
 def image_of(router: Router) -> RouterImage:
     """The image of a router as it is."""
-    fields = msgspec.structs.asdict(router.rule)
-    fields |= {"filter": msgspec.json.encode(router.rule.filter)}
+    fields = msgspec.structs.asdict(router.rule) | {"filter": msgspec.json.encode(router.rule.filter)}
     fields |= {"start_seq": router.start_seq, "created_ts": router.created_ts}
     return RouterImage(router.name, router.source.id, router.dest.id, **fields)
 

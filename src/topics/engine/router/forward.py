@@ -149,7 +149,7 @@ class Forward:
         made = self.make(runs, dest.next_seq, dest.last_ts)
         if made.block is not None:
             self.notes.add_unkept(made.block, fate)
-            self._unseen.append((before, dict(zip(self.routers, made.counts, strict=True))))
+            self._unseen.append((before, made.counts))
             derive(dest, made.block, self._shown, awaited)
             visibility.mark_if_due(now)
         return True
@@ -162,12 +162,12 @@ class Forward:
             inbound = into(self.source)
             hops_of = [] if inbound is None else inbound.notes.hops
         if hops_of is None and whole(runs, routers):
-            made = take_over(runs, dest.id, first_seq, ts_min)
+            made = take_over(runs, routers[0], dest.id, first_seq, ts_min)
         else:
             made = copy(runs, routers, dest.id, first_seq, ts_min, self.notes.live_stamps(), hops_of)
         block, _, end = runs[-1]
         self.backlog.move(block.first_seq + end - 1)
-        for router, count in zip(routers, made.counts, strict=True):
+        for router, count in made.counts.items():
             router.forwarded_total += count
         if made.hops:
             self.notes.add_hops(made.hops)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from topics.engine.log.log import Log
 from topics.engine.router.copying import Run, live_runs
-from topics.storage.block import Block
 from topics.storage.wal.frame import Delete
 
 
@@ -62,11 +61,9 @@ class Held:
     def drop_deleted(self, after: int, delete: Delete) -> None:
         """Hold nothing that a delete took after this seq: it was never copied."""
 
-        def kept(block: Block, a: int, b: int) -> Iterator[Run]:
-            for i in range(a, b):
-                seq = block.first_seq + i
-                deleted = seq < delete.before_seq or any(first <= seq <= last for first, last in delete.ranges)
-                if seq <= after or not deleted:
-                    yield block, i, i + 1
+        def is_kept(seq: int) -> bool:
+            deleted = seq < delete.before_seq or any(first <= seq <= last for first, last in delete.ranges)
+            return seq <= after or not deleted
 
-        self._runs = deque(run for held in self._runs for run in kept(*held))
+        singles = [(block, i, i + 1) for block, a, b in self._runs for i in range(a, b)]
+        self._runs = deque(run for run in singles if is_kept(run[0].first_seq + run[1]))
