@@ -13,7 +13,7 @@ from typing import Final
 
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, ForwardImage, Put
-from topics.engine.router.forward import Forward, into
+from topics.engine.router.forward import Forward, into, out_of
 from topics.engine.router.graph import Graph
 from topics.engine.router.held import Held
 from topics.engine.router.lineage import Lineage
@@ -79,10 +79,11 @@ class RestoredRouters:
         graph = self._graph
         source = self._by_id.get(put.source_id) if expected is None else expected.source
         known = graph.by_name.get(put.name)
-        is_elsewhere = known is not None and known.lsn < lsn and (known.source, known.dest) != (source, dest)
-        # The frame that takes it away is lost, or waits for copies that the router has to make before it goes.
-        if known is not None and is_elsewhere and not waits(known.dest):
-            graph.remove(known)
+        if known is not None and known.lsn < lsn and (known.source, known.dest) != (source, dest):
+            # The frame that takes it away is lost, or waits for copies that the router has to make before it goes.
+            lingers = waits(known.dest)
+            if not lingers:
+                graph.remove(known)
         if expected is not None and dest.inbound is None:
             dest.inbound = expected
         inbound = into(dest)
@@ -111,8 +112,8 @@ class RestoredRouters:
     def finish(self, topics: Collection[Topic]) -> None:
         """Go over to serving: routers without both ends are gone, and so are those that went without a frame."""
         graph = self._graph
-        inbound = [forward for topic in topics if (forward := into(topic)) is not None]
-        restored = [*graph.by_name.values(), *(router for forward in inbound for router in forward.routers)]
+        forwards = [forward for topic in topics for forward in (into(topic), *out_of(topic)) if forward is not None]
+        restored = [*graph.by_name.values(), *(router for forward in forwards for router in forward.routers)]
         for router in dict.fromkeys(restored):
             if router.source.deleted or router.dest.deleted or graph.by_name.get(router.name) is not router:
                 graph.remove(router)
