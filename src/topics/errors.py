@@ -8,7 +8,10 @@ on `code` and never parse `message`.
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+RETRY_AFTER_MS: Final = 1000
+"""When to come back where nothing better is known."""
 
 
 class TopicsError(Exception):

@@ -6,7 +6,7 @@ find or make topics takes a Catalog and needs no engine.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
 
 import msgspec
 
@@ -15,26 +15,26 @@ from topics.engine.config import TopicConfig
 from topics.engine.journal import Journal
 from topics.engine.limits import Limits
 from topics.engine.log.archive import Shelf
-from topics.engine.log.log import Log, Totals
-from topics.engine.queue.queue import Queue
+from topics.engine.log.directory import Totals
+from topics.engine.log.log import Log
 from topics.engine.sorted_names import SortedNames
-from topics.engine.topic import Topic
+from topics.engine.topic import Jobs, Topic
 from topics.engine.write import room
 from topics.engine.write.ticket import Receipt
-from topics.errors import Throttled, TopicNotFound
+from topics.errors import RETRY_AFTER_MS, Throttled, TopicNotFound
 from topics.names import check_topic_name
 from topics.storage.wal import frame as frames
-
-RETRY_AFTER_MS: Final = 1000
 
 
 class Catalog:
     """The topics of one engine, and the limits on all of them together."""
 
-    __slots__ = ("_journal", "limits", "names", "next_topic_id", "shelf", "topics", "totals")
+    __slots__ = ("_journal", "_new_jobs", "limits", "names", "next_topic_id", "shelf", "topics", "totals")
 
-    def __init__(self, journal: Journal, limits: Limits, shelf: Shelf | None) -> None:
+    def __init__(self, journal: Journal, limits: Limits, shelf: Shelf | None, new_jobs: Callable[[Log], Jobs]) -> None:
+        """`new_jobs` makes the leases of a queue topic."""
         self._journal = journal
+        self._new_jobs = new_jobs
         self.limits = limits
         self.shelf = shelf
         self.topics: dict[str, Topic] = {}
@@ -69,7 +69,7 @@ class Catalog:
     def new(self, id: int, name: str, config: TopicConfig, created_ts: int) -> Topic:
         """A topic that is not findable yet."""
         log = Log(self.totals)
-        queue = Queue(log) if config.type == "queue" else None
+        queue = self._new_jobs(log) if config.type == "queue" else None
         return Topic(name, id, config, created_ts, log, queue, self.shelf)
 
     def enter(self, topic: Topic) -> None:

@@ -25,6 +25,7 @@ from topics.engine.log.archive import Shelf
 from topics.engine.log.difference import Difference, Window, read
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.log.tags import parse_match
+from topics.engine.queue.queue import Queue
 from topics.engine.queue.queues import Queues
 from topics.engine.router.routers import Routers
 from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
@@ -68,12 +69,12 @@ class Engine:
         self.limits = Limits() if limits is None else limits
         self.shelf = shelf
         self.journal = Journal(clock, self.store, wake)
-        self.catalog = Catalog(self.journal, self.limits, shelf)
+        self.catalog = Catalog(self.journal, self.limits, shelf, Queue)
         self.topics = self.catalog.topics
         self.totals = self.catalog.totals
         self.wires = WireCache()
         self.routers = Routers(self.journal, self.catalog, self.run_until_idle)
-        self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.run_until_idle)
+        self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle)
         # Topics that are gone and whose frame is on its way.
         self._dropping: dict[str, Receipt] = {}
 
@@ -83,8 +84,8 @@ class Engine:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
         self.store.write()
         self.routers.schedule.step()
-        self.queues.step()
-        if self.routers.schedule.busy or self.queues.busy:
+        self.queues.passes.step()
+        if self.routers.schedule.busy or self.queues.passes.busy:
             self.journal.wake()
 
     def prepare(self) -> None:
@@ -98,13 +99,17 @@ class Engine:
         while busy:
             self.prepare()
             self.turn()
-            ran = run_inline(self.store.jobs())
-            busy = bool(ran) or self.routers.schedule.busy or self.queues.busy or self.store.pending
+            busy = (
+                bool(run_inline(self.store.jobs()))
+                or self.routers.schedule.busy
+                or self.queues.passes.busy
+                or self.store.pending
+            )
 
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which a turn will next have something to do that nobody asks for, or None."""
         due_ns = self.store.next_due_ns()
-        for due_ms in (self.routers.schedule.next_due_ms(), self.queues.next_due_ms()):
+        for due_ms in (self.routers.schedule.next_due_ms(), self.queues.passes.next_due_ms()):
             if due_ms is not None:
                 ns = self.clock.elapsed_ns() + (due_ms - self.clock.now_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)

@@ -20,7 +20,8 @@ from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
     from topics.engine.topic import Topic
-    from topics.engine.write.ticket import Promise
+    from topics.engine.write.ticket import Promise, Ticket
+    from topics.storage.block import Block
 
 
 class Journal:
@@ -51,19 +52,26 @@ class Journal:
             self._shard_of(topic.id).submit(_frame(kind, lsn, topic.id, payload), gated, None)
         return lsn
 
-    @staticmethod
-    def gated(topic: Topic, last_seq: int) -> bool:
-        """Whether records up to `last_seq` that are logged now may be shown only once their frame is synced."""
+    def append(self, topic: Topic, ticket: Ticket, block: Block, extra: bytes) -> None:
+        """Log the Block of a write, in order with the topic's other writes: the ticket is its last one from here on."""
+        first_seq, n = block.first_seq, block.n
         durability = topic.config.durability
         last, config = topic.last_ticket, topic.last_config
-        return (
+        # The rule for what waits for its sync before it is shown.
+        ticket.gated = gated = (
             durability == "fsync"
             # The class that the write counts on must be durable before the write is.
             or (config is not None and not config.done)
             # Records become visible in the order of their seqs, so a write after one that waits for its sync waits too.
             or (last is not None and last.gated)
-            or (durability == "disk" and last_seq > topic.ceiling.seq)
+            or (durability == "disk" and first_seq + n - 1 > topic.ceiling.seq)
         )
+        frame = frames.append(self.next_lsn(), topic.id, first_seq, n, block.raw, extra)
+        self._shard_of(topic.id).submit(frame, gated, ticket)
+        if last is not None and last.apart:
+            ticket.apart, ticket.before = True, last
+        topic.last_ticket = ticket
+        self.wake()
 
 
 def _frame(kind: int, lsn: int, topic_id: int, payload: msgspec.Struct | bytes) -> bytes:

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 from topics.engine.config import TopicConfig
 from topics.engine.log.archive import Archive, Shelf
 from topics.engine.log.log import ANYWHERE, Log
+from topics.engine.log.loss import CORRUPTION
 from topics.engine.log.tags import TagMatch
 from topics.engine.priority import effective_priority
 from topics.engine.write.ceiling import Ceiling
@@ -278,7 +279,7 @@ class Topic:
     def lose(self, corrupt: Corrupt) -> None:
         """A sealed Block turned out to be damaged: its records become a lost range."""
         self.log.totals.corruption_total += 1
-        lost = self.log.drop_extent(corrupt.lost.first_seq, "corruption") if corrupt.lost.n else None
+        lost = self.log.drop_extent(corrupt.lost.first_seq, CORRUPTION) if corrupt.lost.n else None
         logger.error(
             "%s: corruption at offset %d, %d bytes, kept in %s; topic %s loses %s",
             corrupt.path, corrupt.offset, corrupt.length, corrupt.quarantined or "-", self.name, lost or "nothing",

@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
-from topics.engine.log.log import SMALL_BLOCK_RECORDS, Log
+from topics.engine.log import loss
+from topics.engine.log.directory import SMALL_BLOCK_RECORDS
+from topics.engine.log.log import Log
 from topics.engine.log.render import WireCache, foreign_runs, matching_runs, render
 from topics.engine.log.tags import TagMatch
 from topics.storage.block import Block
@@ -113,11 +115,11 @@ class Window:
 def gap_at(log: Log, from_seq: int) -> tuple[Tombstone | None, int]:
     """The tombstone that a cursor must see before anything else, if any, and the cursor behind it."""
     if from_seq > log.head:
-        return Tombstone(SEQ_BASE, log.head, "recreated", log.start, log.head), log.start - 1
+        return Tombstone(SEQ_BASE, log.head, loss.RECREATED, log.start, log.head), log.start - 1
     first = from_seq + 1
     if first < log.evict_floor:
         cap, ttl = log.cap_evicted >= first, log.ttl_expired >= first
-        reason = "mixed" if cap and ttl else "cap" if cap else "ttl"
+        reason = loss.MIXED if cap and ttl else loss.CAP if cap else loss.TTL
         return Tombstone(first, log.start - 1, reason, log.start, log.head), log.start - 1
     lost = log.lost_at(first) if log.lost else None
     if lost is not None:

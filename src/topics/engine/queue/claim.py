@@ -18,8 +18,7 @@ from topics.storage.block import CHECKSUM_BYTES, HAS_META, HAS_NODE, HAS_TAG, PL
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from topics.engine.queue.lease import Lease
-    from topics.engine.queue.queue import Candidate
+    from topics.engine.queue.lease import Candidate, Lease
     from topics.errors import TopicsError
 
 _encode = msgspec.json.Encoder().encode

@@ -30,7 +30,8 @@ from topics.storage.wal import frame as frames
 if TYPE_CHECKING:
     from topics.engine.catalog import Catalog
     from topics.engine.journal import Journal
-    from topics.engine.queue.queue import Candidate, Queue
+    from topics.engine.queue.lease import Candidate
+    from topics.engine.queue.queue import Queue
     from topics.engine.topic import Topic
 
 FROM = "$dead_letter_from"

@@ -1,11 +1,13 @@
 """Lease: what a queue knows about one job beyond its record, and the life it leads (DESIGN §10.2).
 
-Rule 1. A job that was never delivered has no Lease: it is fresh, and the queue's claim cursor says which jobs are.
+Rule 1. A job that was never delivered or delayed has no Lease. It is `FRESH`: the queue's claim cursor says which jobs
+        are.
 Rule 2. A Lease is in exactly one state. `LEASED`: a worker holds it and its deadline has not passed. `LAPSED`: the
-        deadline has passed and nobody else has claimed it: it is ready, and still belongs to its holder, whose ack,
+        deadline has passed and no other worker has claimed it: it is ready, and still belongs to its holder, whose ack,
         nack and extend count (API §10.4, §10.6: skipped when expired *and* reclaimed). `FREE`: given back, ready.
-        `DELAYED`: hidden until `due_ms`. `GONE`: the job is done, or no longer in the jobs log.
-Rule 3. `TRANSITIONS` lists every step there is. A step that is not listed does not happen: the seq is skipped.
+        `DELAYED`: hidden until `due_ms`. `GONE`: the job is done and its record is about to leave the log, or has left.
+Rule 3. `TRANSITIONS` lists every step there is. A step that is not listed does not happen: the seq is skipped. Only a
+        restart takes over what the leases log says without a look at the state before.
 Rule 4. Nothing here watches a clock. `LAPSE` and `FALL_DUE` are steps that a pass over the queue takes when it finds
         that a time has passed; there is no timer per job.
 Rule 5. A delivery is counted by `CLAIM` and by nothing else.
@@ -13,13 +15,17 @@ Rule 5. A delivery is counted by `CLAIM` and by nothing else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from topics.engine.queue.worker import Worker
+    from topics.storage.block import Block
 
+    Candidate = tuple[int, Block, "Lease | None"]
+    """A job that a pass may hand out: its seq, the Block that holds its record, and its Lease if it has one."""
+
+FRESH: Final = "fresh"
 LEASED: Final = "leased"
 LAPSED: Final = "lapsed"
 FREE: Final = "free"
@@ -27,7 +33,9 @@ DELAYED: Final = "delayed"
 GONE: Final = "gone"
 
 CLAIM: Final = "claim"
+DELAY: Final = "delay"
 ACK: Final = "ack"
+ACK_FAILED: Final = "ack_failed"
 NACK: Final = "nack"
 NACK_LATER: Final = "nack_later"
 EXTEND: Final = "extend"
@@ -37,10 +45,14 @@ RELEASE: Final = "release"
 REMOVE: Final = "remove"
 
 TRANSITIONS: Final[dict[tuple[str, str], str]] = {
+    (FRESH, CLAIM): LEASED,
+    (FRESH, DELAY): DELAYED,
+    (FRESH, REMOVE): GONE,
     (FREE, CLAIM): LEASED,
     (LAPSED, CLAIM): LEASED,
     (LEASED, ACK): GONE,
     (LAPSED, ACK): GONE,
+    (GONE, ACK_FAILED): LEASED,
     (LEASED, NACK): FREE,
     (LAPSED, NACK): FREE,
     (LEASED, NACK_LATER): DELAYED,
@@ -54,13 +66,21 @@ TRANSITIONS: Final[dict[tuple[str, str], str]] = {
     (LAPSED, REMOVE): GONE,
     (FREE, REMOVE): GONE,
     (DELAYED, REMOVE): GONE,
+    (GONE, REMOVE): GONE,
 }
-"""(state, step) to the state behind it."""
+"""(state, step) to the state after it."""
 
 HELD: Final = frozenset((LEASED, LAPSED))
 """The states in which a job has a holder."""
 READY: Final = frozenset((LAPSED, FREE))
 """The states in which the next claim may take the job."""
+
+
+class Stream(Protocol):
+    """What a job was pushed to, as far as its lease needs it."""
+
+    def lost(self, lease: Lease) -> None:
+        """The job is no longer leased to this stream."""
 
 
 class Lease(Struct, eq=False):
@@ -76,12 +96,12 @@ class Lease(Struct, eq=False):
     due_ms: int = 0
     """The deadline while leased, the time of the next delivery while delayed."""
     deliveries: int = 0
-    worker: Worker | None = None
+    worker: Stream | None = None
     """The /work stream that the job was pushed to, if any."""
 
 
 def lease_number(text: str) -> int:
-    """The number behind a lease's id, or -1 where it is none of ours: it then matches no lease."""
+    """The number in a lease's id, or -1 where it is none of ours: it then matches no lease."""
     digits = text[6:]
     if not text.startswith("lease_") or not digits.isascii() or not digits.isalnum() or len(digits) > 16:
         return -1

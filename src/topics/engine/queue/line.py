@@ -25,7 +25,7 @@ class Line:
         """Those who want jobs now, longest waiting first."""
         return [claimer for claimer in self.claimers if claimer.demand]
 
-    def settle(self, served: Collection[Claimer]) -> None:
+    def reorder(self, served: Collection[Claimer]) -> None:
         """After a pass: answered claims leave, streams that were served go to the end."""
         ids = set(map(id, served))
         stay: list[Claimer] = []

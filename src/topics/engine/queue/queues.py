@@ -1,29 +1,25 @@
-"""Queues: the commands on queue topics, and the passes that hand jobs out (API §10, DESIGN §10).
+"""Queues: the commands on queue topics (API §10, DESIGN §10).
 
-A claim without a coalescing window is served where it stands. Everybody else waits in the queue's Line, and a pass
-serves them together: at the end of the turn in which jobs were produced or given back, when a window closes, when a
-lease runs out or a delay ends, and when a claim has waited long enough. Where nobody waits, nothing is looked at.
-
-Lease events go to the WAL as one frame per call. They are not waited for unless `leases_durable` says so: losing them
-only makes jobs claimable again. An ack is a delete of the jobs log and waits for what the topic's class asks.
+A claim without a coalescing window is served at once; one that finds nothing, and every /work stream, waits for a pass.
+An ack is a delete of the jobs log and waits for what the topic's class asks; what else happens to leases is waited for
+only where `leases_durable` says so.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
-from functools import partial
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from topics.engine.config import clamp_lease_ms
-from topics.engine.queue import event as lease_event
+from topics.engine.log.log import ANYWHERE
+from topics.engine.queue import redrive
 from topics.engine.queue.acks import Acks
-from topics.engine.queue.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
+from topics.engine.queue.claim import Claim
 from topics.engine.queue.dead_letter import DeadLetters
-from topics.engine.queue.event import Claimed, Event, Extended, Released
-from topics.engine.queue.lease import LAPSED, Lease, lease_number
-from topics.engine.queue.line import Line
+from topics.engine.queue.dispatch import Dispatch
+from topics.engine.queue.event import Event, Extended, Released
+from topics.engine.queue.lease import Lease, lease_number
+from topics.engine.queue.passes import Passes
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.requests import (
     DELAY_MS_MAX,
@@ -36,22 +32,20 @@ from topics.engine.queue.requests import (
     NackedJobs,
     NackJobs,
     QueueState,
+    RedriveJobs,
+    RedrivenJobs,
 )
 from topics.engine.queue.worker import Worker
-from topics.engine.write.ticket import OnReceipt, Promise, Receipt
-from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
-from topics.storage.segment.segment import Miss
-from topics.storage.wal import frame as frames
+from topics.engine.requests import Write
+from topics.engine.write.removal import remove
+from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
+from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicsError
 
 if TYPE_CHECKING:
     from topics.engine.catalog import Catalog
     from topics.engine.journal import Journal
-    from topics.engine.queue.queue import Candidate
     from topics.engine.topic import Topic
-
-    Served = tuple[Claimer, Hand, Receipt | None]
-
-LEASE_ID_SHIFT: Final = 20
+    from topics.storage.block import Block
 
 
 class Queues:
@@ -62,22 +56,19 @@ class Queues:
         journal: Journal,
         catalog: Catalog,
         link: Callable[[Topic, Topic], None],
+        write: Callable[[str, Write, OnDone], Ticket],
         run_until_idle: Callable[[], None],
     ) -> None:
         """`link` notes where dead letters went; `run_until_idle` serves a caller that is not called back."""
         self._journal = journal
         self._clock = journal.clock
+        self._write = write
         self._catalog = catalog
         self._limits = catalog.limits
         self._run_until_idle = run_until_idle
-        self._lines: dict[Topic, Line] = {}
-        self._dirty: dict[Topic, None] = {}
-        self._due: list[tuple[int, int, Topic]] = []
-        self._serial = 0
-        self.dead_letters = DeadLetters(journal, catalog, link)
         self.acks = Acks(journal)
-        # Ids rise over restarts too, because time does: a token from before never fits a lease of today.
-        self._last_id = self._clock.now_ms() << LEASE_ID_SHIFT
+        self.dispatch = Dispatch(journal, DeadLetters(journal, catalog, link))
+        self.passes = Passes(journal, self.dispatch)
 
     def topic(self, name: str) -> tuple[Topic, Queue]:
         """The queue of this name; raises TopicNotFound or NotAQueue."""
@@ -123,47 +114,42 @@ class Queues:
         claim = Claim(request.node, max_, request.lease_ms, until_ms, on_done, context)
         if on_done is None:
             claim.until_ms = now
-            self._serve(topic, [claim], now)
+            self.dispatch.serve(topic, [claim], now)
             self._run_until_idle()
             if claim.error is not None:
                 raise claim.error
             return claim
-        if not topic.config.claim_jitter_ms:
-            self._serve(topic, [claim], now)
+        jitter_ms = topic.config.claim_jitter_ms
+        if not jitter_ms:
+            self.dispatch.serve(topic, [claim], now)
             if not claim.demand:
                 return claim
-        self._stand_in_line(topic, claim)
-        if topic.config.claim_jitter_ms:
-            line = self._lines[topic]
-            if line.closes_ms is None:
-                line.closes_ms = now + topic.config.claim_jitter_ms
-        self._schedule(topic, now)
+        line = self.passes.join(topic, claim)
+        if jitter_ms and line.closes_ms is None:
+            line.closes_ms = now + jitter_ms
+        self.passes.schedule(topic, now)
         return claim
 
     def give_up(self, name: str, claim: Claim) -> None:
-        """Whoever waited for this claim is gone."""
+        """The client that waited for this claim is gone."""
         claim.give_up()
-        for topic, line in list(self._lines.items()):
-            if topic.name == name:
-                line.leave(claim)
-                self._drop_if_empty(topic, line)
+        topic = self._catalog.topics.get(name)
+        if topic is not None:
+            self.passes.leave(topic, claim)
 
     def work(self, name: str, worker: Worker) -> Topic:
         """Keep a stream filled with jobs from now on, until `stop_work`."""
         topic, _ = self.topic(name)
         self._check_node(worker.node)
         topic.catch_up()
-        self._stand_in_line(topic, worker)
-        self.stir(topic)
+        self.passes.join(topic, worker)
+        self.passes.stir(topic)
         return topic
 
     def stop_work(self, topic: Topic, worker: Worker) -> None:
         """The stream is gone: what was pushed on it is ready again at once (API §10.8)."""
         worker.closed = True
-        line = self._lines.get(topic)
-        if line is not None:
-            line.leave(worker)
-            self._drop_if_empty(topic, line)
+        self.passes.leave(topic, worker)
         queue = topic.queue
         assert isinstance(queue, Queue)
         leases = list(worker.held.values())
@@ -171,191 +157,13 @@ class Queues:
             return
         now = self._clock.now_ms()
         try:
-            self._log(topic, Released(worker.node, [lease.seq for lease in leases], now, now))
+            self.dispatch.log(topic, Released(worker.node, _seqs(leases), now, now))
         except TopicsError:
             # The storage takes nothing: then the deadline gives the jobs back.
             return
         for lease in leases:
             queue.release(lease)
-        self.stir(topic)
-
-    def stir(self, topic: Topic) -> None:
-        """Something about the queue has changed: have a pass at the end of the turn if anybody waits."""
-        if topic in self._lines and topic not in self._dirty:
-            self._dirty[topic] = None
-            self._journal.wake()
-
-    def step(self) -> None:
-        """Hold the passes that are due."""
-        if not self._due and not self._dirty:
-            return
-        now = self._clock.now_ms()
-        while self._due and self._due[0][0] <= now:
-            self._dirty[heapq.heappop(self._due)[2]] = None
-        dirty, self._dirty = self._dirty, {}
-        for topic in dirty:
-            try:
-                self._pass(topic, now)
-            except Miss as miss:
-                topic.read_then(miss, partial(self.stir, topic))
-
-    @property
-    def busy(self) -> bool:
-        """Whether `step` has something to do at once."""
-        return bool(self._dirty)
-
-    def next_due_ms(self) -> int | None:
-        """When `step` will next have something to do, or None."""
-        return self._due[0][0] if self._due else None
-
-    def _stand_in_line(self, topic: Topic, claimer: Claimer) -> None:
-        line = self._lines.get(topic)
-        if line is None:
-            line = self._lines[topic] = Line()
-            topic.listeners.append(self._published)
-        line.claimers.append(claimer)
-
-    def _drop_if_empty(self, topic: Topic, line: Line) -> None:
-        if not line.claimers and self._lines.get(topic) is line:
-            del self._lines[topic]
-            if self._published in topic.listeners:
-                topic.listeners.remove(self._published)
-
-    def _published(self, topic: Topic) -> None:
-        if not topic.deleted:
-            self.stir(topic)
-            return
-        line = self._lines.pop(topic, None)
-        for claimer in line.claimers if line is not None else ():
-            claimer.fail(TopicNotFound(f'topic "{topic.name}" was deleted', topic=topic.name))
-
-    def _pass(self, topic: Topic, now: int) -> None:
-        line = self._lines.get(topic)
-        if line is None:
-            return
-        queue = topic.queue
-        assert isinstance(queue, Queue)
-        topic.expire(now)
-        queue.advance(now)
-        jitter_ms = topic.config.claim_jitter_ms
-        if jitter_ms and line.closes_ms is None and queue.ready and line.wanting():
-            line.closes_ms = now + jitter_ms
-        if line.closes_ms is None or line.closes_ms <= now:
-            line.closes_ms = None
-            claimers = line.wanting()
-            line.settle([claimer for claimer, _, _ in self._serve(topic, claimers, now)])
-            self._drop_if_empty(topic, line)
-        self._schedule(topic, now)
-
-    def _schedule(self, topic: Topic, now: int) -> None:
-        """Come back when the next thing happens that somebody in the line waits for."""
-        line = self._lines.get(topic)
-        if line is None:
-            return
-        due = line.next_due_ms()
-        if line.closes_ms is None:
-            queue = topic.queue
-            assert isinstance(queue, Queue)
-            ready_ms = queue.next_due_ms()
-            if ready_ms is not None:
-                due = ready_ms if due is None else min(due, ready_ms)
-        if due is not None:
-            self._serial += 1
-            heapq.heappush(self._due, (max(due, now), self._serial, topic))
-            if len(self._due) > 2 * len(self._lines) + 64:
-                self._forget_stale_dues()
-            self._journal.wake()
-
-    def _forget_stale_dues(self) -> None:
-        earliest: dict[Topic, tuple[int, int, Topic]] = {}
-        for entry in self._due:
-            if entry[2] in self._lines and (entry[2] not in earliest or entry < earliest[entry[2]]):
-                earliest[entry[2]] = entry
-        self._due = sorted(earliest.values())
-
-    def _serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> list[Served]:
-        """Divide what is ready among the claimers; who got something. A claim whose wait is over is answered.
-
-        Nothing has changed where this raises Miss.
-        """
-        queue = topic.queue
-        assert isinstance(queue, Queue)
-        if topic.config.ttl_ms:
-            topic.expire(now)
-        queue.advance(now)
-        demands = [claimer.demand for claimer in claimers]
-        jobs = topic.reading(self._choose, topic, queue, sum(demands), now)
-        served: list[Served] = []
-        hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
-        for claimer, dealt in zip(claimers, hands, strict=True):
-            if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= now):
-                try:
-                    served.append((claimer, *self._lease(topic, queue, claimer, dealt, now)))
-                except TopicsError as error:
-                    claimer.fail(error)
-        if queue.free:
-            queue.prune_free()
-        # Who is told that a job was moved finds it where it went.
-        moving = self.dead_letters.moving
-        moved = moving.get(topic) if moving else None
-        for claimer, hand, receipt in served:
-            if moved is None and receipt is None:
-                claimer.deliver(hand, queue.ready)
-            else:
-                _deliver_behind(claimer, hand, queue.ready, [each for each in (receipt, moved) if each is not None])
-        return served
-
-    def _choose(self, topic: Topic, queue: Queue, wanted: int, now: int) -> list[Candidate]:
-        """Up to `wanted` jobs; those that were delivered too often go to the dead letters on the way."""
-        if not queue.free:
-            return queue.choose_fresh(wanted)
-        max_deliveries = topic.config.max_deliveries
-        if not max_deliveries or topic.config.dead_letter is None:
-            return queue.choose(wanted)[0]
-        jobs, dead = queue.choose(wanted, lambda lease: lease.deliveries >= max_deliveries)
-        if dead and not self.dead_letters.bury(topic, queue, dead, now):
-            # There is no way to the dead-letter topic: it may not be created, so the jobs go on being delivered.
-            return queue.choose(wanted)[0]
-        return jobs
-
-    def _lease(
-        self, topic: Topic, queue: Queue, claimer: Claimer, jobs: list[Candidate], now: int
-    ) -> tuple[Hand, Receipt | None]:
-        if not jobs:
-            claimer.took([])
-            return NOTHING, None
-        jobs.sort(key=itemgetter(0))
-        config = topic.config
-        deadline_ms = now + (config.lease_ms if claimer.lease_ms is None else clamp_lease_ms(claimer.lease_ms))
-        first_id = self._last_id + 1
-        seqs, _, leases = zip(*jobs, strict=True)
-        again = any(leases)
-        event = Claimed(
-            claimer.node,
-            list(seqs),
-            [1 if lease is None else lease.deliveries + 1 for lease in leases] if again else [1] * len(seqs),
-            first_id,
-            deadline_ms,
-            now,
-            [lease.seq for lease in leases if lease is not None and lease.state is LAPSED] if again else [],
-        )
-        receipt = Receipt() if config.leases_durable else None
-        self._log(topic, event, receipt)
-        self._last_id += len(jobs)
-        leased = queue.lease(jobs, claimer.node, first_id, deadline_ms)
-        claimer.took(leased)
-        if receipt is not None and receipt.done:
-            receipt = None
-        return Hand(leased, job_texts(jobs, leased)), receipt
-
-    def _log(self, topic: Topic, event: Event, receipt: Receipt | None = None) -> None:
-        """Append to the leases log. A queue whose jobs are resident only has a log that is, too."""
-        if topic.config.durability == "ephemeral":
-            if receipt is not None:
-                receipt.commit(0, 0)
-            return
-        frame = frames.encode(frames.LEASE, self._journal.next_lsn(), topic.id, lease_event.encode(event))
-        self._journal.submit(topic, frame, receipt is not None, receipt)
+        self.passes.stir(topic)
 
     # Completing
 
@@ -368,7 +176,7 @@ class Queues:
             self.acks.add(topic, request.node, held, receipt)
         queue.advance(now)
         receipt.result = AckedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
-        self.stir(topic)
+        self.passes.stir(topic)
         return self._answer(receipt, bool(held))
 
     def nack(self, name: str, request: NackJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
@@ -381,7 +189,7 @@ class Queues:
         queue.give_back(held, due_ms, now)
         queue.advance(now)
         receipt.result = NackedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
-        self.stir(topic)
+        self.passes.stir(topic)
         return self._answer(receipt, logged)
 
     def extend(self, name: str, request: ExtendJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
@@ -394,8 +202,49 @@ class Queues:
         queue.extend(held, deadline_ms)
         deadlines = {str(lease.seq): deadline_ms for lease in held}
         receipt.result = ExtendedJobs(name, len(held), skipped, deadlines)
-        self.stir(topic)
+        self.passes.stir(topic)
         return self._answer(receipt, logged)
+
+    def redrive(
+        self, name: str, request: RedriveJobs, on_done: OnReceipt | None = None, context: Any = None
+    ) -> Receipt:
+        """Put dead letters of a queue back; the result is a RedrivenJobs. May raise Miss, having changed nothing.
+
+        The jobs are appended first and the letters deleted once that is committed, so a crash in between leaves a
+        letter that was put back already: at least once, as everything about a queue.
+        """
+        topic, _ = self.topic(name)
+        dead_letter = topic.config.dead_letter
+        if dead_letter is None:
+            raise InvalidRequest(f'queue "{name}" has no dead_letter topic to put jobs back from', topic=name)
+        if request.seqs is not None:
+            self._check_count(request.seqs)
+        max_claim = self._limits.max_claim
+        limit = min(request.limit or max_claim, max_claim) if max_claim else request.limit or ANYWHERE
+        letters = self._catalog.topics.get(dead_letter)
+        found: list[tuple[Block, int]] = []
+        if letters is not None:
+            self.apply_acks(letters).catch_up()
+            letters.expire(self._clock.now_ms())
+            found = letters.reading(redrive.find, letters, name, request, limit)
+        seqs = [block.first_seq + i for block, i in found]
+        receipt = Receipt(RedrivenJobs(name, dead_letter, len(seqs), seqs, request.dry_run), on_done, context)
+        if request.dry_run or not found or letters is None:
+            return self._answer(receipt, False)
+        taken = letters
+
+        def appended(ticket: Ticket) -> None:
+            error = ticket.error
+            try:
+                if error is None and not remove(self._journal, taken, 0, seqs, receipt, self._clock.now_ms())[1]:
+                    receipt.commit(ticket.write_ns, ticket.sync_ns)
+            except TopicsError as refused:
+                error = refused
+            if error is not None:
+                receipt.fail(error)
+
+        self._write(name, Write([redrive.record_of(block, i) for block, i in found], create=False), appended)
+        return self._answer(receipt, True)
 
     def _answer(self, receipt: Receipt, logged: bool) -> Receipt:
         if not logged:
@@ -407,7 +256,7 @@ class Queues:
         if not held:
             return False
         durable = topic.config.leases_durable and topic.config.durability != "ephemeral"
-        self._log(topic, event, receipt if durable else None)
+        self.dispatch.log(topic, event, receipt if durable else None)
         return durable
 
     def _held(
@@ -419,15 +268,7 @@ class Queues:
         seqs, lease_ids = request.seqs, request.lease_ids
         if not seqs:
             raise InvalidRequest("seqs must name at least one job", field="seqs")
-        max_claim = self._limits.max_claim
-        if 0 < max_claim < len(seqs):
-            raise BatchTooLarge(
-                f"{len(seqs)} seqs in one call; the limit is {max_claim}: split the call",
-                field="seqs",
-                count=len(seqs),
-                limit="max_claim",
-                max=max_claim,
-            )
+        self._check_count(seqs)
         if lease_ids is not None and len(lease_ids) != len(seqs):
             raise InvalidRequest(
                 f"lease_ids has {len(lease_ids)} entries and seqs {len(seqs)}: give one per seq, in the same order",
@@ -438,6 +279,17 @@ class Queues:
         queue.trim()
         ids = None if lease_ids is None else [lease_number(text) for text in lease_ids]
         return topic, queue, *queue.held(request.node, seqs, ids)
+
+    def _check_count(self, seqs: list[int]) -> None:
+        max_claim = self._limits.max_claim
+        if 0 < max_claim < len(seqs):
+            raise BatchTooLarge(
+                f"{len(seqs)} seqs in one call; the limit is {max_claim}: split the call",
+                field="seqs",
+                count=len(seqs),
+                limit="max_claim",
+                max=max_claim,
+            )
 
     def _check_node(self, node: str) -> None:
         size = len(node.encode())
@@ -453,30 +305,6 @@ class Queues:
                 max=bytes_max,
             )
 
-    # Restart
-
-    def restore_event(self, topic: Topic | None, payload: bytes) -> None:
-        """LEASE: an event of the leases log."""
-        queue = None if topic is None else topic.queue
-        if not isinstance(queue, Queue):
-            return
-        event = lease_event.decode(payload)
-        if isinstance(event, Claimed):
-            self._last_id = max(self._last_id, event.first_id + len(event.seqs))
-        queue.apply(event)
-
 
 def _seqs(leases: list[Lease]) -> list[int]:
     return [lease.seq for lease in leases]
-
-
-def _deliver_behind(claimer: Claimer, hand: Hand, ready: int, behind: list[Receipt]) -> None:
-    """Deliver once these are done."""
-
-    def safe(durable: Promise) -> None:
-        if durable.error is not None:
-            claimer.fail(durable.error)
-        else:
-            claimer.deliver(hand, ready)
-
-    Promise(safe).follow_all(behind)

@@ -20,7 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from topics.engine.log.log import ranges
+from topics.engine.log.directory import ranges
+from topics.engine.log.loss import CORRUPTION, CRASH, SOURCE_TRIM
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.queue.queue import queue_of
@@ -30,7 +31,7 @@ from topics.engine.restart.refill import Refill
 from topics.engine.restart.routers import RestoredRouters
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
-from topics.engine.router.forward import SOURCE_TRIM, Forward, into, out_of
+from topics.engine.router.forward import Forward, into, out_of
 from topics.engine.write import extra as extras
 from topics.storage import block as blocks
 from topics.storage.wal import frame as frames
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 Apply = Callable[[Event], None]
 
-CORRUPTION: Final = "corruption"
-CRASH: Final = "crash"
 _AT_ONCE: Final = frozenset((frames.ROUTER_PUT, frames.ROUTER_DROP, frames.CURSOR, frames.LEASE, frames.DEAD_LETTER))
 _DESTRUCTIVE: Final = frozenset((frames.DELETE, frames.DROP, frames.CONFIG, frames.DEAD_LETTER))
 

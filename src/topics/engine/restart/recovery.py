@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from topics.engine.config import TopicConfig
-from topics.engine.log.log import LostRange
+from topics.engine.log.loss import CORRUPTION, CRASH, RESTART, LostRange
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.restart.checkpoint import decode_extra
-from topics.engine.restart.derivation import CRASH, Derivation
-from topics.engine.restart.refill import RESTART
+from topics.engine.restart.derivation import Derivation
 from topics.engine.restart.routers import ROUTERS_SECTION
 from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe, Remembered
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("topics.recovery")
 
-CORRUPTION: Final = "corruption"
 NAMELESS: Final = "recovered-topic-{}"
 
 _decode_config = msgspec.json.Decoder(TopicConfig).decode
@@ -284,7 +282,7 @@ class Recovery:
                     self._engine.totals.corruption_total += 1
                     self._lose(topic, topic.log.head + 1, head)
         elif kind == frames.LEASE:
-            self._engine.queues.restore_event(topic, payload)
+            self._engine.queues.dispatch.restore(topic, payload)
         else:
             log.error("a frame of kind %d is unknown to this program and was ignored", kind)
 

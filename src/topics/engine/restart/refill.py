@@ -12,16 +12,16 @@ from collections.abc import Callable
 from typing import Final
 
 from topics.clock import Clock
+from topics.engine.log.loss import RESTART, SOURCE_TRIM
 from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.restart.place import ANYWHERE
 from topics.engine.router.backlog import SLICE_RECORDS
 from topics.engine.router.backpressure import fitting
-from topics.engine.router.forward import SOURCE_TRIM, Forward, into
+from topics.engine.router.forward import Forward, into
 from topics.engine.topic import Topic
 from topics.storage import block as blocks
 from topics.storage.block import Block
 
-RESTART: Final = "restart"
 NO_BOUND: Final = 1 << 62
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from topics.engine.journal import Journal
+from topics.engine.log.loss import SOURCE_TRIM
 from topics.engine.router import event as router_event
 from topics.engine.router.backlog import Backlog
 from topics.engine.router.backpressure import Backpressure
@@ -38,7 +39,6 @@ from topics.engine.write.unkept import KEPT
 from topics.errors import TopicsError
 from topics.storage.block import Block
 
-SOURCE_TRIM: Final = "source_trim"
 CATCH_UP_SLICES: Final = 64
 LATE_MS: Final = 1000
 

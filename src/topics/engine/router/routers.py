@@ -7,7 +7,7 @@ router changes or goes, it copies what its source has by then.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -29,10 +29,8 @@ from topics.engine.router.router import (
 from topics.engine.router.schedule import Schedule
 from topics.engine.topic import Topic
 from topics.engine.write.ticket import OnReceipt, Receipt
-from topics.errors import RouterNotFound, Throttled, TopicNotFound
+from topics.errors import RETRY_AFTER_MS, RouterNotFound, Throttled, TopicNotFound
 from topics.names import check_router_name
-
-RETRY_AFTER_MS: Final = 1000
 
 
 class Routers:

@@ -21,7 +21,6 @@ from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.engine.write.unkept import GONE
 from topics.errors import TopicsError
 from topics.storage import block as blocks
-from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
     from topics.engine.journal import Journal
@@ -46,33 +45,26 @@ def append(
     `created` is the receipt of the topic, where this write makes it. Raises, and has changed nothing, where the WAL
     takes no more.
     """
-    delays = None if topic.queue is None else delays_of(write.records, now)
-    if topic.queue is not None and delays:
-        on_done = when_visible(topic.queue, delays, on_done)
+    jobs = topic.queue
+    delays = None if jobs is None else delays_of(write.records, now)
+    if jobs is not None and delays:
+        on_done = when_visible(jobs, delays, on_done)
     ts = topic.last_ts
     if now > ts:
         ts = now
-    first_seq = topic.next_seq
-    block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
-    n = block.n
     ticket = Ticket(topic, on_done, context)
-    ticket.block = block
+    ticket.first_seq = first_seq = topic.next_seq
+    ticket.block = block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
+    ticket.count = n = block.n
     ticket.tags = batch.tags
-    ticket.first_seq = first_seq
-    ticket.count = n
     ticket.created = created is not None
     keyed = write.idempotency_key is not None or write.producer_id is not None
     last = topic.last_ticket
-    ephemeral = topic.config.durability == "ephemeral"
-    if not ephemeral:
-        ticket.gated = gated = journal.gated(topic, first_seq + n - 1)
+    logged = topic.config.durability != "ephemeral"
+    if logged:
         derived = topic.inbound is not None or topic.letters
         extra = _extra(topic, write, delays, derived) if keyed or derived or delays else b""
-        frame = frames.append(journal.next_lsn(), topic.id, first_seq, n, block.raw, extra)
-        journal.submit(topic, frame, gated, ticket)
-        if last is not None and last.apart:
-            ticket.apart, ticket.before = True, last
-        topic.last_ticket = ticket
+        journal.append(topic, ticket, block, extra)
     topic.last_ts = ts
     topic.next_seq = first_seq + n
     topic.pending.add(block)
@@ -80,18 +72,21 @@ def append(
         _remember(topic, write, ticket, ts)
     if topic.inbound is not None:
         topic.inbound.note_keys(block)
-    if not ephemeral:
+    if logged:
         reserve(journal, topic)
-        return ticket
-    topic.unkept.add(first_seq, first_seq + n - 1, GONE)
+    else:
+        _show(topic, ticket, created, last)
+    return ticket
+
+
+def _show(topic: Topic, ticket: Ticket, created: Receipt | None, last: Ticket | None) -> None:
+    """Show a write that is in no log: at once, or after the writes before it, or once its topic is durable."""
+    topic.unkept.add(ticket.first_seq, ticket.last_seq, GONE)
     if created is not None:
-        # The records go nowhere, but the config must survive whoever is told of it.
+        # The records go nowhere, but a client that learns of the topic must find its config after a restart.
         ticket.gated = True
         topic.last_ticket = ticket
-        ticket.follow(created)
-    else:
-        ticket.follow(last)
-    return ticket
+    ticket.follow(last if created is None else created)
 
 
 def append_together(

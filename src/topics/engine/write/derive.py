@@ -16,7 +16,6 @@ from topics.engine.write.removal import position_of
 from topics.engine.write.reserve import reserve
 from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.storage.block import HAS_TAG, Block
-from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
     from topics.engine.journal import Journal
@@ -47,17 +46,11 @@ def append(journal: Journal, topic: Topic, block: Block) -> None:
     if topic.config.durability == "ephemeral":
         derive(topic, block)
         return
-    last = topic.last_ticket
     position, source_id = position_of(topic)
     extra = extras.encode(extras.AppendExtra(position=position, source_id=source_id))
-    frame = frames.append(journal.next_lsn(), topic.id, block.first_seq, block.n, block.raw, extra)
     ticket = Ticket(topic, None, None)
-    ticket.gated = journal.gated(topic, block.last_seq)
-    journal.submit(topic, frame, ticket.gated, ticket)
+    journal.append(topic, ticket, block, extra)
     _take_seqs(topic, ticket, block)
-    if last is not None and last.apart:
-        ticket.apart, ticket.before = True, last
-    topic.last_ticket = ticket
     reserve(journal, topic)
 
 

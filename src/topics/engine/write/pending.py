@@ -6,7 +6,7 @@ have had room when it was taken.
 
 from __future__ import annotations
 
-from topics.engine.log.log import Totals
+from topics.engine.log.directory import Totals
 from topics.storage.block import Block
 
 

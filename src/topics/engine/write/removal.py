@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from topics.engine.log.log import ranges
+from topics.engine.log.directory import ranges
 from topics.engine.write import extra as extras
 from topics.storage.wal import frame as frames
 

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from topics.engine.write.ticket import Receipt
-from topics.errors import TopicsError
+from topics.errors import RETRY_AFTER_MS, TopicsError
 from topics.storage.wal import frame as frames
 from topics.storage.wal.shard import QueueFull
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from topics.engine.topic import Topic
 
 STEP_MAX: Final = 1 << 20
-RETRY_AFTER_MS: Final = 1000
 
 
 def reserve(journal: Journal, topic: Topic) -> None:

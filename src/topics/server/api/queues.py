@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from topics.engine.queue.redrive import redrive
 from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
 from topics.server.api.bodies import Body, RecurringBody
 from topics.server.api.handlers import answer_receipt
@@ -58,7 +57,6 @@ class QueueHandlers:
 
     def __init__(self, engine: Engine, admission: Admission, again: Callable[[Exchange], None]) -> None:
         """`again` handles an exchange from the start."""
-        self._engine = engine
         self._queues = engine.queues
         self._admission = admission
         self._again = again
@@ -91,7 +89,7 @@ class QueueHandlers:
         topic, _ = self._queues.topic(route.name)
         if topic.config.dead_letter is not None:
             route.principal.require_name(topic.config.dead_letter)
-        redrive(self._engine, route.name, _redrive(exchange.body), answer_receipt, exchange)
+        self._queues.redrive(route.name, _redrive(exchange.body), answer_receipt, exchange)
 
 
 def _claimed(claim: Claim) -> None:

@@ -121,7 +121,7 @@ class WorkStream(Subscriber):
             self.recovered()
             self.aged = False
             self._worker.paused = False
-            self._work.engine.queues.stir(self._topic)
+            self._work.engine.queues.passes.stir(self._topic)
 
     def beat(self, tick_ms: int) -> int:
         """Send a heartbeat if nothing was sent for as long."""

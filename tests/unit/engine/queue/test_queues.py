@@ -10,7 +10,6 @@ import pytest
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, RecordIn, Write
 from topics.engine.queue.claim import Claim, Hand, shares
 from topics.engine.queue.lease import GONE, TRANSITIONS
-from topics.engine.queue.redrive import redrive
 from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
 from topics.engine.queue.worker import Worker
 from topics.engine.router.router import PutRouter
@@ -645,7 +644,7 @@ def test_redrive_puts_dead_letters_back_with_a_fresh_count() -> None:
     """Issue 5: "redrive from the dead-letter topic back to its queue, delivery count reset"."""
     bench = Bench(max_deliveries=1, dead_letter="dlq")
     poison(bench, 3, tag="t")
-    result = redrive(bench.engine, "q", RedriveJobs(limit=2)).result
+    result = bench.queues.redrive("q", RedriveJobs(limit=2)).result
     assert (result.redriven, result.seqs, result.dead_letter) == (2, [1, 2], "dlq")
     jobs = bench.claim(max=10)
     assert [(job["deliveries"], job["data"], job["$tag"], job["meta"]) for job in jobs] == [
@@ -662,11 +661,11 @@ def test_redrive_takes_seqs_or_a_match_and_can_be_tried() -> None:
     poison(bench, 1, tag="b:1")
     poison(bench, 1, tag="a:2")
     bench.engine.write("dlq", Write.of(["not a letter"]))
-    dry = redrive(bench.engine, "q", RedriveJobs(match=["tag", "Glob", "a:*"], dry_run=True)).result
+    dry = bench.queues.redrive("q", RedriveJobs(match=["tag", "Glob", "a:*"], dry_run=True)).result
     assert (dry.redriven, dry.seqs, dry.dry_run) == (2, [1, 3], True)
     assert bench.counters() == (0, 0, 3)
-    assert redrive(bench.engine, "q", RedriveJobs(seqs=[2, 99])).result.seqs == [2]
-    assert redrive(bench.engine, "q", RedriveJobs()).result.seqs == [1, 3]
+    assert bench.queues.redrive("q", RedriveJobs(seqs=[2, 99])).result.seqs == [2]
+    assert bench.queues.redrive("q", RedriveJobs()).result.seqs == [1, 3]
     assert [record["data"] for record in bench.engine.diff("dlq", Diff()).records] == ["not a letter"]
     assert bench.counters() == (3, 0, 3)
 
@@ -675,9 +674,9 @@ def test_redrive_needs_a_dead_letter_topic() -> None:
     """Issue 5: a queue without `dead_letter` has nothing to put back."""
     bench = Bench()
     with pytest.raises(InvalidRequest):
-        redrive(bench.engine, "q", RedriveJobs())
+        bench.queues.redrive("q", RedriveJobs())
     bench = Bench(dead_letter="none.yet")
-    assert redrive(bench.engine, "q", RedriveJobs()).result.redriven == 0
+    assert bench.queues.redrive("q", RedriveJobs()).result.redriven == 0
 
 
 # Streams
@@ -776,7 +775,8 @@ def test_heaps_do_not_grow_with_history() -> None:
 
 
 def test_every_transition_ends_in_a_known_state() -> None:
-    """Issue 5: "The lease lifecycle is a table in the code": nothing leaves GONE."""
+    """Issue 5: "The lease lifecycle is a table in the code": only an ack that failed brings a job back."""
     states = {state for state, _ in TRANSITIONS} | set(TRANSITIONS.values())
-    assert states == {"leased", "lapsed", "free", "delayed", "gone"}
-    assert all(state is not GONE for state, _ in TRANSITIONS)
+    assert states == {"fresh", "leased", "lapsed", "free", "delayed", "gone"}
+    assert {step for state, step in TRANSITIONS if state is GONE} == {"ack_failed", "remove"}
+    assert all((state, "remove") in TRANSITIONS for state in states)

@@ -1,0 +1,288 @@
+"""Directory: the records of one topic that are there, as Blocks in seq order, counted exactly.
+
+An entry is a Block in memory or the stub of a sealed one; both answer the questions asked here without reading record
+data. `start` is the seq of the first live record, or head + 1 where there is none: this is `earliest_seq`, and it never
+goes down. `count` and `bytes` are exact whenever a caller can see them: every method leaves them so. Only disk space is
+reclaimed lazily.
+
+Small writes leave small Blocks: a run of them is merged, so that neither memory nor a read pays per Block for long.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from topics.storage.block import DELETED, Block, Extent, merge
+
+SMALL_BLOCK_RECORDS: Final = 16
+# Up to this size it is worth copying a Block once more so that there are fewer.
+MERGE_BLOCK_RECORDS: Final = 64
+MERGE_RUN_BLOCKS: Final = 512
+MERGE_RUN_BYTES: Final = 256 * 1024
+_TRIM_DIRECTORY_AT: Final = 512
+
+
+class Totals:
+    """Live records and bytes over all topics: what the quota and the metrics ask for."""
+
+    __slots__ = ("bytes", "corruption_total", "count", "pending_bytes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+        # Of writes that have their seqs and are not visible yet.
+        self.pending_bytes = 0
+        self.corruption_total = 0
+
+
+class Directory:
+    """The entries of one topic."""
+
+    __slots__ = (
+        "_base",
+        "_run_blocks",
+        "_run_bytes",
+        "bytes",
+        "count",
+        "entries",
+        "firsts",
+        "head",
+        "start",
+        "tail_bytes",
+        "tail_records",
+        "totals",
+    )
+
+    def __init__(self, totals: Totals) -> None:
+        self.totals = totals
+        self.entries: list[Extent] = []
+        self.firsts: list[int] = []
+        # Entries before this index hold nothing live, and are dropped some time.
+        self._base = 0
+        self._run_blocks = 0
+        self._run_bytes = 0
+        self.head = 0
+        self.start = 1
+        self.count = 0
+        self.bytes = 0
+        # What was published and not sealed, evicted records included: when it is enough, it becomes a segment.
+        self.tail_records = 0
+        self.tail_bytes = 0
+
+    def publish(self, block: Block) -> None:
+        """Append a Block at the head; its records are visible from here on."""
+        if not self.count:
+            self.start = block.first_seq
+        self.entries.append(block)
+        self.firsts.append(block.first_seq)
+        n = block.n
+        size = block.live_bytes
+        self.head = block.first_seq + n - 1
+        self.tail_records += n
+        self.tail_bytes += size
+        self.count += n
+        self.bytes += size
+        totals = self.totals
+        totals.count += n
+        totals.bytes += size
+        if n > MERGE_BLOCK_RECORDS or size > MERGE_RUN_BYTES:
+            self._run_blocks = self._run_bytes = 0
+            return
+        self._run_blocks += 1
+        self._run_bytes += size
+        if self._run_blocks >= MERGE_RUN_BLOCKS or self._run_bytes >= MERGE_RUN_BYTES:
+            self._merge_run()
+
+    def _add(self, count: int, size: int) -> None:
+        self.count += count
+        self.bytes += size
+        totals = self.totals
+        totals.count += count
+        totals.bytes += size
+
+    def _merge_run(self) -> None:
+        run = min(self._run_blocks, len(self.entries) - self._base)
+        if run > 1:
+            blocks = [entry for entry in self.entries[-run:] if isinstance(entry, Block)]
+            # A gap (a lost range) or a sealed stub inside the run ends it; the rest merges with a later one.
+            if len(blocks) == run and blocks[-1].last_seq - blocks[0].first_seq + 1 == sum(b.n for b in blocks):
+                self.replace(blocks[0].first_seq, blocks[-1].last_seq, [merge(blocks)])
+        self._run_blocks = self._run_bytes = 0
+
+    def replace(self, first_seq: int, last_seq: int, entries: Iterable[Extent]) -> None:
+        """Put `entries` in the place of those that hold [first_seq, last_seq]: a merge or a seal, content unchanged."""
+        i = max(self._base, bisect_left(self.firsts, first_seq))
+        j = max(i, bisect_right(self.firsts, last_seq))
+        self._run_blocks = self._run_bytes = 0
+        kept = [entry for entry in entries if entry.last_seq >= self.start]
+        self.entries[i:j] = kept
+        self.firsts[i:j] = [entry.first_seq for entry in kept]
+
+    def retained(self) -> Iterator[Extent]:
+        """The entries that still hold a live record or lie behind one, in order."""
+        for k in range(self._base, len(self.entries)):
+            yield self.entries[k]
+
+    def holds(self, seq: int) -> bool:
+        """Whether an entry covers `seq`, live or not."""
+        k = self.index_of(seq)
+        return k < len(self.entries) and self.entries[k].first_seq <= seq
+
+    def is_live(self, seq: int) -> bool:
+        """Whether there is a record with this seq, not deleted, evicted or expired."""
+        if not self.start <= seq <= self.head:
+            return False
+        k = self.index_of(seq)
+        if k == len(self.entries) or self.entries[k].first_seq > seq:
+            return False
+        flags = self.entries[k].flags
+        return flags is None or flags[seq - self.entries[k].first_seq] != DELETED
+
+    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Have the sealed Blocks that hold these seqs at hand, so that a delete needs no read. May raise Miss."""
+        entries = self.entries
+        for first, last in ranges:
+            k = self.index_of(first)
+            while k < len(entries) and entries[k].first_seq <= last:
+                entries[k].block()
+                k += 1
+
+    def end_run(self) -> None:
+        """Merge nothing published up to now with what comes: it is about to be sealed as it is."""
+        self._run_blocks = self._run_bytes = 0
+
+    def tail_first(self) -> Block | None:
+        """The oldest Block that is not sealed, or None."""
+        if not self.tail_records or self._base == len(self.entries):
+            return None
+        tail = self.tail()
+        return tail[0] if tail else None
+
+    def tail(self) -> list[Block]:
+        """The Blocks that are not sealed, in order: they stand behind all sealed ones."""
+        blocks: list[Block] = []
+        for k in range(len(self.entries) - 1, self._base - 1, -1):
+            entry = self.entries[k]
+            if not isinstance(entry, Block):
+                break
+            blocks.append(entry)
+        blocks.reverse()
+        return blocks
+
+    def sealed(self, first_seq: int, last_seq: int, entries: Iterable[Extent]) -> None:
+        """The records [first_seq, last_seq] are in a segment now: `entries` stand in their place."""
+        self.replace(first_seq, last_seq, entries)
+        tail = self.tail()
+        self.tail_records = sum(block.n for block in tail)
+        self.tail_bytes = sum(block.live_bytes for block in tail)
+
+    def index_of(self, seq: int) -> int:
+        """The directory index of the entry that holds `seq`, or of the first one behind it."""
+        base = self._base
+        k = bisect_right(self.firsts, seq, base)
+        if k > base:
+            entry = self.entries[k - 1]
+            if seq < entry.first_seq + entry.n:
+                return k - 1
+        return k
+
+    def seq_at_ts(self, ts: int) -> int:
+        """The first seq whose record has a `$ts` of at least `ts`, or head + 1."""
+        low, high = self._base, len(self.entries)
+        while low < high:
+            middle = (low + high) // 2
+            if self.entries[middle].last_ts < ts:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(self.entries):
+            return self.head + 1
+        entry = self.entries[low]
+        return entry.first_seq + entry.ts_index(ts)
+
+    def delete_below(self, before_seq: int) -> int:
+        """Delete every record with a lower seq; how many there were."""
+        before_seq = min(before_seq, self.head + 1)
+        deleted = 0
+        while self.start < before_seq:
+            entry = self.entries[self._base]
+            live, size = entry.delete(max(0, self.start - entry.first_seq), min(entry.n, before_seq - entry.first_seq))
+            deleted += live
+            self._add(-live, -size)
+            self.start = min(entry.last_seq + 1, before_seq)
+            self._move_start()
+        return deleted
+
+    def delete_seqs(self, seqs: Iterable[int]) -> list[int]:
+        """Delete these records; the ascending seqs of those that were live."""
+        return self.delete_ranges(ranges(sorted(set(seqs))))[0]
+
+    def delete_ranges(self, ranges: Iterable[tuple[int, int]]) -> tuple[list[int], bool]:
+        """Delete the records of ascending ranges, both ends included.
+
+        The ascending seqs of those that were live, and whether an entry has none left.
+        """
+        gone: list[int] = []
+        emptied = False
+        base = self._base
+        for first, last in ranges:
+            emptied |= self._delete_range(max(first, self.start), min(last, self.head), gone)
+        self._move_start()
+        return gone, emptied or self._base != base
+
+    def _delete_range(self, first: int, last: int, gone: list[int]) -> bool:
+        entries = self.entries
+        emptied = False
+        for k in range(self.index_of(first), len(entries)):
+            entry = entries[k]
+            first_seq = entry.first_seq
+            if first_seq > last:
+                break
+            i, j = max(0, first - first_seq), min(entry.n, last + 1 - first_seq)
+            for a, b in list(entry.live_runs(i, j)):
+                live, size = entry.delete(a, b)
+                gone.extend(range(first_seq + a, first_seq + b))
+                self._add(-live, -size)
+            emptied |= not entry.live
+        return emptied
+
+    def _move_start(self) -> None:
+        """Move `start` to the first live record and drop what lies before it."""
+        entries = self.entries
+        base = self._base
+        while base < len(entries):
+            entry = entries[base]
+            i = entry.next_live(max(0, self.start - entry.first_seq))
+            if i < entry.n:
+                self.start = entry.first_seq + i
+                break
+            base += 1
+        else:
+            self.start = self.head + 1
+        self._base = base
+        if base > _TRIM_DIRECTORY_AT and base * 2 > len(entries):
+            del entries[:base], self.firsts[:base]
+            self._base = 0
+
+    def clear(self) -> None:
+        """Forget everything: the topic was deleted."""
+        self._add(-self.count, -self.bytes)
+        self.entries = []
+        self.firsts = []
+        self._base = 0
+        self.start = self.head + 1
+
+
+def ranges(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending seqs as ranges, both ends included."""
+    if seqs and seqs[-1] - seqs[0] == len(seqs) - 1:
+        return [(seqs[0], seqs[-1])]
+    found: list[tuple[int, int]] = []
+    for seq in seqs:
+        if found and found[-1][1] + 1 == seq:
+            found[-1] = (found[-1][0], seq)
+        else:
+            found.append((seq, seq))
+    return found

@@ -1,0 +1,150 @@
+"""Dispatch: hands the jobs of a queue out to those who want them (API §10.2, DESIGN §10.3).
+
+One call serves a whole cohort of claimers: what is ready is divided among them, what was delivered too often goes to
+the dead letters on the way, and each claimer gets its jobs under leases of its own.
+
+Lease events go to the WAL as one frame per call. They are not waited for unless `leases_durable` says so: losing them
+only makes jobs claimable again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from topics.engine.config import clamp_lease_ms
+from topics.engine.queue import event as lease_event
+from topics.engine.queue.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
+from topics.engine.queue.event import Claimed, Event
+from topics.engine.queue.lease import LAPSED
+from topics.engine.queue.queue import Queue
+from topics.engine.write.ticket import Promise, Receipt
+from topics.errors import TopicsError
+from topics.storage.wal import frame as frames
+
+if TYPE_CHECKING:
+    from topics.engine.journal import Journal
+    from topics.engine.queue.dead_letter import DeadLetters
+    from topics.engine.queue.lease import Candidate
+    from topics.engine.topic import Topic
+
+LEASE_ID_SHIFT: Final = 20
+
+
+class Dispatch:
+    """Leases the jobs of all queues."""
+
+    __slots__ = ("_dead_letters", "_journal", "_last_id")
+
+    def __init__(self, journal: Journal, dead_letters: DeadLetters) -> None:
+        self._journal = journal
+        self._dead_letters = dead_letters
+        # Ids rise over restarts too, because time does: a token from before never fits a lease of today.
+        self._last_id = journal.clock.now_ms() << LEASE_ID_SHIFT
+
+    def serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> list[Claimer]:
+        """Divide what is ready among the claimers; those that were answered. A claim whose wait is over is one.
+
+        Nothing has changed where this raises Miss.
+        """
+        queue = topic.queue
+        assert isinstance(queue, Queue)
+        if topic.config.ttl_ms:
+            topic.expire(now)
+        queue.advance(now)
+        demands = [claimer.demand for claimer in claimers]
+        jobs = topic.reading(self._choose, topic, queue, sum(demands), now)
+        served: list[tuple[Claimer, Hand, Receipt | None]] = []
+        hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
+        for claimer, dealt in zip(claimers, hands, strict=True):
+            if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= now):
+                try:
+                    served.append((claimer, *self._lease(topic, queue, claimer, dealt, now)))
+                except TopicsError as error:
+                    claimer.fail(error)
+        if queue.free:
+            queue.prune_free()
+        # A client that learns here that a job was moved finds it where it went.
+        moving = self._dead_letters.moving
+        moved = moving.get(topic) if moving else None
+        for claimer, hand, receipt in served:
+            if moved is None and receipt is None:
+                claimer.deliver(hand, queue.ready)
+            else:
+                _deliver_after(claimer, hand, queue.ready, [each for each in (receipt, moved) if each is not None])
+        return [claimer for claimer, _, _ in served]
+
+    def _choose(self, topic: Topic, queue: Queue, wanted: int, now: int) -> list[Candidate]:
+        """Up to `wanted` jobs; those that were delivered too often go to the dead letters on the way."""
+        if not queue.free:
+            return queue.choose_fresh(wanted)
+        max_deliveries = topic.config.max_deliveries
+        if not max_deliveries or topic.config.dead_letter is None:
+            return queue.choose(wanted)[0]
+        jobs, dead = queue.choose(wanted, lambda lease: lease.deliveries >= max_deliveries)
+        if dead and not self._dead_letters.bury(topic, queue, dead, now):
+            # The dead-letter topic does not exist and may not be created, so the jobs go on being delivered.
+            return queue.choose(wanted)[0]
+        return jobs
+
+    def _lease(
+        self, topic: Topic, queue: Queue, claimer: Claimer, jobs: list[Candidate], now: int
+    ) -> tuple[Hand, Receipt | None]:
+        if not jobs:
+            claimer.took([])
+            return NOTHING, None
+        jobs.sort(key=itemgetter(0))
+        config = topic.config
+        deadline_ms = now + (config.lease_ms if claimer.lease_ms is None else clamp_lease_ms(claimer.lease_ms))
+        first_id = self._last_id + 1
+        seqs, _, leases = zip(*jobs, strict=True)
+        again = any(leases)
+        event = Claimed(
+            claimer.node,
+            list(seqs),
+            [1 if lease is None else lease.deliveries + 1 for lease in leases] if again else [1] * len(seqs),
+            first_id,
+            deadline_ms,
+            now,
+            [lease.seq for lease in leases if lease is not None and lease.state is LAPSED] if again else [],
+        )
+        receipt = Receipt() if config.leases_durable else None
+        self.log(topic, event, receipt)
+        self._last_id += len(jobs)
+        leased = queue.lease(jobs, claimer.node, first_id, deadline_ms)
+        claimer.took(leased)
+        if receipt is not None and receipt.done:
+            receipt = None
+        return Hand(leased, job_texts(jobs, leased)), receipt
+
+    def log(self, topic: Topic, event: Event, receipt: Receipt | None = None) -> None:
+        """Append to the leases log. A queue whose jobs are only in memory has a log that is, too."""
+        if topic.config.durability == "ephemeral":
+            if receipt is not None:
+                receipt.commit(0, 0)
+            return
+        frame = frames.encode(frames.LEASE, self._journal.next_lsn(), topic.id, lease_event.encode(event))
+        self._journal.submit(topic, frame, receipt is not None, receipt)
+
+    def restore(self, topic: Topic | None, payload: bytes) -> None:
+        """LEASE: take over an event of the leases log at a restart."""
+        queue = None if topic is None else topic.queue
+        if not isinstance(queue, Queue):
+            return
+        event = lease_event.decode(payload)
+        if isinstance(event, Claimed):
+            self._last_id = max(self._last_id, event.first_id + len(event.seqs))
+        queue.apply(event)
+
+
+def _deliver_after(claimer: Claimer, hand: Hand, ready: int, after: list[Receipt]) -> None:
+    """Deliver once these are done."""
+
+    def safe(durable: Promise) -> None:
+        if durable.error is not None:
+            claimer.fail(durable.error)
+        else:
+            claimer.deliver(hand, ready)
+
+    Promise(safe).follow_all(after)
