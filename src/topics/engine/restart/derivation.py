@@ -249,7 +249,7 @@ class Derivation:
                     if topic.log.is_live(first_seq + i) and first_seq + i not in queue.leases:
                         queue.delay(first_seq + i, due_ms)
         if topic.inbound is not None:
-            topic.inbound.note_keys(event.block)
+            topic.inbound.note_stamps(event.block)
         self._progressed(topic)
 
     def _hold(self, topic: Topic, event: Control) -> None:

@@ -106,7 +106,7 @@ class ForwardImage(msgspec.Struct, array_like=True):
     ts_min: int
     totals: dict[str, int]
     hops: list[tuple[int, int, int]]
-    keys: dict[str, int]
+    stamps: dict[str, int]
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -216,7 +216,7 @@ class Forward:
         """Log how far the copies are, for a frame after it that cannot say so; `leaves` is the class that follows."""
         self.marks.mark(leaves)
 
-    def note_keys(self, block: Block) -> None:
+    def note_stamps(self, block: Block) -> None:
         """A direct write to the destination: remember the stamps in it."""
         self.notes.add_stamps(block, self.routers)
 
@@ -233,7 +233,7 @@ class Forward:
         self.backlog.cursor = image.cursor
         self.ts_min = image.ts_min
         self.notes.hops = list(image.hops)
-        self.notes.stamps = image.keys
+        self.notes.stamps = image.stamps
         for router in self.routers:
             router.forwarded_total = image.totals.get(router.name, 0)
 
