@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from topics.engine.journal import Journal
 from topics.engine.router.backlog import Backlog
 from topics.engine.router.fanout import Fanout, fanout_of
@@ -34,9 +36,11 @@ class Graph:
         self.by_name: dict[str, Router] = {}
         self.names = SortedNames()
 
-    def check(self, put: PutRouter, rule: Rule, source: Topic | None, dest: Topic, router: Router | None) -> None:
-        """Raise where a router, which is `router` now, may not be between these topics."""
-        inbound = into(dest)
+    @staticmethod
+    def check(put: PutRouter, rule: Rule, topics: Mapping[str, Topic], router: Router | None) -> None:
+        """Raise where a router, which is `router` now, may not be between the topics that a PUT names."""
+        source, dest = topics.get(put.source), topics.get(put.dest)
+        inbound = None if dest is None else into(dest)
         if inbound is not None and inbound.source.name != put.source and inbound.routers != [router]:
             raise TopicExistsIncompatible(
                 f'"{put.dest}" is fed from "{inbound.source.name}" already; a destination has one source',
@@ -116,7 +120,7 @@ class Graph:
         self.lineage.cyclic = any(router.rule.allow_cycle for router in self.by_name.values())
 
 
-def _cycle(source: Topic | None, dest: Topic, router: Router | None) -> list[str] | None:
+def _cycle(source: Topic | None, dest: Topic | None, router: Router | None) -> list[str] | None:
     """The way from `source` over `dest` back to `source`; None if there is none.
 
     A destination has one source, so there is one way back. A forward that is there only for `router` is none: the

@@ -87,20 +87,20 @@ class Routers:
         A change of source or dest is a delete and a create in one step: it copies from the new source's head.
         """
         check_router_name(name)
-        graph = self.graph
+        graph, topics = self.graph, self._catalog.topics
         router = graph.by_name.get(name)
         rule = rule_of(put, Rule() if router is None else router.rule)
         result = RouterPut(name, router is None, put.source, put.dest, **msgspec.structs.asdict(rule))
         receipt = Receipt(result, on_done, context)
         if router is None or (router.source.name, router.dest.name) != (put.source, put.dest):
-            self._check(put, rule, router)
+            graph.check(put, rule, topics, router)
             if router is None:
                 self._check_count()
             else:
                 graph.forward_of(router).catch_up()
             self._establish(name, *self._ends(put), rule, router)
         elif rule != router.rule:
-            self._check(put, rule, router)
+            graph.check(put, rule, topics, router)
             forward = graph.forward_of(router)
             forward.catch_up()
             changed = Router(name, router.source, router.dest, rule, router.start_seq, router.created_ts)
@@ -154,11 +154,6 @@ class Routers:
             self.graph.remove(router)
         self.lineage.forget(topic)
         return [router.name for router in routers]
-
-    def _check(self, put: PutRouter, rule: Rule, router: Router | None) -> None:
-        topics = self._catalog.topics
-        if put.dest in topics:
-            self.graph.check(put, rule, topics.get(put.source), topics[put.dest], router)
 
     def _check_count(self) -> None:
         max_routers = self._catalog.limits.max_routers
