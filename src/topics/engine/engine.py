@@ -73,7 +73,7 @@ class Engine:
         self.topics = self.catalog.topics
         self.totals = self.catalog.totals
         self.wires = WireCache()
-        self.routers = Routers(self)
+        self.routers = Routers(self.journal, self.catalog, self.run_until_idle)
         self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle)
         # Topics that are gone and whose frame is on its way.
         self._dropping: dict[str, Receipt] = {}
@@ -83,9 +83,9 @@ class Engine:
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
         self.store.write()
-        self.routers.step()
+        self.routers.schedule.step()
         self.queues.passes.step()
-        if self.routers.busy or self.queues.passes.busy:
+        if self.routers.schedule.busy or self.queues.passes.busy:
             self.journal.wake()
 
     def prepare(self) -> None:
@@ -101,7 +101,7 @@ class Engine:
             self.turn()
             busy = (
                 bool(run_inline(self.store.jobs()))
-                or self.routers.busy
+                or self.routers.schedule.busy
                 or self.queues.passes.busy
                 or self.store.pending
             )
@@ -109,7 +109,7 @@ class Engine:
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which a turn will next have something to do that nobody asks for, or None."""
         due_ns = self.store.next_due_ns()
-        for due_ms in (self.routers.next_due_ms(), self.queues.passes.next_due_ms()):
+        for due_ms in (self.routers.schedule.next_due_ms(), self.queues.passes.next_due_ms()):
             if due_ms is not None:
                 ns = self.clock.elapsed_ns() + (due_ms - self.clock.now_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)

@@ -69,7 +69,7 @@ class Inbound(Protocol):
     def mark(self, leaves: str = "ephemeral") -> None:
         """Log where the copies are, for a frame after it that cannot say so itself."""
 
-    def note_keys(self, block: Block) -> None:
+    def note_stamps(self, block: Block) -> None:
         """A direct write came between the copies."""
 
     def capture(self) -> bytes:

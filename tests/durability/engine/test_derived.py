@@ -12,6 +12,7 @@ import pytest
 from tests.durability.engine.test_restart import Machine, numbers
 from topics.engine import ConfigPatch, Delete, Diff, Write
 from topics.engine.queue.requests import ClaimJobs
+from topics.engine.router import event as router_event
 from topics.engine.router.router import PutRouter
 from topics.storage.job import run_inline
 from topics.storage.wal.shard import QueueFull
@@ -216,6 +217,21 @@ def test_copies_and_direct_writes_keep_their_order_over_shards() -> None:
     assert all(machine.read(name)[0] == [1, 2, 3] for name in "bcdefgh")
 
 
+def test_router_that_goes_while_its_copies_wait_is_no_trouble_for_a_checkpoint() -> None:
+    """API §6.2 `forwarded_total`: of the routers that are left, a checkpoint counts the copies that are visible."""
+    machine = Machine()
+    topic(machine, "b", durability="fsync")
+    for name in ("r1", "r2"):
+        machine.engine.routers.put(name, PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 1))
+    write_soon(machine, "a", 2, 2)
+    machine.engine.routers.delete("r1", lambda receipt: None)
+    inbound = machine.engine.topics["b"].inbound
+    assert inbound is not None
+    assert router_event.decode_forward(inbound.capture()).totals == {"r2": 1}
+    assert machine.engine.routers.get("r2").forwarded_total == 2
+
+
 def test_router_is_acked_once_its_topics_are_durable_in_all_shards() -> None:
     """API §6: a 201 says that the router and the topics made for it are there, after any crash."""
     for i in range(8):
@@ -305,7 +321,7 @@ def beside_direct_writes() -> tuple[Machine, list[tuple[int, Any, Any]]]:
     machine.engine.write("a", numbers(4, 4), lambda ticket: None)
     machine.engine.turn()
     run_inline(shard_of(machine.engine.topics["a"].id).jobs(machine.clock.elapsed_ns()))
-    machine.engine.routers.step()
+    machine.engine.routers.schedule.step()
     return machine, read_datas(machine, "b")
 
 

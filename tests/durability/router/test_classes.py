@@ -95,11 +95,11 @@ class World:
                 put = PutRouter(source, dest, filter=rng.choice((None, None, "x")))
                 name = f"{source}->{dest}"
                 self.patiently(lambda: engine.routers.put(name, put, lambda receipt: None))
-            elif kind == "move" and engine.routers.by_name:
-                name, put = rng.choice(sorted(engine.routers.by_name)), PutRouter(*rng.choice(EDGES))
+            elif kind == "move" and engine.routers.graph.by_name:
+                name, put = rng.choice(sorted(engine.routers.graph.by_name)), PutRouter(*rng.choice(EDGES))
                 self.patiently(lambda: engine.routers.put(name, put, lambda receipt: None))
-            elif kind == "drop" and engine.routers.by_name:
-                name = rng.choice(sorted(engine.routers.by_name))
+            elif kind == "drop" and engine.routers.graph.by_name:
+                name = rng.choice(sorted(engine.routers.graph.by_name))
                 self.patiently(lambda: engine.routers.delete(name, lambda receipt: None))
             elif kind == "config":
                 patch = rng.choice(

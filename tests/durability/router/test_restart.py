@@ -79,11 +79,11 @@ class World:
                 rule["guarantee"] = rng.choice(("at_least_once", "exactly_once"))
                 name = f"{source}->{dest}{rng.choice(('', '2'))}"
                 self.patiently(lambda: engine.routers.put(name, PutRouter(source, dest, **rule), lambda receipt: None))
-            elif kind == "move" and engine.routers.by_name:
-                name, put = rng.choice(sorted(engine.routers.by_name)), PutRouter(*rng.choice(EDGES))
+            elif kind == "move" and engine.routers.graph.by_name:
+                name, put = rng.choice(sorted(engine.routers.graph.by_name)), PutRouter(*rng.choice(EDGES))
                 self.patiently(lambda: engine.routers.put(name, put, lambda receipt: None))
-            elif kind == "drop" and engine.routers.by_name:
-                name = rng.choice(sorted(engine.routers.by_name))
+            elif kind == "drop" and engine.routers.graph.by_name:
+                name = rng.choice(sorted(engine.routers.graph.by_name))
                 self.patiently(lambda: engine.routers.delete(name, lambda receipt: None))
             elif kind == "config":
                 patch = rng.choice(

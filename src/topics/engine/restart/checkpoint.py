@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from topics.engine.restart.routers import capture as capture_routers
 from topics.engine.write.dedupe import Dedupe
 from topics.storage.block import Block
 from topics.storage.snapshot import snapshot
@@ -139,6 +140,6 @@ class Capture:
         return False
 
     def _capture_engine(self) -> None:
-        for section in self._engine.routers.capture(self.lsn):
+        for section in capture_routers(self._engine.routers.graph, self.lsn):
             self.essential.append(len(self.sections))
             self.sections.append(section)

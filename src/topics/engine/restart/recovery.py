@@ -28,7 +28,7 @@ from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.restart.checkpoint import decode_extra
 from topics.engine.restart.derivation import Derivation
-from topics.engine.router.routers import ROUTERS_SECTION
+from topics.engine.restart.routers import ROUTERS_SECTION
 from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.engine.write.extra import decode as decode_append_extra
@@ -187,7 +187,7 @@ class Recovery:
         while name in self._engine.topics:
             name += "x"
         self._nameless.add(id)
-        self._engine.routers.strangers.add(id)
+        self._derivation.routers.strangers.add(id)
         return self._new(id, name, TopicConfig(durability="fsync"), self._engine.clock.now_ms())
 
     def _lose_holes(self, topic: Topic, expected: int, tail: Sequence[Extent]) -> None:
@@ -287,7 +287,7 @@ class Recovery:
 
     def _restore_section(self, event: SectionLoaded) -> None:
         if event.kind == ROUTERS_SECTION:
-            self._engine.routers.restore(event.payload)
+            self._derivation.routers.restore(event.payload)
         else:
             log.error("a section of kind %d is unknown to this program and was ignored", event.kind)
 
@@ -340,7 +340,7 @@ class Recovery:
                 self._lose(topic, head + 1, topic.ceiling.seq, CRASH)
                 self.given_up.append((topic.id, head + 1, topic.ceiling.seq))
 
-        self._derivation.settle(lose_tail)
+        self._derivation.complete(lose_tail)
         for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:
             del self._by_id[topic.id]
             self._engine.catalog.leave(topic)

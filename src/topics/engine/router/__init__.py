@@ -1,1 +1,4 @@
-"""Routers: what is appended to a source is also appended to a destination, exactly once and in order."""
+"""Routers: what is appended to a source is also appended to a destination, once per router and in order.
+
+Knows neither queues nor how a restart goes.
+"""

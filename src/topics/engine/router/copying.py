@@ -1,17 +1,18 @@
 """Copying: source records as the destination's Block (DESIGN §8.3).
 
 What is copied is given as runs, (Block, i, j): the records [i, j) of a source Block. Where a router takes records as
-they are, whole Blocks are taken over by column, with another header and no look at single records. Otherwise the
-columns are put together record by record: filter, `preserve_*`, the stamp of `exactly_once` and the hop cap.
+they are, whole Blocks are taken over by column, with another header and without looking at single records. Otherwise
+the columns are built record by record: filter, `preserve_*`, the stamp of `exactly_once` and the hop cap.
 
-The time of a copy is that of its source record, or `ts_min` where that is later: it can be derived again after a crash.
+The time of a copy is that of its source record, or `ts_min` where that is later: both are known again after a crash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from typing import Final
+from collections.abc import Container, Iterator, Sequence
+from typing import Final, NamedTuple
 
+from topics.engine.log.log import Log
 from topics.engine.meta import with_fields
 from topics.engine.router.router import EXACTLY_ONCE, Router
 from topics.storage import block as blocks
@@ -26,20 +27,28 @@ HopRun = tuple[int, int, int]
 """(first seq, last seq, hops)."""
 
 
-class Copies:
+class Copies(NamedTuple):
     """A Block of copies (None where nothing was left to copy), how many each router made, and their hops."""
 
-    __slots__ = ("block", "counts", "hops")
+    block: Block | None
+    counts: dict[Router, int]
+    hops: list[HopRun]
 
-    def __init__(self, block: Block | None, counts: list[int], hops: list[HopRun]) -> None:
-        self.block = block
-        self.counts = counts
-        self.hops = hops
+
+def live_runs(log: Log, first: int, upto: int) -> Iterator[Run]:
+    """The live records of a log with these seqs, both ends included. May raise Miss."""
+    first = max(first, log.start)
+    for k in range(log.index_of(first), len(log.entries)):
+        entry = log.entries[k]
+        if entry.first_seq > upto:
+            return
+        for i, j in entry.live_runs(max(0, first - entry.first_seq), min(entry.n, upto + 1 - entry.first_seq)):
+            yield entry.block(), i, j
 
 
 def stamp_of(router: Router, source_id: int, seq: int) -> str:
     """The stable key of one forwarded record: router, source, its epoch (the id is never used again), seq."""
-    return f"{router.name}/{router.forward.source.name}/{source_id}/{seq}"
+    return f"{router.name}/{router.source.name}/{source_id}/{seq}"
 
 
 def room_for(block: Block, i: int, routers: Sequence[Router]) -> tuple[int, int]:
@@ -75,11 +84,11 @@ def whole(runs: Sequence[Run], routers: Sequence[Router]) -> bool:
     return True
 
 
-def take_over(runs: Sequence[Run], dest_id: int, first_seq: int, ts_min: int) -> Copies:
+def take_over(runs: Sequence[Run], router: Router, dest_id: int, first_seq: int, ts_min: int) -> Copies:
     """The copies of runs that are `whole`."""
     source = runs[0][0] if len(runs) == 1 else merge([block for block, _, _ in runs])
     block = readdress(source, dest_id, first_seq, ts_min)
-    return Copies(block, [block.n], [])
+    return Copies(block, {router: block.n}, [])
 
 
 def copy(
@@ -91,7 +100,7 @@ def copy(
     present: Container[str],
     hops_of: Sequence[HopRun] | None,
 ) -> Copies:
-    """The copies that these routers make, record by record, a router at a time.
+    """The copies that these routers make: of each record, one per router that takes it.
 
     `present` holds the stamps that the destination has already. `hops_of` are the hops of the source's records, None
     where no cycle is possible.
@@ -99,7 +108,7 @@ def copy(
     columns: tuple[list[int], list[bytes], list[bytes | None], list[bytes | None], list[bytes | None]]
     columns = ([], [], [], [], [])
     times, datas, nodes, tags, metas = columns
-    counts = [0] * len(routers)
+    counts = dict.fromkeys(routers, 0)
     hop_runs: list[HopRun] = []
     for block, a, b in runs:
         ts = block.columns.ts
@@ -109,7 +118,7 @@ def copy(
             if hops >= HOPS_MAX:
                 continue
             tag = block.tag(i)
-            for k, router in enumerate(routers):
+            for router in routers:
                 if seq <= router.start_seq or (router.match is not None and not router.match(tag)):
                     continue
                 rule = router.rule
@@ -126,7 +135,7 @@ def copy(
                 nodes.append(block.node(i) if rule.preserve_node else None)
                 tags.append(tag if rule.preserve_tag else None)
                 metas.append(meta)
-                counts[k] += 1
+                counts[router] += 1
     if not datas:
         return Copies(None, counts, [])
     made = blocks.encode(dest_id, first_seq, times, datas, _or_none(nodes), _or_none(tags), _or_none(metas))

@@ -1,13 +1,44 @@
-"""What the WAL says about routers. All of it stands in a destination's shard, in order with its other frames.
+"""What the WAL and checkpoints say about routers.
 
-Each carries the position at that moment: the source seq up to which records were forwarded (`position`), and the
-destination's next seq (`dest_seq`). Between two positions nothing is logged: the copies follow from the source. A
-position says which source it is in: a loss of power may leave a frame and take the one that changed the router.
+All frames are in a destination's shard, in order with its other frames. Each carries the position at that moment: the
+source seq up to which records were copied (`position`), and the destination's next seq (`dest_seq`). Between two
+positions nothing is logged: the copies follow from the source. A position names its source, because a loss of power may
+leave a frame and take the one that changed the router.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from topics.engine.router.router import Router, Rule
+
+
+class RouterImage(msgspec.Struct, array_like=True, frozen=True):
+    """A router: in a checkpoint, and as the first fields of a ROUTER_PUT. `filter` is JSON text."""
+
+    name: str
+    source_id: int
+    dest_id: int
+    preserve_node: bool
+    preserve_tag: bool
+    filter: bytes
+    allow_cycle: bool
+    guarantee: str
+    start_seq: int
+    created_ts: int
+
+    @property
+    def rule(self) -> Rule:
+        """What the router does to a record."""
+        fields = {name: getattr(self, name) for name in Rule.__struct_fields__}
+        return Rule(**fields | {"filter": msgspec.json.decode(self.filter)})
+
+
+def image_of(router: Router) -> RouterImage:
+    """The image of a router as it is."""
+    fields = msgspec.structs.asdict(router.rule) | {"filter": msgspec.json.encode(router.rule.filter)}
+    fields |= {"start_seq": router.start_seq, "created_ts": router.created_ts}
+    return RouterImage(router.name, router.source.id, router.dest.id, **fields)
 
 
 class Was(msgspec.Struct, array_like=True, frozen=True):
@@ -20,7 +51,7 @@ class Was(msgspec.Struct, array_like=True, frozen=True):
 
 
 class End(msgspec.Struct, array_like=True, frozen=True):
-    """A topic that a router refers to and whose own frames may not be on the disk yet; `config` is JSON text."""
+    """A topic that a router refers to, as its own frames may not be on disk yet. `config` is JSON text."""
 
     id: int
     name: str
@@ -28,24 +59,14 @@ class End(msgspec.Struct, array_like=True, frozen=True):
     created_ts: int
 
 
-class Put(msgspec.Struct, array_like=True, frozen=True):
-    """ROUTER_PUT: a router is, from here on, this. `filter` is JSON text.
+class Put(RouterImage, array_like=True, frozen=True):
+    """ROUTER_PUT: from here on, a router is this.
 
-    Where it had other ends before, this is one change and so one frame: it stands in the shard of the destination that
-    the router leaves, in order with what happens there, and holds all that its new place needs. Whoever has the frame
-    has the router at its new ends, whoever has not has it at the old ones, whatever other shards have lost.
+    Where it had other ends before, this is one change and so one frame. It is in the shard of the destination that the
+    router leaves, in order with what happens there, and has all that the router's new place needs. With the frame the
+    router is at its new ends, without it at the old ones, whatever other shards have lost.
     """
 
-    name: str
-    source_id: int
-    dest_id: int
-    preserve_node: bool
-    preserve_tag: bool
-    filter: bytes
-    allow_cycle: bool
-    guarantee: str
-    start_seq: int
-    created_ts: int
     position: int
     dest_seq: int
     was: Was | None = None
@@ -53,7 +74,7 @@ class Put(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Dropped(msgspec.Struct, array_like=True, frozen=True):
-    """ROUTER_DROP: a router is no more. `source_id` is its source, 0 for whichever."""
+    """ROUTER_DROP: a router is gone. `source_id` is its source, 0 for whichever it is."""
 
     name: str
     position: int
@@ -62,11 +83,11 @@ class Dropped(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Moved(msgspec.Struct, array_like=True, frozen=True):
-    """CURSOR: the place between a router's copies at which something happened that the source does not tell.
+    """CURSOR: a place between a router's copies where something happened that the source does not show.
 
-    `lost` destination seqs stand for source records up to `cursor` that are gone before they were forwarded. `ts_min`
-    is the time below which no copy from here on is dated. Where neither says anything, it only marks the place of the
-    frame behind it. `source_id` says which topic these seqs are of, 0 for whichever is the source.
+    `lost` destination seqs stand for source records up to `cursor` that were lost before they were copied. `ts_min` is
+    the time below which no copy from here on is dated. Where both are 0, it only marks the place of the frame after it.
+    `source_id` is the topic that the source seqs are of, 0 for whichever is the source.
     """
 
     position: int
@@ -77,21 +98,6 @@ class Moved(msgspec.Struct, array_like=True, frozen=True):
     source_id: int = 0
 
 
-class RouterImage(msgspec.Struct, array_like=True):
-    """One router in a checkpoint."""
-
-    name: str
-    source_id: int
-    dest_id: int
-    preserve_node: bool
-    preserve_tag: bool
-    filter: bytes
-    allow_cycle: bool
-    guarantee: str
-    start_seq: int
-    created_ts: int
-
-
 class ForwardImage(msgspec.Struct, array_like=True):
     """How far one destination has been served, in the same section as its records. `totals` is per router."""
 
@@ -100,7 +106,7 @@ class ForwardImage(msgspec.Struct, array_like=True):
     ts_min: int
     totals: dict[str, int]
     hops: list[tuple[int, int, int]]
-    keys: dict[str, int]
+    stamps: dict[str, int]
 
 
 encode = msgspec.msgpack.Encoder().encode

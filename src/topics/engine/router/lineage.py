@@ -1,27 +1,24 @@
-"""Lineage: which topics hold records that follow from those of others, by a router or as dead letters.
+"""Lineage: which topics have records that follow from those of others, by a router or as dead letters.
 
-`version` counts the changes of it: a checkpoint captures sources before their destinations, and begins anew where that
-order has changed meanwhile.
+`version` counts its changes: a checkpoint captures sources before their destinations, and begins again where that order
+has changed in the meantime.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from topics.engine.router.forward import out_of
-
-if TYPE_CHECKING:
-    from topics.engine.router.router import Router
-    from topics.engine.topic import Topic
+from topics.engine.topic import Topic
 
 
 class Lineage:
-    """Who derives from whom. Routers stand in the topics themselves; the queues of dead letters are known here."""
+    """What each topic follows from. A topic knows its router itself; the queues of dead letters are known here."""
 
     def __init__(self) -> None:
         self.version = 0
-        # Topics that got dead letters, by the queue that they came from.
+        # Whether a record may come back to a topic that it has been in.
+        self.cyclic = False
+        # Topics that got dead letters, with the queues that these came from.
         self.letters: dict[Topic, set[Topic]] = {}
 
     def link(self, queue: Topic, dest: Topic) -> None:
@@ -48,7 +45,7 @@ class Lineage:
         return found
 
     def in_order(self, topics: Iterable[Topic]) -> list[Topic]:
-        """The topics, each behind those that it derives from; within a cycle, anyhow."""
+        """The topics, each after those that it follows from; within a cycle, in any order."""
         ordered: dict[Topic, None] = {}
         for topic in topics:
             stack = [topic]
@@ -63,26 +60,3 @@ class Lineage:
                 else:
                     ordered[stack.pop()] = None
         return list(ordered)
-
-
-def cycle(source: str, dest: str, begin: Topic | None, router: Router | None) -> list[str] | None:
-    """The way from `source` over `dest`, which is the topic `begin`, back to `source`; None if there is none.
-
-    A way that only `router` makes does not count: it is about to go.
-    """
-    came_from: dict[str, str] = {dest: source}
-    stack = [] if begin is None else [begin]
-    while stack:
-        topic = stack.pop()
-        for forward in out_of(topic):
-            name = forward.dest.name
-            if forward.routers == [router] or name in came_from:
-                continue
-            came_from[name] = topic.name
-            if name == source:
-                way = [name]
-                while way[-1] != dest:
-                    way.append(came_from[way[-1]])
-                return [source, *reversed(way)]
-            stack.append(forward.dest)
-    return None

@@ -1,22 +1,20 @@
 """Router: one forwarding rule, "every record appended to `source` is also appended to `dest`" (API §6, DESIGN §8).
 
-A router says what is forwarded and how it looks; that copies are made, in which order and how far, is the Forward's
-business, which all routers between the same two topics share.
+A router says which records are copied and what a copy looks like. The Forward makes the copies; all routers between the
+same two topics share one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from topics.engine.log.tags import TagMatch, parse_match
+from topics.engine.topic import Topic
 from topics.errors import InvalidRequest
 from topics.names import check_topic_name
-
-if TYPE_CHECKING:
-    from topics.engine.router.forward import Forward
 
 Guarantee = Literal["at_least_once", "exactly_once"]
 EXACTLY_ONCE = "exactly_once"
@@ -93,26 +91,40 @@ class RouterDeleted(Struct, frozen=True):
 class Router:
     """One rule between two topics. `start_seq` is the source's head when it was made: it copies no history.
 
-    `lsn` is, of a router that a restart has brought back, that of the last frame that said what it is.
+    Where a restart has brought the router back, `lsn` is that of the last frame that said what it is.
     """
 
-    __slots__ = ("created_ts", "forward", "forwarded_total", "lsn", "match", "name", "plain", "rule", "start_seq")
+    __slots__ = (
+        "created_ts",
+        "dest",
+        "forwarded_total",
+        "lsn",
+        "match",
+        "name",
+        "plain",
+        "rule",
+        "source",
+        "start_seq",
+    )
 
     rule: Rule
     match: TagMatch | None
     plain: bool
 
-    def __init__(self, name: str, forward: Forward, rule: Rule, start_seq: int, created_ts: int) -> None:
+    def __init__(
+        self, name: str, source: Topic, dest: Topic, rule: Rule, start_seq: int, created_ts: int, lsn: int = 0
+    ) -> None:
         self.name = name
-        self.forward = forward
+        self.source = source
+        self.dest = dest
         self.start_seq = start_seq
         self.created_ts = created_ts
         self.forwarded_total = 0
-        self.lsn = 0
+        self.lsn = lsn
         self.set(rule)
 
     def set(self, rule: Rule) -> None:
-        """Forward by another rule from now on."""
+        """Copy by another rule from now on."""
         self.rule = rule
         self.match = None if rule.filter is None else parse_match(rule.filter, "filter")
         # Whether a copy is the record as it is, so that whole Blocks can be taken over.
@@ -123,8 +135,8 @@ class Router:
         """The router as a client sees it."""
         return RouterState(
             self.name,
-            self.forward.source.name,
-            self.forward.dest.name,
+            self.source.name,
+            self.dest.name,
             **msgspec.structs.asdict(self.rule),
             forwarded_total=self.forwarded_total,
         )
@@ -132,10 +144,7 @@ class Router:
     @property
     def summary(self) -> RouterSummary:
         """The router as a list shows it."""
-        forward = self.forward
-        return RouterSummary(
-            self.name, forward.source.name, forward.dest.name, self.rule.guarantee, self.forwarded_total
-        )
+        return RouterSummary(self.name, self.source.name, self.dest.name, self.rule.guarantee, self.forwarded_total)
 
 
 def rule_of(put: PutRouter, current: Rule) -> Rule:

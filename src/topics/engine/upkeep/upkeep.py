@@ -18,6 +18,7 @@ from msgspec import Struct
 from topics.engine.log.archive import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
 from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
+from topics.engine.restart.routers import reached, resume
 from topics.engine.upkeep.sealer import Sealer
 from topics.storage.job import run_inline
 from topics.storage.segment.loading import Loaded
@@ -96,12 +97,12 @@ class Upkeep:
         And it is there twice, as everything that no other frame can stand in for. Where records are derived, it is
         there in any case: what could not be derived by now never will be, whatever seqs a source hands out again.
         """
-        store, routers = self._store, self._engine.routers
-        if ranges or routers.derived:
-            lost = frames.Lost(ranges, routers.reached())
+        store, topics, graph = self._store, self._engine.topics.values(), self._engine.routers.graph
+        if ranges or graph.by_name or graph.lineage.letters:
+            lost = frames.Lost(ranges, reached(topics))
             for _ in range(2):
                 store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, lost), True)
-        routers.resume()
+        resume(graph.lineage, topics)
         store.run_until_idle()
 
     def _log_heads(self, heads: list[tuple[int, int]]) -> None:

@@ -71,7 +71,7 @@ def append(
     if keyed:
         _remember(topic, write, ticket, ts)
     if topic.inbound is not None:
-        topic.inbound.note_keys(block)
+        topic.inbound.note_stamps(block)
     if logged:
         reserve(journal, topic)
     else:

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, RecordIn, Write
-from topics.engine.router.forward import BACKOFF_MS_MAX, LATE_MS
+from topics.engine.router.backpressure import BACKOFF_MS_MAX
+from topics.engine.router.forward import LATE_MS
 from topics.engine.router.router import PutRouter
 from topics.errors import (
     InvalidRequest,
@@ -315,7 +316,7 @@ def test_retries_into_a_full_dest_back_off() -> None:
     bench.write("a", 1, 2)
     pauses = []
     for _ in range(12):
-        due = bench.engine.routers.next_due_ms()
+        due = bench.engine.routers.schedule.next_due_ms()
         assert due is not None
         pauses.append(due - bench.clock.now_ms())
         bench.clock.advance(pauses[-1])
@@ -495,7 +496,7 @@ def test_write_elsewhere_does_not_see_idle_routers() -> None:
     for i in range(50):
         bench.route("a", f"d{i}", name=f"r{i}")
     bench.engine.run_until_idle()
-    assert not bench.engine.routers.busy
+    assert not bench.engine.routers.schedule.busy
     bench.write("elsewhere", 1)
     assert bench.engine.topics["elsewhere"].listeners == []
     assert bench.engine.topics["elsewhere"].outbound is None

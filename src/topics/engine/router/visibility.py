@@ -1,0 +1,113 @@
+"""Visibility: when the copies in a destination may be shown.
+
+A reader of a destination that is to survive (`disk`, `fsync`) sees no copy under a seq that a crash could hand out
+again. What that takes depends on the classes of the two topics:
+
+1. No copy is shown before the router that made it is durable.
+2. Into `fsync`, a copy is shown once what it follows from is synced, in whichever shards that is.
+3. Where the source itself does not survive (`ephemeral`, and `memory` when the power goes), or the destination has
+   direct writes that may not, the seqs of the copies lie below the destination's ceiling.
+4. Where a `disk` destination has direct writes too, and a loss of power takes one of them, nothing says how many copies
+   came after the last frame that is left: they are made again above the ceiling. To keep these few, a mark is logged
+   every MARK_MS.
+5. After copies of records that may not be kept (`Topic.unkept`), a copy of another record is shown once a mark says
+   where it is: nothing else says how many seqs the former took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from topics.engine.journal import Journal
+from topics.engine.router.copying import Run
+from topics.engine.router.lineage import Lineage
+from topics.engine.router.marks import LASTING, Marks
+from topics.engine.topic import Topic
+from topics.engine.write.reserve import reserve_over
+from topics.engine.write.ticket import Receipt
+from topics.engine.write.unkept import GONE, KEPT
+from topics.errors import TopicsError
+
+MARK_MS: Final = 1000
+# The classes that a loss of power may leave with fewer records than were copied.
+_FORGETFUL: Final = frozenset(("ephemeral", "memory"))
+
+
+class Visibility:
+    """What copies from one source into one destination wait for."""
+
+    __slots__ = ("_dest", "_journal", "_lineage", "_mark_due_ms", "_marks", "_source", "change", "unsure")
+
+    def __init__(self, journal: Journal, lineage: Lineage, marks: Marks, source: Topic, dest: Topic) -> None:
+        self._journal = journal
+        self._lineage = lineage
+        self._marks = marks
+        self._source = source
+        self._dest = dest
+        self._mark_due_ms = 0
+        # The last change of the routers, which may be on its way to the disk.
+        self.change: Receipt | None = None
+        # Whether the last copies were of records that may not be kept, and no mark says how many they were.
+        self.unsure = False
+
+    def waits_for(self, runs: list[Run], routers: int, fate: int) -> list[Receipt]:
+        """What has to be on disk before so many routers' copies of these runs are shown; raises where it cannot be."""
+        source, dest = self._source, self._dest
+        source_class, dest_class = source.config.durability, dest.config.durability
+        if dest_class not in LASTING:
+            return []
+        awaited: list[Receipt] = [] if self.change is None else [self.change]
+        # What was written before the source became `fsync` is safe once that change is.
+        is_safe = source_class == "fsync" and (source.last_config is None or source.last_config.done)
+        if dest_class == "fsync" and not is_safe:
+            awaited += self._syncs()
+        # After a direct write that a loss of power may take, a copy could come back under another seq.
+        if self._is_mixed or (dest_class == "disk" and source_class in _FORGETFUL) or self.forgets or fate != KEPT:
+            copies = sum(b - a for _, a, b in runs) * routers
+            awaited += reserve_over(self._journal, dest, dest.next_seq + copies - 1)
+        for receipt in awaited:
+            if receipt.error is not None:
+                raise receipt.error
+        return [receipt for receipt in awaited if not receipt.done]
+
+    def _syncs(self) -> list[Receipt]:
+        syncs: list[Receipt] = []
+        for shard in {self._journal.store.shard_of(topic.id) for topic in self._lineage.upstream(self._source)}:
+            syncs.append(Receipt())
+            shard.after_sync(syncs[-1])
+        self._journal.wake()
+        return syncs
+
+    def turn_to(self, fate: int) -> list[Receipt]:
+        """Copies of records with this fate come next: what they wait for because of those before them."""
+        marked = self.unsure and fate != GONE and self._dest.config.durability in LASTING
+        self.unsure = fate != KEPT
+        return self._marks.awaited() if marked else []
+
+    def mark_if_due(self, now: int) -> None:
+        """Log how far the copies are where no other frame may say so and the last mark is a while ago."""
+        # Seqs of a `memory` source may be used again after a loss of power, so no mark may refer to them.
+        if now >= self._mark_due_ms and self._is_mixed and self._source.config.durability in LASTING:
+            self._mark_due_ms = now + MARK_MS
+            self._marks.mark()
+
+    def reserve(self) -> None:
+        """Have the destination's ceiling raised before the first copies come, where they will need it."""
+        if self._source.config.durability in _FORGETFUL and self._dest.config.durability in LASTING:
+            with contextlib.suppress(TopicsError):
+                reserve_over(self._journal, self._dest, self._dest.next_seq)
+
+    @property
+    def _is_mixed(self) -> bool:
+        """Whether a loss of power may take direct writes to the destination, and with them the place of copies."""
+        return self._dest.config.durability == "disk" and self._dest.ceiling.asked > 0
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the mere death of the process leaves fewer source records than were copied."""
+        source, seen = self._source, set()
+        while source.config.durability == "memory" and source.inbound is not None and source not in seen:
+            seen.add(source)
+            source = source.inbound.source
+        return source.config.durability == "ephemeral"
