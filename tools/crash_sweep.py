@@ -2,7 +2,7 @@
 
     tools/crash_sweep.py --points 1000000 --seed 1 --processes 2
 
-Each life is swept with crashes (tests.harness.crash). What breaks is printed with the seed that brings it back:
+Each life is swept with crashes (tests.harness.sweep). What breaks is printed with the seed that brings it back:
 `--seed N --lives 1` runs that life alone.
 """
 
@@ -17,7 +17,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from tests.harness.crash import live, small
+from tests.harness.machine import small
+from tests.harness.sweep import live
 
 STEPS = 400
 SHARE = 0.2

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from tests.harness.crash import small
+from tests.harness.machine import small
 from tests.harness.vandal import visit_all
 
 

@@ -63,7 +63,7 @@ class ManualLoop:
         self.turns += bool(due)
         return bool(due)
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """Turn until nothing is due at this moment."""
         while self.turn():
             pass
@@ -73,7 +73,7 @@ class ManualLoop:
         while ms > 0:
             self.clock.advance(min(ms, step_ms))
             ms -= step_ms
-            self.settle()
+            self.run_until_idle()
 
 
 class Listener(Subscriber):

@@ -25,16 +25,16 @@ import copy
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from tests.harness.model import ModelRecord, ModelTopic
+from tests.harness.storage import resolve
 from topics.engine import Diff, Engine
 from topics.engine.config import TopicConfig
 from topics.engine.topic import Topic
-from topics.storage.job import run_inline
-from topics.storage.segment.segment import Miss
 
 READS_MAX: Final = 100_000
 PROMISED: Final = ("disk", "fsync")
@@ -373,11 +373,8 @@ def read_all(engine: Engine, name: str, from_seq: int = 0) -> tuple[dict[int, Mo
     gaps: list[tuple[int, int, str]] = []
     last = from_seq
     for _ in range(READS_MAX):
-        try:
-            got = engine.diff(name, Diff(from_seq=from_seq, limit=1000, include_tags=True))
-        except Miss as miss:
-            run_inline([miss.job])
-            continue
+        read = Diff(from_seq=from_seq, limit=1000, include_tags=True)
+        got = resolve(partial(engine.diff, name, read))
         if got.tombstone is not None:
             gaps.append((got.tombstone.gap_from, got.tombstone.gap_to, got.tombstone.reason))
         for raw in got.records:
@@ -429,3 +426,14 @@ def state(engine: Engine, names: Iterable[str] | None = None) -> dict[str, Any]:
             records,
         )
     return shown
+
+
+def difference(what: str, one: dict[str, Any], other: dict[str, Any]) -> str:
+    """What differs between two states, in one line."""
+    names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    shown = [f"{name}: {_brief(one.get(name))} then {_brief(other.get(name))}" for name in names]
+    return f"{what}: {'; '.join(shown)}"
+
+
+def _brief(shown: Any) -> str:
+    return "nothing" if shown is None else f"{shown[2]} lost {shown[3]}"

@@ -25,6 +25,7 @@ from topics.testing.clock import ManualClock
 from topics.testing.disk import FakeDisk
 
 DIRECTORY = "/data"
+MISSES_MAX = 10_000
 
 
 class Ticket:
@@ -334,7 +335,7 @@ class Mini:
 
 def resolve(command: Callable[[], Any]) -> Any:
     """Execute a command as a driver does: run the job of a Miss, then try again."""
-    for _ in range(100):
+    for _ in range(MISSES_MAX):
         try:
             return command()
         except Miss as miss:

@@ -22,9 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.harness.crash import COLD, DIRECTORY, World
+from tests.harness.machine import DIRECTORY
 from tests.harness.model import ModelRecord
 from tests.harness.oracle import Broken, read_all
+from tests.harness.world import COLD, World
 from topics.engine import ConfigPatch, Engine
 from topics.engine.queue.requests import AckJobs, ClaimJobs, NackJobs
 from topics.engine.router.router import PutRouter
@@ -97,26 +98,26 @@ class House:
         engine.put_topic("dead", ConfigPatch(durability="fsync"))
         engine.put_topic("jobs", ConfigPatch(**QUEUE))
         engine.routers.put("source->copy", PutRouter("source", "copy"))
-        world.settle()
+        world.run_until_idle()
         for i in range(ROUNDS):
             for name in PLAIN:
                 world.write(name, rng.choice((1, 1, 3, 7)), tag=rng.choice((None, "a", "b")), size=rng.choice((0, 90)))
                 if rng.random() < 0.3:
-                    world.settle()
+                    world.run_until_idle()
             house._work()
             house._look()
             if i % 5 == 3:
                 name = rng.choice(tuple(PLAIN))
                 world.delete(name, tag=rng.choice("ab"))
                 world.delete("kept", before_seq=rng.randrange(1, 6))
-                world.settle()
+                world.run_until_idle()
             if rng.random() < 0.3:
                 world.checkpoint()
             if i in generations:
                 world.disk.crash("kill", rng)
                 world.start()
         world.clock.advance(60)
-        world.settle()
+        world.run_until_idle()
         house._look()
         return house
 
@@ -125,17 +126,17 @@ class House:
         world = self.world
         queues = world.engine.queues
         world.write("jobs", 3)
-        world.settle()
+        world.run_until_idle()
         claimed: list[int] = []
         queues.claim("jobs", ClaimJobs("w", 2), on_done=lambda claim: claimed.extend(j["$seq"] for j in claim.claimed))
-        world.settle()
+        world.run_until_idle()
         if len(claimed) == 2:
             queues.ack("jobs", AckJobs("w", claimed[:1]), on_done=lambda receipt: None)
             queues.nack("jobs", NackJobs("w", claimed[1:]), on_done=lambda receipt: None)
-        world.settle()
+        world.run_until_idle()
 
     def _look(self) -> None:
-        self.world.settle()
+        self.world.run_until_idle()
         engine = self.world.engine
         for name, topic in engine.topics.items():
             if topic.config.durability == "ephemeral":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.crash import small
+from tests.harness.machine import small
 from tests.harness.oracle import Broken
 from tests.harness.vandal import visit_all
 from topics.engine.restart.recovery import Recovery

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
+from tests.harness.machine import Machine
 from topics.engine import ConfigPatch, Diff, RecordIn, Write
 from topics.engine.queue.claim import Claim
 from topics.engine.queue.requests import AckJobs, ClaimJobs, NackJobs
@@ -51,7 +51,7 @@ class World:
         engine.put_topic("in", ConfigPatch(durability=durability))  # type: ignore[arg-type]
         engine.put_topic("dlq", ConfigPatch(durability=durability))  # type: ignore[arg-type]
         engine.routers.put("in->q", PutRouter("in", "q"))
-        self.machine.settle()
+        self.machine.run_until_idle()
         self.held: dict[int, tuple[str, int]] = {}
 
     def step(self) -> None:

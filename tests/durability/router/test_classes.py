@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
-from tests.harness.crash import small
+from tests.harness.machine import Machine, small
 from topics.engine import ConfigPatch, Delete, RecordIn, Write
 from topics.engine.queue.requests import ClaimJobs
 from topics.engine.router.router import PutRouter
@@ -117,7 +116,7 @@ class World:
             elif kind == "job":
                 run_inline(self.machine.store.jobs())
             else:
-                self.machine.settle()
+                self.machine.run_until_idle()
         except TopicsError:
             pass
         if rng.random() < 0.6:

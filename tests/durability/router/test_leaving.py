@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
-from tests.harness.crash import small
+from tests.harness.machine import Machine, small
 from topics.engine import ConfigPatch, RecordIn, Write
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.upkeep import UpkeepSettings
@@ -64,7 +63,7 @@ class World:
             engine.routers.put("a->m", PutRouter("a", "m", filter=rng.choice((None, "x"))))
         for i in range(rng.choice((1, 1, 2))):
             engine.routers.put(f"b{i}", PutRouter(self.sources[-1], "b", filter=rng.choice((None, "x", "y"))))
-        self.machine.settle()
+        self.machine.run_until_idle()
         self.direct = rng.random() < 0.3
 
     def step(self) -> None:

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.durability.engine.test_restart import Machine, numbers
-from tests.harness.crash import small
+from tests.harness.machine import Machine, numbers, small
 from topics.engine import ConfigPatch, Diff
 from topics.engine.router.router import PutRouter
 from topics.storage.job import run_inline
@@ -45,7 +44,7 @@ class World:
         engine.write("a", numbers(1, 3))
         engine.write("b", numbers(101, 102))
         engine.write("a", numbers(4, 5))
-        self.machine.settle()
+        self.machine.run_until_idle()
         self.before = datas(self.machine, "b")
         self.acked: list[str] = []
         self.ends: list[End] = []

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
+from tests.harness.machine import Machine
 from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.upkeep import UpkeepSettings
@@ -106,7 +106,7 @@ class World:
             elif kind == "time":
                 self.machine.clock.advance(rng.choice((1, 50, 1500)))
             else:
-                self.machine.settle()
+                self.machine.run_until_idle()
         except TopicsError:
             pass
         if rng.random() < 0.5:
@@ -167,6 +167,6 @@ def test_topics_read_the_same_after_a_kill(seed: int, shards: int) -> None:
         for _ in range(world.rng.randrange(5, 40)):
             world.step()
         world.restart()
-    world.machine.settle()
+    world.machine.run_until_idle()
     for name in TOPICS:
         world.patiently(lambda name=name: world.machine.engine.diff(name, Diff(limit=1000)))

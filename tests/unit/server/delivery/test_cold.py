@@ -60,12 +60,12 @@ def test_feeds_wait_for_the_disk_and_then_go_on(disk: Disk) -> None:
     listeners = [Listener(delivery) for _ in range(5)]
     for listener in listeners:
         listener.follow(engine, "t", 0, plain_view())
-    loop.settle()
+    loop.run_until_idle()
     assert len(disk.jobs) == 1
     assert all(listener.told == [] for listener in listeners)
     delivery.leave(listeners[0])
     disk.run()
-    loop.settle()
+    loop.run_until_idle()
     assert listeners[0].told == []
     assert all(listener.seqs() == [1, 2, 3] for listener in listeners[1:])
     assert all(listener.kinds()[-1] == "caught-up" for listener in listeners[1:])
@@ -87,6 +87,6 @@ def test_unreadable_records_end_the_feed_with_the_reason(monkeypatch: pytest.Mon
     listener = Listener(delivery)
     monkeypatch.setattr(listener, "unreadable", lambda feed, error: told.append(error))
     feed = listener.follow(engine, "t", 0, plain_view())
-    loop.settle()
+    loop.run_until_idle()
     assert [type(error) for error in told] == [ColdUnavailable]
     assert feed.cursor == 0

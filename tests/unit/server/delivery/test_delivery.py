@@ -41,11 +41,11 @@ def test_frames_are_read_once_for_all_streams_at_the_same_place(world: World, mo
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(SLICE_FEEDS)]
     tagged = [world.listener("t", 1, include_tags=True) for _ in range(3)]
-    world.loop.settle()
+    world.loop.run_until_idle()
     reads = []
     monkeypatch.setattr(channels, "read", lambda *args, **named: reads.append(1) or real_read(*args, **named))
     world.write("t")
-    world.loop.settle()
+    world.loop.run_until_idle()
     assert all(listener.seqs() == [2] for listener in [*listeners, *tagged])
     # Two views, and the round takes two slices.
     assert len(reads) <= 4
@@ -58,7 +58,7 @@ def test_fan_out_is_sliced(world: World) -> None:
     """Issue: 1,000 streams never hold up a POST: a turn of the loop serves a bounded number of feeds."""
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(1_000)]
-    world.loop.settle()
+    world.loop.run_until_idle()
     world.write("t")
     before = 0
     while world.loop.turn():
@@ -72,11 +72,11 @@ def test_writes_between_slices_coalesce(world: World) -> None:
     """API §7.6: records coalesce into larger and fewer batches, in order."""
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(500)]
-    world.loop.settle()
+    world.loop.run_until_idle()
     for _ in range(50):
         world.write("t")
         world.loop.turn()
-    world.loop.settle()
+    world.loop.run_until_idle()
     for listener in listeners:
         assert listener.seqs() == list(range(2, 52))
     frames = sum(listener.kinds().count("record") for listener in listeners)
@@ -93,7 +93,7 @@ def test_feed_far_behind_does_not_stand_before_those_at_the_head(world: World) -
         world.loop.turn()
     assert near.seqs() == [10_001]
     assert len(far.seqs()) < 10_000, "the replay is still under way: the test shows what it says"
-    world.loop.settle()
+    world.loop.run_until_idle()
     assert far.seqs() == list(range(1, 10_002))
     assert far.kinds()[-1] == "caught-up"
 
@@ -102,15 +102,15 @@ def test_stalled_stream_is_passed_over_and_then_gets_everything(world: World) ->
     """API §7.6: a slow stream lags alone."""
     world.write("t")
     slow, quick = world.listener("t", 1), world.listener("t", 1)
-    world.loop.settle()
+    world.loop.run_until_idle()
     slow.pause()
     for _ in range(100):
         world.write("t")
-        world.loop.settle()
+        world.loop.run_until_idle()
     assert quick.seqs() == list(range(2, 102))
     assert slow.seqs() == []
     slow.resume()
-    world.loop.settle()
+    world.loop.run_until_idle()
     assert slow.seqs() == list(range(2, 102))
     assert slow.kinds().count("record") == 1, "what gathered leaves in one batch"
 
@@ -120,16 +120,16 @@ def test_grace_and_timeout_of_a_stalled_stream(world: World) -> None:
     world.engine.put_topic("t", ConfigPatch(cap_records=2))
     world.write("t")
     short, long, never = (world.listener("t", 1) for _ in range(3))
-    world.loop.settle()
+    world.loop.run_until_idle()
     for listener in (short, long, never):
         listener.pause()
     world.write("t", 5)
-    world.loop.settle()
+    world.loop.run_until_idle()
     pulse(world, 1_000)
     short.resume()
     pulse(world, 5_000)
     long.resume()
-    world.loop.settle()
+    world.loop.run_until_idle()
     for listener, reason in ((short, "cap"), (long, "from_seq_too_old")):
         lost = dict(listener.told)["tombstone"]
         assert (lost["reason"], lost["gap_from"], lost["gap_to"]) == (reason, 2, 4)
@@ -144,10 +144,10 @@ def test_stream_that_still_reads_a_little_is_not_given_up(world: World) -> None:
     """API §7.6: the timeout is for a stream that stays full."""
     world.write("t")
     listener = world.listener("t", 1)
-    world.loop.settle()
+    world.loop.run_until_idle()
     listener.pause()
     world.write("t")
-    world.loop.settle()
+    world.loop.run_until_idle()
     for _ in range(10):
         listener.unsent_bytes -= 8_000
         pulse(world, 20_000)
@@ -160,7 +160,7 @@ def pulse(world: World, ms: int) -> None:
     for _ in range(ms // 100):
         world.clock.advance(100)
         world.delivery.pulse()
-        world.loop.settle()
+        world.loop.run_until_idle()
 
 
 def test_pressure_paces_negative_priority_and_says_so_once(world: World) -> None:
@@ -169,7 +169,7 @@ def test_pressure_paces_negative_priority_and_says_so_once(world: World) -> None
     world.engine.put_topic("high", ConfigPatch(priority=10))
     listener = world.listener("low")
     listener.follow(world.engine, "high")
-    world.loop.settle()
+    world.loop.run_until_idle()
     world.delivery.set_level(3)
     world.clock.advance(100)
     world.write("low")
@@ -187,12 +187,12 @@ def test_pressure_coalesces_rounds(world: World) -> None:
     """The first rung: pushes rest for a moment, and nothing is lost."""
     world.write("t")
     listener = world.listener("t", 1)
-    world.loop.settle()
+    world.loop.run_until_idle()
     world.delivery.set_level(1)
     for _ in range(100):
         world.clock.advance(1)
         world.write("t")
-        world.loop.settle()
+        world.loop.run_until_idle()
     world.loop.advance(50)
     assert listener.seqs() == list(range(2, 102))
     assert listener.kinds().count("record") <= 12
@@ -202,13 +202,13 @@ def test_deleted_topic_reaches_stalled_streams_too(world: World) -> None:
     """API §7.5: topic-deleted, whenever the stream can take it."""
     world.write("t")
     slow, quick = world.listener("t", 1), world.listener("t", 1)
-    world.loop.settle()
+    world.loop.run_until_idle()
     slow.pause()
     world.engine.delete_topic("t")
-    world.loop.settle()
+    world.loop.run_until_idle()
     assert quick.kinds()[-1] == "topic-deleted"
     slow.resume()
-    world.loop.settle()
+    world.loop.run_until_idle()
     assert slow.kinds()[-1] == "topic-deleted"
     assert not world.delivery._channels
 
@@ -224,7 +224,7 @@ def test_nothing_stays_of_streams_that_left(world: World) -> None:
     world.write("t")
     for listener in listeners:
         world.delivery.leave(listener)
-    world.loop.settle()
+    world.loop.run_until_idle()
     assert not topic.listeners
     assert not world.delivery._channels
     assert not world.delivery.stalled
@@ -238,12 +238,12 @@ def test_heartbeats_of_many_streams_are_sliced_too(world: World) -> None:
     listeners = [world.listener("t", 1) for _ in range(1_000)]
     for listener in listeners:
         world.delivery.enrol(listener, 1_000)
-    world.loop.settle()
+    world.loop.run_until_idle()
     world.clock.advance(1_200)
     world.delivery.pulse()
     world.loop.turn()
     assert 0 < sum(listener.beats for listener in listeners) <= SLICE_FEEDS
-    world.loop.settle()
+    world.loop.run_until_idle()
     assert sum(listener.beats for listener in listeners) == 1_000
 
 
@@ -288,12 +288,12 @@ def test_records_deleted_before_their_slice_are_not_delivered(world: World) -> N
     """DESIGN §7: a delete is effective immediately for every reader."""
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(300)]
-    world.loop.settle()
+    world.loop.run_until_idle()
     world.write("t", 2)
     world.loop.turn()
     world.engine.delete("t", Delete(before_seq=3))
     told = [listener for listener in listeners if listener.seqs()]
-    world.loop.settle()
+    world.loop.run_until_idle()
     assert 0 < len(told) < 300
     assert all(listener.seqs() == [2, 3] for listener in told)
     assert all(listener.seqs() == [3] for listener in listeners if listener not in told)
@@ -305,7 +305,7 @@ def test_defect_with_one_stream_does_not_silence_the_others(
     """One feed that cannot be served ends alone, with a line in the log."""
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(300)]
-    world.loop.settle()
+    world.loop.run_until_idle()
     broken = listeners[7]
 
     def fail(*args: Any) -> None:
@@ -315,7 +315,7 @@ def test_defect_with_one_stream_does_not_silence_the_others(
     monkeypatch.setattr(broken, "unreadable", lambda feed, error: world.delivery.leave(broken))
     for _ in range(3):
         world.write("t")
-        world.loop.settle()
+        world.loop.run_until_idle()
     assert all(listener.seqs() == [2, 3, 4] for listener in listeners if listener is not broken)
     assert broken.closed
     assert [record.message for record in caplog.records] == ['delivering topic "t" failed']

@@ -34,7 +34,7 @@ class World:
         client = Client(self.app)
         body = json.dumps({"records": [{"data": 1}], **fields}).encode()
         client.send(request("POST", "/v0/topics/t", body, "Content-Type: application/json"))
-        self.loop.settle()
+        self.loop.run_until_idle()
         return client
 
     def overload(self) -> None:
@@ -163,7 +163,7 @@ def claim(world: World) -> Client:
     client = Client(world.app)
     body = json.dumps({"node": "w"}).encode()
     client.send(request("POST", "/v0/topics/q/claim", body, "Content-Type: application/json"))
-    world.loop.settle()
+    world.loop.run_until_idle()
     return client
 
 
@@ -208,11 +208,11 @@ def test_work_stream_is_refused_under_pressure_and_acks_are_not(world: World) ->
     world.overload()
     client = Client(world.app)
     client.send(request("GET", "/v0/topics/q/work?node=w", b"", "Accept: text/event-stream"))
-    world.loop.settle()
+    world.loop.run_until_idle()
     assert only(client)[0].status == 429
     client = Client(world.app)
     body = json.dumps({"node": "w", "seqs": [1]}).encode()
     client.send(request("POST", "/v0/topics/q/ack", body, "Content-Type: application/json"))
-    world.loop.settle()
+    world.loop.run_until_idle()
     reply, answer = only(client)
     assert (reply.status, answer["acked"]) == (200, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
+from tests.harness.machine import Machine
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, RecordIn, Write
 from topics.engine.write.ticket import Ticket
 from topics.errors import TopicsError
@@ -48,7 +48,7 @@ class House:
             self.engine.limits = limits
         self.admission = Admission(self.engine, Pressure(), lambda: None)
         self.engine.put_topic("t", ConfigPatch(**config))
-        self.machine.settle()
+        self.machine.run_until_idle()
 
     def write(self, data: Any, topic: str = "t", **fields: Any) -> Client:
         record = {name: fields.pop(name) for name in ("tag", "node", "meta", "delay_ms") if name in fields}
@@ -70,11 +70,11 @@ def test_writes_of_a_turn_are_one_frame_and_have_their_own_seqs(durability: str)
     """API §2: seqs rise in the order of the writes; each answer names its own, once its class is satisfied."""
     house = House(durability=durability)
     house.write(0)
-    house.machine.settle()
+    house.machine.run_until_idle()
     before = house.frames
     clients = [house.write(i) for i in range(1, 6)]
     assert not any(client.tickets for client in clients)
-    house.machine.settle()
+    house.machine.run_until_idle()
     assert house.frames - before == (0 if durability == "ephemeral" else 1)
     assert [(t.first_seq, t.last_seq, t.count, t.head_seq) for c in clients for t in c.tickets] == [
         (i, i, 1, 6) for i in range(2, 7)
@@ -92,7 +92,7 @@ def test_labels_stay_with_their_records() -> None:
     house.write(1, tag="a")
     house.write(2)
     house.write(3, node="n", meta=msgspec.Raw(b'{"k":"v"}'))
-    house.machine.settle()
+    house.machine.run_until_idle()
     records = house.engine.diff("t", Diff(include_tags=True)).records
     assert [(r.get("$tag"), r.get("meta")) for r in records] == [("a", None), (None, None), (None, {"k": "v"})]
     assert [r["$seq"] for r in house.engine.diff("t", Diff(node="n")).records] == [1, 2]
@@ -105,7 +105,7 @@ def test_write_that_cannot_wait_comes_behind_those_that_do() -> None:
     first = house.write("first")
     second = house.write("second", idempotency_key="k")
     third = house.write("third")
-    house.machine.settle()
+    house.machine.run_until_idle()
     assert [client.tickets[0].first_seq for client in (first, second, third)] == [1, 2, 3]
 
 
@@ -113,7 +113,7 @@ def test_bad_write_costs_its_neighbours_nothing() -> None:
     """API §0.5: the error is that of the write at fault, and only of it."""
     house = House(Limits(max_record_bytes=20, max_tag_bytes=4))
     good, large, long, last = house.write(1), house.write("x" * 50), house.write(2, tag="12345"), house.write(3)
-    house.machine.settle()
+    house.machine.run_until_idle()
     assert [error.code for client in (large, long) for error in client.errors] == [
         "record_too_large",
         "invalid_request",
@@ -125,7 +125,7 @@ def test_refused_frame_is_told_to_each_and_takes_no_seq() -> None:
     """A shard that takes nothing refuses every write of the turn; no seq is used up."""
     house = House()
     house.write(1)
-    house.machine.settle()
+    house.machine.run_until_idle()
     disk = FaultDisk(house.machine.disk)
     house.machine.store.shards[0]._disk = disk
     disk.fail("write")
@@ -151,7 +151,7 @@ def test_full_queue_makes_gathered_writes_wait_one_by_one() -> None:
     shard._queue_bytes_max = limit
     house.engine.turn()
     house.admission.pump()
-    house.machine.settle()
+    house.machine.run_until_idle()
     assert [client.tickets[0].first_seq for client in clients] == [2, 3]
 
 
@@ -160,7 +160,7 @@ def test_gathering_is_bounded() -> None:
     house = House()
     clients = [house.write(i) for i in range(GATHERED_RECORDS_MAX + 1)]
     assert len(house.admission.gathering.waiting["t"]) == 1
-    house.machine.settle()
+    house.machine.run_until_idle()
     assert all(client.tickets for client in clients)
 
 
@@ -184,7 +184,7 @@ def test_topic_that_rejects_looks_at_each_write() -> None:
     """DESIGN §5.3: `discard: reject` refuses the write that does not fit, and no other."""
     house = House(cap_records=2, discard="reject")
     clients = [house.write(i) for i in range(4)]
-    house.machine.settle()
+    house.machine.run_until_idle()
     assert [bool(client.tickets) for client in clients] == [True, True, False, False]
     assert {error.code for client in clients[2:] for error in client.errors} == {"topic_full"}
 
