@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from tests.harness.api import Reply
+from tests.harness.loop import ManualLoop
 from topics.errors import MethodNotAllowed, NotFound, Throttled, TopicsError, Unauthorized
 from topics.server.http.connection import Connection
 from topics.server.http.connections import ConnectionLimits, Connections
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.stream import Stream
+from topics.testing import ManualClock
 
 REFUSALS: dict[str, TopicsError] = {
     "/missing": NotFound(),
@@ -115,27 +117,6 @@ class FakeTransport(asyncio.Transport):
         return ("127.0.0.1", 5) if name == "peername" else default
 
 
-class LateLoop:
-    """An event loop that calls back when told to: everything else may happen before."""
-
-    def __init__(self) -> None:
-        self._soon: list[Callable[[], None]] = []
-
-    def time(self) -> float:
-        return 0.0
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self._soon.append(call)
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Never: tests sweep by hand."""
-
-    def turn(self) -> None:
-        soon, self._soon = self._soon, []
-        for call in soon:
-            call()
-
-
 class Client:
     """The other end of one connection that has no socket in between. The loop turns when the client looks."""
 
@@ -143,7 +124,7 @@ class Client:
         self.app = app or PathApp()
         if connections is None:
             connections = Connections(self.app, ConnectionLimits(**limits))
-            connections.start(LateLoop())  # type: ignore[arg-type]
+            connections.start(cast("Any", ManualLoop(ManualClock())))
         self.connections = connections
         self.transport = FakeTransport()
         self.connection: Connection = connections()
@@ -184,20 +165,8 @@ class Client:
 
     def _turn(self) -> None:
         loop: object = self.connections._loop
-        if isinstance(loop, LateLoop):
+        if isinstance(loop, ManualLoop):
             loop.turn()
-
-
-class Reply:
-    """One parsed response."""
-
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-
-    def __repr__(self) -> str:
-        return f"Reply({self.status}, {self.headers}, {self.body!r})"
 
 
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [A-Za-z -]+\r\n")

@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from tests.harness.connection import Client, request
-from tests.harness.loop import ManualLoop
-from topics.engine import Engine
-from topics.server.app import READY, App
-from topics.server.auth import Keys
-from topics.server.http.connections import Connections
-from topics.settings import Settings
-from topics.testing import ManualClock
+from tests.harness.server import ManualServer
+from topics.server.app import READY, STARTING
 
 
-def starting(keys: str = "") -> App:
-    clock = ManualClock()
-    app = App(Settings(), Keys(keys), Engine(clock), cast("Any", ManualLoop(clock)))
-    app.replay_progress = lambda: 0.25
-    return app
+def starting(keys: str = "") -> ManualServer:
+    server = ManualServer(keys, STARTING)
+    server.app.replay_progress = lambda: 0.25
+    return server
 
 
-def ask(app: App, method: str, path: str, *headers: str) -> Any:
-    client = Client(cast("Any", app), connections=Connections(cast("Any", app)))
-    body = b"{}" if method in ("PUT", "POST") else None
-    client.send(request(method, path, body, "Content-Type: application/json", *headers))
-    return client.replies()[0]
+def ask(server: ManualServer, method: str, path: str, *headers: str) -> Any:
+    body = {} if method in ("PUT", "POST") else None
+    return server.send(method, path, body, *headers).replies()[0]
 
 
 @pytest.mark.parametrize("path", ["/v0/ready", "/readyz"])
 def test_readiness_is_503_with_the_progress(path: str) -> None:
     """API §8.2: "503 not_ready during WAL replay (carries Retry-After and error.detail.replay_progress 0.0-1.0)"."""
-    app = starting()
-    reply = ask(app, "GET", path)
+    server = starting()
+    reply = ask(server, "GET", path)
     error = json.loads(reply.body)["error"]
     assert (reply.status, reply.headers["retry-after"], error["code"]) == (503, "1", "not_ready")
     assert error["detail"]["replay_progress"] == 0.25
-    app.phase = READY
-    assert ask(app, "GET", path).status == 200
+    server.app.phase = READY
+    assert ask(server, "GET", path).status == 200
 
 
 @pytest.mark.parametrize(
@@ -54,18 +45,18 @@ def test_readiness_is_503_with_the_progress(path: str) -> None:
 )  # fmt: skip
 def test_nothing_is_answered_from_half_a_log(method: str, path: str) -> None:
     """API §0.6: 503 `not_ready`, and no topic is told to be missing, nor made."""
-    app = starting()
-    reply = ask(app, method, path)
+    server = starting()
+    reply = ask(server, method, path)
     assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "not_ready")
-    assert not app.engine.topics
+    assert not server.engine.topics
 
 
 def test_probes_and_metrics_describe_the_recovering_process() -> None:
     """API §8: liveness is 200 while the process can serve; metrics are "200 always (even when not ready)"."""
-    app = starting()
-    assert ask(app, "GET", "/v0/health").status == 200
-    assert ask(app, "GET", "/").status == 200
-    metrics = ask(app, "GET", "/v0/metrics")
+    server = starting()
+    assert ask(server, "GET", "/v0/health").status == 200
+    assert ask(server, "GET", "/").status == 200
+    metrics = ask(server, "GET", "/v0/metrics")
     assert metrics.status == 200
     assert b"\ntopics_ready 0.0\n" in metrics.body
     assert b"\ntopics_recovery_progress 0.25\n" in metrics.body
@@ -73,7 +64,7 @@ def test_probes_and_metrics_describe_the_recovering_process() -> None:
 
 def test_keys_are_asked_for_while_the_log_is_replayed() -> None:
     """API §0.2: a client without a key is not told how far the server is, but by the open probes."""
-    app = starting("k")
-    assert ask(app, "GET", "/v0/topics").status == 401
-    assert ask(app, "GET", "/v0/topics", "Authorization: Bearer k").status == 503
-    assert ask(app, "GET", "/v0/metrics").status == 401
+    server = starting("k")
+    assert ask(server, "GET", "/v0/topics").status == 401
+    assert ask(server, "GET", "/v0/topics", "Authorization: Bearer k").status == 503
+    assert ask(server, "GET", "/v0/metrics").status == 401
