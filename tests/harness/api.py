@@ -17,7 +17,12 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
+from topics.testing import ServerProcess
+
 Json = dict[str, Any]
+# What the fixtures `start_server` and `start_api` give: settings in, a running server or a client of one out.
+StartServer = Callable[..., ServerProcess]
+StartApi = Callable[..., "Api"]
 
 DEADLINE_S = 40.0
 """How long a poll may take before the test gives up: only failures take so long, so it costs nothing to be patient."""

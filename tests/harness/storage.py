@@ -58,6 +58,15 @@ def open_store(disk: Disk, clock: Clock | None = None, **options: Any) -> tuple[
     return store, recovered
 
 
+def recover(disk: Disk) -> Recovered:
+    """What a start on `disk` finds; nothing is started."""
+    store = Store(DIRECTORY, disk=disk, clock=ManualClock())
+    store.open()
+    recovered = Recovered(store.recover())
+    store.close()
+    return recovered
+
+
 class Recovered:
     """The events of a recovery, applied as an engine would: records by topic and seq, all else as it came."""
 
@@ -154,6 +163,21 @@ class Writer:
                 made = block.encode(topic_id, first_seq, 1, [self.tried[topic_id, first_seq + i] for i in range(n)])
                 sections.append(snapshot.block_section(lsn, topic_id, first_seq, n, made.encoded()))
         return sections
+
+    def checkpoint(self) -> None:
+        """The whole state of the topics as one checkpoint, with all records in the tails."""
+        self.store.settle()
+        sections: list[bytes] = []
+        essential: list[int] = []
+        lsn = self.store.last_lsn
+        for topic_id, head in sorted(self.heads.items()):
+            essential.append(len(sections))
+            state = snapshot.TopicState(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head)
+            sections.append(snapshot.topic_section(state))
+            sections += self.blocks(topic_id, lsn)
+        job = self.store.checkpoint(sections, essential, lsn=lsn, next_topic_id=9)
+        assert job is not None
+        run_inline([job])
 
     def control(self, kind: int, topic_id: int, payload: Any, *, gated: bool = False) -> Ticket:
         """Submit one control frame."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.api import Api
-from tests.spark.conftest import Fuse, Streams, records
+from tests.harness.spark import Fuse, Streams, finish, records
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -100,8 +100,7 @@ class Copy:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(90)
-        assert not query.isActive, "the stream did not finish"
+        finish(query)
 
     def copied(self, api: Api) -> list[int]:
         return [record["data"] for record in records(api, self.target)]
@@ -153,7 +152,7 @@ def test_a_batch_that_was_staged_but_not_published_is_published_from_its_first_m
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(90)
+        finish(query)
 
     with pytest.raises(Exception, match="cannot be reached"):
         run("http://127.0.0.1:1", shuffled=True)
