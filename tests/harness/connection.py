@@ -1,4 +1,4 @@
-"""A connection without a socket, and an app whose paths name what it does: for the tests of the connection layer."""
+"""A connection without a socket, and an app that does what the path names: for the tests of the connection layer."""
 
 from __future__ import annotations
 
@@ -202,6 +202,6 @@ def request(method: str, path: str, body: bytes | None = None, *lines: str, vers
 
 
 def chunked(path: str, *chunks: bytes, lines: tuple[str, ...] = (), trailer: bytes = b"") -> bytes:
-    """A POST whose body is sent in these chunks."""
+    """A POST with a body in these chunks."""
     coded = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     return request("POST", path, None, "Transfer-Encoding: chunked", *lines) + coded + b"0\r\n" + trailer + b"\r\n"

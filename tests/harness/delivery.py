@@ -63,7 +63,7 @@ class Listener(Subscriber):
         self.link = self
         self.write_paused = False
         self.unsent_bytes = 0
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.received: list[tuple[str, dict[str, Any]]] = []
         self.warnings: list[list[str]] = []
         self.beats = 0
         self.given_up = False
@@ -82,7 +82,7 @@ class Listener(Subscriber):
         assert not self.closed
         feed.cursor = part.cursor
         self.last_ms = self.delivery.tick_ms
-        self.told.append((part.kind.decode(), json.loads(part.json)))
+        self.received.append((part.kind.decode(), json.loads(part.json)))
 
     def ended(self, feed: Feed) -> None:
         self.followed.remove(feed)
@@ -116,13 +116,13 @@ class Listener(Subscriber):
     def seqs(self, topic: str | None = None) -> list[int]:
         return [
             record["$seq"]
-            for kind, body in self.told
+            for kind, body in self.received
             if kind == "record" and topic in (None, body["topic"])
             for record in body["records"]
         ]
 
     def kinds(self) -> list[str]:
-        return [kind for kind, _ in self.told]
+        return [kind for kind, _ in self.received]
 
 
 def plain_view(**options: Any) -> View:

@@ -1,7 +1,7 @@
 """Story: a machine on which things happen by dice, one step after the other, until it crashes.
 
-A test subclasses Story, says in `step` what may happen, and checks after the crash what must hold. Everything is chosen
-by `rng`, so a seed always tells the same story; a change of the order in which dice are thrown tells others.
+A test subclasses Story, defines in `step` what may happen, and checks after the crash what must hold. Everything is
+chosen by `rng`, so a seed always tells the same story; dice thrown in another order tell another one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TAGS = (None, "x", "y")
 
 
 def ignore(_: Any) -> None:
-    """The answer of a command that nobody waits for."""
+    """Take the answer of a command, and do nothing with it."""
 
 
 class Story(ABC):

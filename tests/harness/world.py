@@ -61,7 +61,7 @@ class SplitDisk(FakeDisk):
 
 
 class World(Machine):
-    """A machine on a disk that may fail, whose clients remember; keyword arguments are options of the store."""
+    """A machine with an oracle, on a disk that may fail; keyword arguments are options of the store."""
 
     def __init__(
         self, seed: int = 0, settings: UpkeepSettings = TINY, *, monitored: bool = True, **options: Any

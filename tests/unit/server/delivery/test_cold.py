@@ -44,11 +44,11 @@ def test_feeds_wait_for_the_disk_and_then_go_on(disk: Disk) -> None:
     listeners = [manual.listener("t") for _ in range(5)]
     manual.loop.run_until_idle()
     assert len(manual.jobs) == 1
-    assert all(listener.told == [] for listener in listeners)
+    assert all(listener.received == [] for listener in listeners)
     manual.delivery.leave(listeners[0])
     manual.run_jobs()
     manual.loop.run_until_idle()
-    assert listeners[0].told == []
+    assert listeners[0].received == []
     assert all(listener.seqs() == [1, 2, 3] for listener in listeners[1:])
     assert all(listener.kinds()[-1] == "caught-up" for listener in listeners[1:])
 

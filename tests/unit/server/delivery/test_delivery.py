@@ -114,7 +114,7 @@ def test_grace_and_timeout_of_a_stalled_stream(manual: ManualDelivery) -> None:
     long.resume()
     manual.loop.run_until_idle()
     for listener, reason in ((short, "cap"), (long, "from_seq_too_old")):
-        lost = dict(listener.told)["tombstone"]
+        lost = dict(listener.received)["tombstone"]
         assert (lost["reason"], lost["gap_from"], lost["gap_to"]) == (reason, 2, 4)
         assert listener.seqs() == [5, 6]
     assert not never.given_up
