@@ -189,7 +189,7 @@ def test_a_replay_is_paced(spark: Any, archives: Archives, server: ServerProcess
     from topics.spark.rows import Rendered
     from topics.spark.stage import Stage
 
-    client = Client(WriteOptions({"url": server.url, "topic": "paced"}).server)
+    client = Client(WriteOptions({"url": server.url, "topic": "paced"}).address)
     stage = Stage(tmp_path, "paced", 0)
     file = stage.write([Rendered("paced", [b'{"data":1}'] * 100)], 0)
     started = time.monotonic()

@@ -213,7 +213,7 @@ def test_the_first_manifest_wins_and_is_published_once(
     from topics.spark.rows import Rendered
     from topics.spark.stage import Stage
 
-    client = Client(WriteOptions({"url": server.url, "topic": topic_name}).server)
+    client = Client(WriteOptions({"url": server.url, "topic": topic_name}).address)
     stage = Stage(tmp_path, f"spark-{topic_name}", 3)
 
     def attempt(*values: int) -> Any:
@@ -238,7 +238,7 @@ def test_a_staged_file_that_is_damaged_or_elsewhere_is_said(server: ServerProces
     from topics.spark.rows import Rendered
     from topics.spark.stage import Stage
 
-    client = Client(WriteOptions({"url": server.url, "topic": "never"}).server)
+    client = Client(WriteOptions({"url": server.url, "topic": "never"}).address)
     stage = Stage(tmp_path, "p", 0)
     file = stage.write([Rendered("never", [b'{"data":1}'])], 0)
     path = stage.directory / str(file.name)
