@@ -19,6 +19,7 @@ from tests.harness.storage import resolve
 from topics.engine import Engine, RecordIn
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.upkeep import UpkeepSettings
+from topics.storage.job import run_inline
 from topics.testing.disk import Crashed
 
 TAGS = (None, "x", "y")
@@ -66,6 +67,22 @@ class Story(ABC):
             records.append(RecordIn(msgspec.Raw(b"%d" % self.serial), tag=self.rng.choice(TAGS)))
         return records
 
+    def happen(self, kind: str, edges: Sequence[tuple[str, str]]) -> None:
+        """What may happen in any story with routers along these edges; for a kind that is not possible, all is done."""
+        if kind == "move" and self.engine.routers.by_name:
+            self.put_router(self.any_router(), *self.rng.choice(edges))
+        elif kind == "drop" and self.engine.routers.by_name:
+            name = self.any_router()
+            resolve(lambda: self.engine.routers.delete(name, ignore))
+        elif kind == "checkpoint":
+            self.machine.checkpoint()
+        elif kind == "time":
+            self.machine.clock.advance(self.rng.choice((1, 50, 1500)))
+        elif kind == "job":
+            run_inline(self.machine.store.jobs())
+        else:
+            self.machine.run_until_idle()
+
     def put_router(self, name: str, source: str, dest: str, **rule: Any) -> None:
         """Create a router or change it."""
         resolve(lambda: self.engine.routers.put(name, PutRouter(source, dest, **rule), ignore))
@@ -73,8 +90,3 @@ class Story(ABC):
     def any_router(self) -> str:
         """The name of one of the routers."""
         return self.rng.choice(sorted(self.engine.routers.by_name))
-
-    def drop_router(self) -> None:
-        """Delete one of the routers."""
-        name = self.any_router()
-        resolve(lambda: self.engine.routers.delete(name, ignore))

@@ -5,11 +5,13 @@ The property test of the same name searches; here each rule stands alone.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.harness.machine import Machine, numbers
+from tests.harness.oracle import read_all
 from topics.engine import ConfigPatch, Delete, Diff, Write
 from topics.engine.queue.requests import ClaimJobs
 from topics.engine.router.router import PutRouter
@@ -279,13 +281,8 @@ def test_router_stays_where_it_is_if_its_move_cannot_be_logged(monkeypatch: pyte
 
 def read_datas(machine: Machine, name: str) -> list[tuple[int, Any, Any]]:
     """Everything in a topic: seq, data, and the key of `exactly_once`."""
-    found: list[tuple[int, Any, Any]] = []
-    from_seq, caught_up = 0, False
-    while not caught_up:
-        got = machine.engine.diff(name, Diff(from_seq=from_seq, limit=1000))
-        found += [(record["$seq"], record["data"], record.get("meta")) for record in got.records]
-        from_seq, caught_up = got.next_from_seq, got.caught_up
-    return found
+    records, _ = read_all(machine.engine, name)
+    return [(seq, json.loads(record.data), record.meta) for seq, record in records.items()]
 
 
 def beside_direct_writes() -> tuple[Machine, list[tuple[int, Any, Any]]]:

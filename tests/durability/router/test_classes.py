@@ -16,7 +16,6 @@ from tests.harness.story import Story, ignore
 from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.queue.requests import ClaimJobs
 from topics.errors import TopicsError
-from topics.storage.job import run_inline
 from topics.testing.disk import DAMAGES
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
@@ -59,10 +58,6 @@ class ClassStory(Story):
             elif kind == "put":
                 source, dest = rng.choice(EDGES)
                 self.put_router(f"{source}->{dest}", source, dest, filter=rng.choice((None, None, "x")))
-            elif kind == "move" and engine.routers.by_name:
-                self.put_router(self.any_router(), *rng.choice(EDGES))
-            elif kind == "drop" and engine.routers.by_name:
-                self.drop_router()
             elif kind == "config":
                 patch = rng.choice(
                     (
@@ -71,14 +66,8 @@ class ClassStory(Story):
                     )
                 )
                 resolve(lambda: engine.put_topic(topic, patch, ignore))
-            elif kind == "checkpoint":
-                self.machine.checkpoint()
-            elif kind == "time":
-                self.machine.clock.advance(rng.choice((1, 50, 1500)))
-            elif kind == "job":
-                run_inline(self.machine.store.jobs())
             else:
-                self.machine.run_until_idle()
+                self.happen(kind, EDGES)
         except TopicsError:
             pass
         if rng.random() < 0.6:

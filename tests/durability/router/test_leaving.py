@@ -23,7 +23,6 @@ from tests.harness.story import Story, ignore
 from topics.engine import ConfigPatch, Write
 from topics.engine.router.router import PutRouter
 from topics.errors import TopicsError
-from topics.storage.job import run_inline
 from topics.testing.disk import DAMAGES
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
@@ -75,16 +74,12 @@ class ChainStory(Story):
                     self.safe &= {seen.data for seen in self.seen.values()}
                 patch = ConfigPatch(durability=durability)  # type: ignore[arg-type]
                 engine.put_topic(rng.choice(self.sources), patch, ignore)
-            elif kind == "job":
-                run_inline(self.machine.store.jobs())
             elif kind == "turn":
                 engine.turn()
             elif kind == "look":
                 engine.catch_up(engine.topics["b"])
-            elif kind == "time":
-                self.machine.clock.advance(rng.choice((1, 50, 1500)))
             else:
-                self.machine.checkpoint()
+                self.happen(kind, ())
         except TopicsError:
             pass
         self.look()

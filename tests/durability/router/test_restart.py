@@ -60,10 +60,6 @@ class RouterStory(Story):
                 rule: dict[str, Any] = {"filter": rng.choice((None, None, "x"))}
                 rule["guarantee"] = rng.choice(("at_least_once", "exactly_once"))
                 self.put_router(f"{source}->{dest}{rng.choice(('', '2'))}", source, dest, **rule)
-            elif kind == "move" and engine.routers.by_name:
-                self.put_router(self.any_router(), *rng.choice(EDGES))
-            elif kind == "drop" and engine.routers.by_name:
-                self.drop_router()
             elif kind == "config":
                 patch = rng.choice(
                     (
@@ -79,12 +75,8 @@ class RouterStory(Story):
             elif kind == "vanish":
                 resolve(lambda: engine.delete_topic(topic, on_done=ignore))
                 engine.put_topic(topic, ConfigPatch(), ignore)
-            elif kind == "checkpoint":
-                self.machine.checkpoint()
-            elif kind == "time":
-                self.machine.clock.advance(rng.choice((1, 50, 1500)))
             else:
-                self.machine.run_until_idle()
+                self.happen(kind, EDGES)
         except TopicsError:
             pass
         if rng.random() < 0.5:
