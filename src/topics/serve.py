@@ -1,7 +1,7 @@
 """`topics serve`, from the environment to the exit code of the server.
 
-It is separate from the command line (cli.py), because a parser of flags takes as long to import as the server does:
-without flags, `python -m topics` comes straight here.
+It stands apart from the command line (cli.py), because a parser of flags takes as long to import as the server does:
+where there are no flags, `python -m topics` comes straight here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXIT_BAD_SETTINGS: Final = 2
 
 
 def serve(flags: Mapping[str, str]) -> int:
-    """Run the server until SIGTERM or SIGINT with the settings of the environment, overridden by these flags."""
+    """Run the server until SIGTERM or SIGINT with the settings of the environment, and these over them."""
     try:
         # Keys first: whatever happens next, the plaintext has left the environment.
         keys = Keys.take(os.environ)
@@ -29,7 +29,7 @@ def serve(flags: Mapping[str, str]) -> int:
         _tell(str(error).splitlines())
         return EXIT_BAD_SETTINGS
     _tell([f"warning: {warning}" for warning in warnings])
-    # What imports create is never garbage, and looking for some in it takes time: collections begin with the server.
+    # What an import makes is there to stay, and looking for garbage in it takes time: the server begins with that.
     gc.disable()
     try:
         from topics.server.app import serve as run
