@@ -130,7 +130,7 @@ class Bench:
     ) -> Row:
         """Send traffic and make a row of it: the median round by requests per second.
 
-        `traffic` may be a function of the round, for traffic that must not meet what an earlier round left behind.
+        `traffic` may be a function of the round, for traffic that must not meet what an earlier round has left.
         """
         rows = []
         for i in range(rounds):

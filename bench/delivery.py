@@ -169,7 +169,7 @@ _tails: dict[int, bytes] = {}
 
 
 def read_on(key: selectors.SelectorKey) -> bytes:
-    """What a socket has, behind the end of what it had before: a seq may be cut between two reads."""
+    """What a socket has, after the end of what it had before: a seq may be cut between two reads."""
     data = _tails.get(key.fd, b"") + key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
     _tails[key.fd] = data[1 - len(SEQ) :]
     return data

@@ -3,7 +3,7 @@
 Fifty workers each claim 8 jobs, ack them, and claim again, over fifty connections; the queue is filled before.
 `records/s` are jobs that were acked, and latency is that of claims and acks together. `claim-1m` is the claim alone:
 its figure is the ratio between the p50 with a million jobs waiting and with ten thousand. `router-latency` is the time
-that a stream on the destination is behind one on the source, both of the same write.
+by which a stream on the destination is later than one on the source, for the same write.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def _forward(bench: Bench, name: str, fan_out: int) -> Row:
 
 def _latency(bench: Bench) -> Row:
     """Both streams see the same write; how much later the one on the destination does."""
-    behind: list[int] = []
+    delays: list[int] = []
     with bench.server() as server, closing(Writer(server)) as writer:
         writer.write("s", 0)
         _route(server, "r", "s", "d")
@@ -238,10 +238,10 @@ def _latency(bench: Bench) -> Row:
                 writer.write("s", {"payload": "x" * 90})
                 at_source.read_records(1, 5, note)
                 at_dest.read_records(1, 5, note)
-                behind.append(seen[-1] - seen[0])
-    row = Row("router-latency", "stream on a destination behind one on its source", target=at_most(1.0, "p50_ms"))
-    row.p50_ms, row.p99_ms = _quantiles(behind)
-    row.requests_s = len(behind) / bench.seconds
+                delays.append(seen[-1] - seen[0])
+    row = Row("router-latency", "stream on a destination after one on its source", target=at_most(1.0, "p50_ms"))
+    row.p50_ms, row.p99_ms = _quantiles(delays)
+    row.requests_s = len(delays) / bench.seconds
     return row
 
 

@@ -142,6 +142,6 @@ def _benchmark(
 
 
 def _last_fields(text: str) -> dict[str, str]:
-    """The figures of the last line by the names of the first; they stand behind a command full of quotes."""
+    """The figures of the last line by the names of the first; they come after a command full of quotes."""
     names, *_, values = (re.findall(r'"([^",]*)"', line) for line in text.splitlines())
     return dict(zip(reversed(names), reversed(values), strict=False))

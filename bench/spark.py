@@ -61,7 +61,7 @@ def append(server: ServerProcess, topic: str, records: int) -> float:
     return time.perf_counter() - started
 
 
-class Bench:
+class SparkBench:
     """One server, one session, and what is measured with them."""
 
     def __init__(self, server: ServerProcess, scratch: Path) -> None:
@@ -258,7 +258,7 @@ def main() -> None:
         seconds = load(server, "events", chosen.records)
         segments = sealed(server, "events")
         print(f"loaded {chosen.records:,} records of {RECORD_BYTES} bytes in {seconds:.0f} s: {segments} segments")
-        bench = Bench(server, scratch)
+        bench = SparkBench(server, scratch)
         print("scan and group-by, local[2]:")
         bench.scans("events", chosen.records)
         if chosen.sizes:

@@ -1,6 +1,6 @@
-"""The whole story on one machine: a server, sample events, an archive, a transform, a replay, a report.
+"""Everything on one machine: a server, sample events, an archive, a transform, a replay, a report.
 
-`make demo` runs this. It leaves everything in one directory and says what is where.
+`make demo` runs this. It leaves everything in one directory and prints what is where.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 
 def pipeline(url: str, *arguments: str) -> None:
-    """Run a pipeline as a user does at the command line, here in one process, which starts a JVM only once."""
+    """Run a pipeline as on the command line, but in this process, so that only one JVM is started."""
     print(f"$ topics pipeline {' '.join(arguments)}", flush=True)
     ended = app(["pipeline", *arguments, "--url", url], standalone_mode=False)
     if ended:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.harness.api import Api, StartServer
 from topics.testing import ServerProcess
 
 # A run is the same every time, whatever the machine is busy with: a failure is a defect and not the weather. Long
@@ -31,8 +32,6 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 _ROOMS = ("spark", "durability", "property", "integration", "acceptance", "unit")
 # Of the Spark tests, those that start JVMs of their own.
 _OWN_JVM = frozenset(("test_cluster.py", "test_declarative.py", "test_demo.py", "test_java.py"))
-
-StartServer = Callable[..., ServerProcess]
 
 _serial = itertools.count(1)
 
@@ -63,6 +62,14 @@ def server() -> Iterator[ServerProcess]:
     """One server with default settings for the whole run; use `topic_name` so that tests do not meet."""
     with ServerProcess() as running:
         yield running
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[Api]:
+    """A client of the shared server, without a key."""
+    client = Api(server.host, server.port)
+    yield client
+    client.close()
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Ends the world a million times, by dice, and says where a promise broke.
+"""Crashes an engine a million times, by dice, and reports where a promise broke.
 
-    tools/crash_sweep.py --points 1000000 --seed 1 --processes 2
+    python -m tools.crash_sweep --points 1000000 --seed 1 --processes 2
 
-Each life is swept with crashes (tests.harness.crash). What breaks is printed with the seed that brings it back:
+Each life is swept with crashes (tests.harness.sweep). What breaks is printed with the seed that brings it back:
 `--seed N --lives 1` runs that life alone.
 """
 
@@ -17,7 +17,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from tests.harness.crash import live, small
+from tests.harness.machine import small
+from tests.harness.sweep import live
 
 STEPS = 400
 SHARE = 0.2
@@ -25,7 +26,7 @@ CHUNK_LIVES = 5
 
 
 class Outcome(NamedTuple):
-    """What some lives came to."""
+    """What came of some lives."""
 
     points: int
     done: Counter[str]
@@ -33,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 def run(first_seed: int, lives: int = CHUNK_LIVES) -> Outcome:
-    """Live so many lives."""
+    """Sweep this many lives."""
     points = 0
     done: Counter[str] = Counter()
     failures = []
@@ -52,7 +53,7 @@ def run(first_seed: int, lives: int = CHUNK_LIVES) -> Outcome:
 def main(
     points: Annotated[int, typer.Option(help="How many crash points at least.")] = 1_000_000,
     seed: Annotated[int, typer.Option(help="The seed of the first life.")] = 1,
-    lives: Annotated[int, typer.Option(help="Exactly so many lives instead.")] = 0,
+    lives: Annotated[int, typer.Option(help="Exactly this many lives instead.")] = 0,
     processes: Annotated[int, typer.Option(help="How many at a time.")] = os.cpu_count() or 1,
 ) -> None:
     """Sweep until there are enough points; exits with 1 where a promise broke."""

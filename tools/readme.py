@@ -1,7 +1,7 @@
 """Runs the walk-through of the README against a fresh server.
 
-The README promises that its commands print what it shows, so what it shows is taken from a run: executed, this writes
-the outputs into the README anew, and `tests/acceptance/test_readme.py` compares them. Only times may differ.
+The README promises that its commands print what it shows, so the outputs are taken from a run: this script writes them
+into the README, and `tests/acceptance/test_readme.py` compares them. Only times may differ.
 """
 
 from __future__ import annotations

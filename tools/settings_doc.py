@@ -1,4 +1,4 @@
-"""Writes `docs/settings.md` from the table of settings, so that the document cannot fall behind the code."""
+"""Writes `docs/settings.md` from the table of settings, so that the page is never out of date."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _HEAD = """\
 Written by `tools/settings_doc.py` from `src/topics/settings.py`.
 
 Every setting is an environment variable and a flag of `topics serve`; the flag wins. A variable that is set but empty
-counts as not set. A value that is not allowed stops the server with a line that says what is; a `TOPICS_*` variable
-that is not in this table is warned about when the server starts. A request that hits a limit is told its name, which is
-the variable's name in lower case without `TOPICS_`. `TOPICS_URL` and `TOPICS_TOKEN` are no settings: the commands that
-talk to a server read them.
+counts as not set. A value that is not allowed stops the server with a line that says what is allowed; a `TOPICS_*`
+variable that is not in this table causes a warning at the start. An error about a limit names it: the variable's name
+in lower case without `TOPICS_`. `TOPICS_URL` and `TOPICS_TOKEN` are not settings of the server: the commands that talk
+to one read them.
 
 | variable | flag | default | meaning | allowed |
 |---|---|---|---|---|

@@ -1,6 +1,6 @@
-"""Kills a real server under load for hours, and holds it to everything it acknowledged.
+"""Kills a real server under load for hours, and checks everything that it acknowledged.
 
-    tools/soak.py --hours 8 --seed 1
+    python -m tools.soak --hours 8 --seed 1
 
 Every round loads the server for up to two seconds, kills it (now and then stops it in order), starts it again, and
 reads everything back (tests.harness.kill). It ends at the first promise that broke, and leaves the data directory.
@@ -26,7 +26,7 @@ RENEW_ROUNDS = 20
 
 def main(
     hours: Annotated[float, typer.Option(help="How long.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="What decides when to kill.")] = 1,
+    seed: Annotated[int, typer.Option(help="Decides when to kill.")] = 1,
 ) -> None:
     """Soak; exits with 1 where a promise broke."""
     rng = random.Random(seed)

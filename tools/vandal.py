@@ -1,9 +1,9 @@
-"""Damages data directories in every way there is a name for, and says where a start broke a promise.
+"""Damages data directories in every way there is a name for, and reports where a start broke a promise.
 
-    tools/vandal.py --houses 100 --visits 500 --seed 1
+    python -m tools.vandal --directories 100 --acts 500 --seed 1
 
-Each house is a data directory with something of everything; each visit does one thing to a copy of it and starts an
-engine on what is left (tests.harness.vandal). What breaks is printed with the seed of its house.
+Each directory has something of everything; each act does one thing to a copy of it and starts an engine on what is left
+(tests.harness.vandal). What breaks is printed with the seed of its directory.
 """
 
 from __future__ import annotations
@@ -16,35 +16,38 @@ from typing import Annotated
 
 import typer
 
-from tests.harness.crash import small
-from tests.harness.vandal import visit_all
+from tests.harness.machine import small
+from tests.harness.vandal import vandalise
 
 
 def run(job: tuple[int, int]) -> tuple[Counter[str], str]:
-    """The outcomes of the visits to one house, and what broke."""
+    """The outcomes of the acts on one directory, and what broke."""
     with small():
         try:
-            return visit_all(*job), ""
+            return vandalise(*job), ""
         except Exception:
             return Counter(broken=1), traceback.format_exc()
 
 
 def main(
-    houses: Annotated[int, typer.Option(help="How many data directories.")] = 100,
-    visits: Annotated[int, typer.Option(help="How often each is damaged.")] = 500,
-    seed: Annotated[int, typer.Option(help="The seed of the first house.")] = 1,
+    directories: Annotated[int, typer.Option(help="How many data directories.")] = 100,
+    acts: Annotated[int, typer.Option(help="How often each is damaged.")] = 500,
+    seed: Annotated[int, typer.Option(help="The seed of the first directory.")] = 1,
     processes: Annotated[int, typer.Option(help="How many at a time.")] = os.cpu_count() or 1,
 ) -> None:
-    """Visit every house; exits with 1 where a promise broke."""
+    """Damage every directory; exits with 1 where a promise broke."""
     total: Counter[str] = Counter()
     with multiprocessing.Pool(processes) as pool:
         for done, (outcomes, failure) in enumerate(
-            pool.imap_unordered(run, [(number, visits) for number in range(seed, seed + houses)]), 1
+            pool.imap_unordered(run, [(number, acts) for number in range(seed, seed + directories)]), 1
         ):
             total += outcomes
             if failure:
                 print(failure, flush=True)
-            print(f"{done} houses: {', '.join(f'{count} {name}' for name, count in sorted(total.items()))}", flush=True)
+            print(
+                f"{done} directories: {', '.join(f'{count} {name}' for name, count in sorted(total.items()))}",
+                flush=True,
+            )
     raise typer.Exit(1 if total["broken"] else 0)
 
 

@@ -1,7 +1,7 @@
 """The command `topics`.
 
 `topics serve` takes every setting as a flag too; the flags are made from the settings' own table, so that there is one
-list. A flag wins over its variable. Keys have none: a command line can be read by every user of the machine.
+list. A flag wins over its variable. Keys have no flag: every user of the machine can read a command line.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _flag_parameter(setting: Field[Any]) -> inspect.Parameter:
 
 
 def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with a parameter for each setting, in the form in which typer looks for them."""
+    """`command` with a parameter for each setting, in the form that typer reads."""
     parameters = [_flag_parameter(setting) for setting in settings.table()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -87,11 +87,11 @@ for command in (client.ls, client.show, client.publish, client.tail):
 @app.command()
 def verify(
     directory: Annotated[Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one.")],
-    cold_dir: Annotated[Path | None, typer.Option(help="Where its older segments were moved to.")] = None,
+    cold_dir: Annotated[Path | None, typer.Option(help="The directory of its older segments.")] = None,
 ) -> None:
     """Check every byte of a data directory.
 
-    The exit code is 0 if all is well, 1 if something is damaged, 2 if it is no data directory.
+    The exit code is 0 if all is well, 1 if something is damaged, 2 if it is not a data directory.
     """
     from topics.storage.inspect.verify import verify as check
 
@@ -113,13 +113,13 @@ def dump(
     with _readable(directory):
         code = print_lines(str(directory), typer.echo)
     if code == EXIT_NO_DATA:
-        typer.echo(f"topics: {directory} is no data directory, or an empty one: there is nothing to dump", err=True)
+        typer.echo(f"topics: {directory} is not a data directory, or is empty: there is nothing to dump", err=True)
     sys.exit(code)
 
 
 @contextlib.contextmanager
 def _readable(directory: Path) -> Iterator[None]:
-    """Say in one line who is writing to the directory meanwhile, and what the system does not let a tool read."""
+    """Report in one line which server is writing to the directory, and what cannot be read."""
     from topics.server.startup_errors import holder_text
     from topics.storage.disk import RealDisk
     from topics.storage.store import LOCK_NAME
@@ -129,7 +129,7 @@ def _readable(directory: Path) -> Iterator[None]:
         if holder is not None:
             typer.echo(
                 f"topics: {holder_text(holder)} serves {directory}: what it is writing now may look torn, damaged or"
-                " missing; before you believe that, stop it, or look at a copy",
+                " missing; to be sure, stop it, or look at a copy",
                 err=True,
             )
         yield

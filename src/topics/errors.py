@@ -35,13 +35,13 @@ class InvalidRequest(TopicsError):
 
 
 class BatchTooLarge(InvalidRequest):
-    """The request names more items than one call may."""
+    """The request has more items than one call may have."""
 
     code = "batch_too_large"
 
 
 class RecordTooLarge(InvalidRequest):
-    """A record is larger than the server takes."""
+    """A record is larger than the server accepts."""
 
     code = "record_too_large"
 
@@ -80,7 +80,7 @@ class RouterNotFound(NotFound):
 
 
 class MethodNotAllowed(TopicsError):
-    """This address does not take this method."""
+    """This address does not accept this method."""
 
     code = "method_not_allowed"
     status = 405
@@ -152,7 +152,7 @@ class UnsupportedMediaType(TopicsError):
 
 
 class ExpectationFailed(TopicsError):
-    """The only expectation this server knows is 100-continue."""
+    """The only expectation that this server supports is 100-continue."""
 
     code = "expectation_failed"
     status = 417
@@ -198,7 +198,7 @@ class ShuttingDown(TopicsError):
 
 
 class StorageReadOnly(TopicsError):
-    """The storage failed and takes no writes until a restart."""
+    """The storage failed and accepts no writes until a restart."""
 
     code = "storage_read_only"
     status = 503

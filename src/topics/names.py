@@ -4,8 +4,8 @@ A name is 1 to 255 ASCII characters that start with a letter or a digit and go o
 router's name may hold `>` as well (`orders->audit`). Names are case-sensitive and compared byte for byte, and they are
 checked here before anything is keyed by them.
 
-Every request checks a name, so names that passed are remembered. The memory is bounded and simply emptied when full:
-whoever invents names costs a regular expression per name and no more than that.
+Every request checks a name, so names that passed are remembered. The memory is bounded and simply emptied when full: a
+client that invents names costs a regular expression per name and no more.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ table come the parser of the environment, the flags of `topics serve` and the re
 
 Guarantees:
 - A value that is not allowed is refused by name, with the value and what is allowed; all of them at once.
-- A variable that is set but empty is as good as not set: an empty `TOPICS_HOST` must not mean every interface.
-- An unknown `TOPICS_*` variable is reported with the name it was probably meant to be: a typo must not silently do
-  nothing.
+- A variable that is set but empty counts as not set: an empty `TOPICS_HOST` must not mean every interface.
+- An unknown `TOPICS_*` variable is reported with the name that was probably meant: a typo must not silently do nothing.
 - Keys are not in here. `TOPICS_API_KEYS` is a secret and is read by `topics.server.auth` alone, so that settings may be
   printed and logged.
 """
@@ -45,7 +44,7 @@ def _whole(default: int, doc: str, *, least: int = 1, most: int = INT_MAX) -> in
     allowed = f"a whole number from {least} to {most}" if most != INT_MAX else f"a whole number of at least {least}"
 
     def parse(text: str) -> int:
-        # int() also takes signs, underscores and other scripts' digits, and none of them is meant by anyone.
+        # int() also accepts signs, underscores and digits of other scripts, which no operator means.
         if not (text.isascii() and text.isdigit() and len(text) <= 19) or not least <= int(text) <= most:
             raise ValueError(text)
         return int(text)
@@ -136,32 +135,32 @@ class Settings:
     max_sse_connections_per_key: int = _cap(1000, "Most open streams (SSE and WebSocket) of one key.")
     max_inflight_per_key: int = _cap(1000, "Most requests of one key that are answered at the same time.")
     max_total_bytes: int = _cap(0, "Most retained record bytes over all topics.")
-    max_connections: int = _cap(
-        20_000, "Most open TCP connections; fewer where the process may not open as many files."
-    )
+    max_connections: int = _cap(20_000, "Most open TCP connections; fewer if the process may not open that many files.")
 
     session_ttl_ms: int = _whole(300_000, "Milliseconds that a watch session lives without an open stream.")
     buffer_grace_ms: int = _whole(
-        5_000, "Milliseconds that a stream may be full before what a cap took meanwhile is `from_seq_too_old`."
+        5_000, "Milliseconds that a stream may be full before what a cap takes is reported as `from_seq_too_old`."
     )
-    slow_consumer_timeout_ms: int = _whole(30_000, "Milliseconds after which a stream that nobody reads is closed.")
+    slow_consumer_timeout_ms: int = _whole(
+        30_000, "Milliseconds after which a stream that its client does not read is closed."
+    )
 
     max_header_bytes: int = _whole(32 << 10, "Most bytes in a request head, request line included.", least=256)
     max_headers: int = _whole(100, "Most header lines in a request.")
     header_timeout_ms: int = _whole(10_000, "Milliseconds from the first byte of a request head to its last.")
-    body_timeout_ms: int = _whole(30_000, "Milliseconds that a request body may stand still.")
-    write_timeout_ms: int = _whole(30_000, "Milliseconds that a client may leave its response unread.")
-    idle_timeout_ms: int = _whole(75_000, "Milliseconds that a kept-alive connection may rest between requests.")
+    body_timeout_ms: int = _whole(30_000, "Milliseconds that a request body may pause.")
+    write_timeout_ms: int = _whole(30_000, "Milliseconds that a client may leave a response unread.")
+    idle_timeout_ms: int = _whole(75_000, "Milliseconds that a kept-alive connection may be idle between requests.")
     drain_timeout_ms: int = _whole(10_000, "Milliseconds that a stop waits for requests in flight.", least=0)
 
     data_dir: Path = _path("./topics-data", "Directory of the log, the hot segments and the snapshots.")
-    cold_dir: Path | None = _optional_path("Directory to which older segments are moved; without one nothing moves.")
+    cold_dir: Path | None = _optional_path("Directory to which older segments are moved; if not set, nothing is moved.")
     wal_shards: int = _whole(1, "Streams into which the write-ahead log is divided.", most=64)
     segment_max_events: int = _whole(10_000, "Records after which a segment is sealed.")
     segment_max_bytes: int = _whole(64 << 20, "Bytes after which a segment is sealed.")
     segment_max_age_ms: int = _whole(3_600_000, "Milliseconds after which a segment is sealed.")
     checkpoint_wal_bytes: int = _whole(
-        128 << 20, "Bytes of log after which a checkpoint is made: bounds the log and the time of a restart."
+        128 << 20, "Bytes of log after which a checkpoint is made; bounds the log and the time of a restart."
     )
     hot_retain_segments: int = _whole(4, "Sealed segments per topic that stay in the data directory.", least=0)
     hot_retain_bytes: int = _cap(0, "Sealed bytes per topic that stay in the data directory.")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.harness.api import until
+from tests.harness.api import StartServer, until
 from topics.testing import ServerProcess
 
 DOC = (Path(__file__).parents[2] / "docs" / "queues.md").read_text()
-StartServer = Callable[..., ServerProcess]
 ADDRESS = "http://127.0.0.1:4000"
 
 

@@ -17,7 +17,12 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
+from topics.testing import ServerProcess
+
 Json = dict[str, Any]
+# What the fixtures `start_server` and `start_api` give: settings in, a running server or a client of one out.
+StartServer = Callable[..., ServerProcess]
+StartApi = Callable[..., "Api"]
 
 DEADLINE_S = 40.0
 """How long a poll may take before the test gives up: only failures take so long, so it costs nothing to be patient."""
@@ -81,9 +86,9 @@ class Reply:
     def refused_naming(self, *names: object, status: int = 400, code: str = "invalid_request") -> Json:
         """Like `refused`, and the message or the detail names every one of `names` (a field, an index, a limit)."""
         detail = self.refused(status, code)
-        said = json.dumps(self.json["error"], ensure_ascii=False)
+        error = json.dumps(self.json["error"], ensure_ascii=False)
         for name in names:
-            assert str(name) in said, f"{name!r} is not named in {said}"
+            assert str(name) in error, f"{name!r} is not named in {error}"
         return detail
 
 
@@ -197,7 +202,7 @@ class Api:
         return self.post(topic, {"records": list(records), **fields}).ok()
 
     def fill(self, topic: str, count: int, **record: Any) -> Json:
-        """Append `count` records whose data is 1, 2, 3 ..., each with these further fields."""
+        """Append `count` records with the data 1, 2, 3 ..., each with these further fields."""
         return self.write(topic, *({"data": n, **record} for n in range(1, count + 1)))
 
     def read(self, topic: str, from_seq: int = 0, **fields: Any) -> Json:

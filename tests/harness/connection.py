@@ -1,12 +1,13 @@
-"""A connection without a socket, and an app whose paths name what it does: for the tests of the connection layer."""
+"""A connection without a socket, and an app that does what the path names: for the tests of the connection layer."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from tests.harness.api import Reply
+from tests.harness.loop import ManualLoop
 from topics.errors import MethodNotAllowed, NotFound, Throttled, TopicsError, Unauthorized
 from topics.server.http.connection import Connection
 from topics.server.http.connections import Connections
@@ -14,6 +15,7 @@ from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.limits import ConnectionLimits
 from topics.server.http.stream import Stream
+from topics.testing import ManualClock
 
 REFUSALS: dict[str, TopicsError] = {
     "/missing": NotFound(),
@@ -116,30 +118,9 @@ class FakeTransport(asyncio.Transport):
         return ("127.0.0.1", 5) if name == "peername" else default
 
 
-class LateLoop:
-    """An event loop that calls back when told to: everything else may happen before."""
-
-    def __init__(self) -> None:
-        self._soon: list[Callable[[], None]] = []
-
-    def time(self) -> float:
-        return 0.0
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self._soon.append(call)
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Never: tests sweep by hand."""
-
-    def turn(self) -> None:
-        soon, self._soon = self._soon, []
-        for call in soon:
-            call()
-
-
 def connections_of(app: Any = None, http2: Any = None, **limits: int) -> Connections:
     """Connections without a socket, on a loop that turns when a `Client` looks."""
-    loop: Any = LateLoop()
+    loop = cast("Any", ManualLoop(ManualClock()))
     return Connections(app or PathApp(), loop, ConnectionLimits(**limits), http2=http2)
 
 
@@ -191,20 +172,8 @@ class Client:
 
     def _turn(self) -> None:
         loop: object = self.connections._loop
-        if isinstance(loop, LateLoop):
+        if isinstance(loop, ManualLoop):
             loop.turn()
-
-
-class Reply:
-    """One parsed response."""
-
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-
-    def __repr__(self) -> str:
-        return f"Reply({self.status}, {self.headers}, {self.body!r})"
 
 
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [A-Za-z -]+\r\n")
@@ -240,6 +209,6 @@ def request(method: str, path: str, body: bytes | None = None, *lines: str, vers
 
 
 def chunked(path: str, *chunks: bytes, lines: tuple[str, ...] = (), trailer: bytes = b"") -> bytes:
-    """A POST whose body is sent in these chunks."""
+    """A POST with a body in these chunks."""
     coded = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     return request("POST", path, None, "Transfer-Encoding: chunked", *lines) + coded + b"0\r\n" + trailer + b"\r\n"

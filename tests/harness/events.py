@@ -219,7 +219,7 @@ def follow(api: Api, topics: Any, **options: Any) -> Events:
 
 
 def handshake(api: Api) -> socket.socket:
-    """A raw socket behind an accepted handshake."""
+    """A raw socket after an accepted handshake."""
     sock = socket.create_connection((api.host, api.port), timeout=DEADLINE_S)
     sock.sendall(
         b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -2,8 +2,8 @@
 
 Writers on topics of every class with a log send numbered records until the server dies under them, and one client
 deletes. After each restart every acknowledged record must be there with its content, no seq may have been handed out
-twice, and no seq may be missing, with or without a tombstone: a kill loses nothing (decision 37). A write whose answer
-was lost is sent again under the same idempotency key, and must be there once (API §0.8).
+twice, and no seq may be missing, with or without a tombstone: a kill loses nothing (decision 37). A write that got no
+answer is sent again under the same idempotency key, and must be there once (API §0.8).
 
 `make soak` runs it for hours; the tests run it for seconds.
 """
@@ -51,7 +51,7 @@ class Ledger:
 
 
 class Writer(threading.Thread):
-    """One client that writes until the server dies, or it is told to stop."""
+    """One client that writes until the server dies or `stopped` is set."""
 
     def __init__(self, server: ServerProcess, ledger: Ledger, label: str, seed: int) -> None:
         super().__init__(name=label, daemon=True)
@@ -182,17 +182,17 @@ class KillLoop:
                 raise writer.broken
         self.server.start()
         for ledger in self.ledgers:
-            self._settle(ledger)
+            self._send_again(ledger)
             self._judge(ledger)
         acked = sum(writer.writes for writer in writers)
         self.acked += acked
         return acked
 
-    def _settle(self, ledger: Ledger) -> None:
+    def _send_again(self, ledger: Ledger) -> None:
         """Send again what had no answer, under its key."""
         with self._connect() as connection:
             for key, datas in ledger.doubtful.items():
-                # Right behind a start the server may be late and hold writers back: this one would rather wait.
+                # Right after a start the server may be late and hold writers back: this one would rather wait.
                 body = {**write_body(key, datas), "disable_backpressure": True}
                 ledger.took(post(connection, f"/v0/topics/{ledger.topic}", body)["seqs"], datas)
         ledger.doubtful = {}
@@ -213,7 +213,7 @@ class KillLoop:
                 raise Broken(f"{topic}: {seq} was deleted and is there")
         strange = [seq for seq in records if seq not in acked]
         if strange:
-            raise Broken(f"{topic}: {strange[:5]} were written twice, or by nobody")
+            raise Broken(f"{topic}: {strange[:5]} were written twice, or never")
         first = min(records, default=head + 1)
         if sorted(records) != list(range(first, head + 1)):
             raise Broken(f"{topic}: there are holes between {first} and {head}")

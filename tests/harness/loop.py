@@ -1,19 +1,12 @@
-"""An event loop that turns when told to, by a clock that moves when told to, and a stream that writes things down."""
+"""An event loop that turns when told to, on a clock that moves when told to."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import json
 from collections.abc import Callable
 from typing import Any
 
-from topics.engine import Engine
-from topics.server.delivery.delivery import Delivery
-from topics.server.delivery.notice import Notice
-from topics.server.delivery.subscriber import Feed, Subscriber
-from topics.server.delivery.unsynced import Unsynced
-from topics.server.delivery.view import View, view_of
 from topics.testing import ManualClock
 
 
@@ -64,7 +57,7 @@ class ManualLoop:
         self.turns += bool(due)
         return bool(due)
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """Turn until nothing is due at this moment."""
         while self.turn():
             pass
@@ -74,96 +67,4 @@ class ManualLoop:
         while ms > 0:
             self.clock.advance(min(ms, step_ms))
             ms -= step_ms
-            self.settle()
-
-
-def delivery_of(
-    engine: Engine,
-    loop: ManualLoop,
-    *,
-    run_then: Any = None,
-    unsynced: Unsynced | None = None,
-    slow_consumer_timeout_ms: int = 30_000,
-) -> Delivery:
-    """A delivery on a loop by hand."""
-    by_hand: Any = loop
-    return Delivery(engine, by_hand, run_then, unsynced or Unsynced(), 5_000, slow_consumer_timeout_ms)
-
-
-class Listener(Subscriber):
-    """A stream that remembers what it was told, and pauses when told to."""
-
-    def __init__(self, delivery: Delivery) -> None:
-        super().__init__(delivery, self)
-        self._delivery = delivery
-        self.write_paused = False
-        self.unsent_bytes = 0
-        self.told: list[tuple[str, dict[str, Any]]] = []
-        self.warnings: list[list[str]] = []
-        self.beats = 0
-        self.given_up = False
-        self.followed: list[Feed] = []
-
-    def follow(self, engine: Engine, topic: str, cursor: int = 0, view: View | None = None) -> Feed:
-        feed = Feed(self, len(self.followed), cursor, view or plain_view())
-        self.followed.append(feed)
-        self._delivery.follow(feed, engine.topic(topic))
-        return feed
-
-    def feeds(self) -> list[Feed]:
-        return self.followed
-
-    def send(self, feed: Feed, notice: Notice) -> None:
-        assert not self.closed
-        feed.cursor = notice.cursor
-        self.last_ms = self.delivery.tick_ms
-        self.told.append((notice.kind.decode(), json.loads(notice.json)))
-
-    def ended(self, feed: Feed) -> None:
-        self.followed.remove(feed)
-
-    def unreadable(self, feed: Feed, error: Exception) -> None:
-        raise error
-
-    def beat(self, tick_ms: int) -> int:
-        self.beats += 1
-        return tick_ms + 1_000
-
-    def warn(self, retry_after_ms: int, topics: list[str]) -> None:
-        self.warnings.append(topics)
-
-    def give_up(self) -> None:
-        self.given_up = True
-        self.delivery.leave(self)
-
-    def flush(self) -> None:
-        pass
-
-    def pause(self) -> None:
-        self.write_paused = True
-        self.unsent_bytes = 100_000
-
-    def resume(self) -> None:
-        self.write_paused = False
-        self.unsent_bytes = 0
-        self.drained()
-
-    def seqs(self, topic: str | None = None) -> list[int]:
-        return [
-            record["$seq"]
-            for kind, body in self.told
-            if kind == "record" and topic in (None, body["topic"])
-            for record in body["records"]
-        ]
-
-    def kinds(self) -> list[str]:
-        return [kind for kind, _ in self.told]
-
-
-def plain_view(**options: Any) -> View:
-    """A view with the defaults of POST /v0/watch."""
-    asked: dict[str, Any] = {
-        "limit": 0, "limit_max": 1000, "max_batch_bytes": 256 << 10, "node": None, "include_data": True,
-        "include_tags": False, "include_meta": True, "strong": False,
-    }  # fmt: skip
-    return view_of(**(asked | options))
+            self.run_until_idle()

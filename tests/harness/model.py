@@ -95,7 +95,7 @@ class ModelTopic:
         )
 
     def write(self, records: list[ModelRecord]) -> None:
-        """Append records, whose ts is already the one that the topic gives them."""
+        """Append records; their ts is already the one that the topic gives them."""
         for record in records:
             self.head += 1
             self.live[self.head] = record
@@ -118,7 +118,7 @@ class ModelTopic:
         return len(gone)
 
     def gap(self, from_seq: int) -> tuple[ModelGap | None, int]:
-        """The tombstone that a cursor gets first, and the cursor behind it."""
+        """The tombstone that a cursor gets first, and the cursor after it."""
         earliest = self.earliest_seq
         if from_seq > self.head:
             return ModelGap(1, self.head, "recreated"), earliest - 1

@@ -1,16 +1,16 @@
 """Oracle: what clients asked for and what they were told, as the judge of a recovered engine.
 
 It shares no code with the product's storage. Everything a client did is noted when it is asked for and again when it is
-acknowledged; after a crash, `check` reads everything there is and holds it to the promises (DESIGN §2.2, §4, §5, §7.4,
+acknowledged; after a crash, `check` reads everything there is and checks the promises (DESIGN §2.2, §4, §5, §7.4,
 §9; document 002; decisions 18, 20, 37):
 
-1. An acknowledged record of class `fsync` is there, unless somebody asked to delete it or a cap or TTL took it.
+1. An acknowledged record of class `fsync` is there, unless a client asked to delete it or a cap or TTL took it.
 2. So is, after a kill, every acknowledged record of `disk` and `memory`; after a loss of power, every one that a sync
    has covered.
 3. Whatever else is missing below the head is inside a tombstone; above it nothing of `fsync` or `disk` is missing.
 4. Nothing is there that was not asked for, with other content, or twice.
 5. A seq that was acknowledged under `fsync` or `disk` is never handed out again.
-6. An acknowledged delete holds as a record of its class does. What was gone, and what was told lost, stays so.
+6. An acknowledged delete holds as a record of its class does. What was gone, and what was reported lost, stays so.
 7. A topic and its config are there once acknowledged, and gone once its deletion was; no id serves two names.
 8. A kill adds no lost range, and no crash is taken for corruption.
 9. A remembered idempotency key answers with what its write was given; a surviving write is remembered.
@@ -23,17 +23,18 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from tests.harness.model import ModelRecord, ModelTopic
+from tests.harness.storage import resolve
 from topics.engine import Diff, Engine
 from topics.engine.config import TopicConfig
 from topics.engine.topic import Topic
-from topics.storage.job import Miss, run_inline
 
 READS_MAX: Final = 100_000
 PROMISED: Final = ("disk", "fsync")
@@ -45,7 +46,7 @@ class Broken(AssertionError):
 
 @dataclass
 class Asked:
-    """One change that a client asked for: its class then, where it stands in the WAL, and whether it was acked."""
+    """One change that a client asked for: its class then, its place in the WAL, and whether it was acked."""
 
     durability: str
     lsn: int
@@ -103,8 +104,8 @@ class Instance:
         self.drop: Asked | None = None
         self.records: dict[int, tuple[AskedWrite, ModelRecord]] = {}
         self.model = ModelTopic()
-        # From earlier crashes: ranges that were told lost, seqs that are gone for good, where the seqs went on.
-        self.told: list[tuple[int, int]] = []
+        # From earlier crashes: ranges that were reported lost, seqs that are gone for good, where the seqs went on.
+        self.lost: list[tuple[int, int]] = []
         self.gone: set[int] = set()
         self.next_seq = 1
 
@@ -149,7 +150,7 @@ class Oracle:
     def __init__(self) -> None:
         self.instances: dict[int, Instance] = {}
         self.checks = 0
-        # Names of topics that somebody else watches: what is in them follows from others.
+        # Topics that are not checked here: what is in them follows from others.
         self.derived: set[str] = set()
 
     def instance(self, topic: Topic) -> Instance:
@@ -201,7 +202,7 @@ class Oracle:
                 for write in old.writes
                 if write.key is not None and write.first_seq in records
             ]
-            fresh.told = [(first, last) for first, last, _ in gaps]
+            fresh.lost = [(first, last) for first, last, _ in gaps]
             fresh.gone = {seq for seq in (*old.records, *old.gone) if seq <= topic.log.head and seq not in records}
             fresh.model = _model_of(topic, fresh)
         self.instances = survivors
@@ -296,14 +297,14 @@ class _Check:
                     raise self.broken(f"lost {seq} above its head, which was acked as {write.durability}")
             elif crash.keeps(write) and not (seq < topic.log.evict_floor and seq < floor):
                 raise self.broken(f"lost {seq}, which was acked as {write.durability}; floor at most {floor}")
-            elif not self._told(seq, seq):
-                raise self.broken(f"lacks {seq} and says nothing about it")
+            elif not self._reported(seq, seq):
+                raise self.broken(f"lacks {seq} without a tombstone")
         known = sorted({0, head + 1, *(seq for seq in (*instance.records, *instance.gone) if seq <= head)})
-        for before, behind in itertools.pairwise(known):
-            if behind > before + 1 and not self._told(before + 1, behind - 1):
-                raise self.broken(f"lacks {before + 1} to {behind - 1} and says nothing about it")
+        for before, after in itertools.pairwise(known):
+            if after > before + 1 and not self._reported(before + 1, after - 1):
+                raise self.broken(f"lacks {before + 1} to {after - 1} without a tombstone")
 
-    def _told(self, first: int, last: int) -> bool:
+    def _reported(self, first: int, last: int) -> bool:
         """Whether tombstones cover all of a range."""
         for gap_from, gap_to, _ in self.gaps:
             if gap_from <= first <= gap_to:
@@ -327,9 +328,9 @@ class _Check:
 
     def _check_lost(self) -> None:
         head = self.topic.log.head
-        for first, last in self.instance.told:
-            if not self._told(first, min(last, head)):
-                raise self.broken(f"was told to have lost {first} to {last} and says so no more")
+        for first, last in self.instance.lost:
+            if not self._reported(first, min(last, head)):
+                raise self.broken(f"reported {first} to {last} as lost and no longer does")
         if not self.crash.kill:
             return
         for lost in self.topic.log.lost:
@@ -363,25 +364,22 @@ class _Check:
             if found is None and self.crash.keeps(last) and now - last.records[0].ts <= window:
                 raise self.broken(f"has forgotten the key {key} of the write at {last.first_seq}")
             if found is not None and self.topic.config.durability == "fsync" and found.first_seq > self.topic.log.head:
-                raise self.broken(f"remembers {key}, whose records are not there")
+                raise self.broken(f"remembers {key}, and its records are not there")
 
 
 def read_all(engine: Engine, name: str, from_seq: int = 0) -> tuple[dict[int, ModelRecord], list[tuple[int, int, str]]]:
-    """Every record behind a cursor by its seq, and every tombstone, as a reader gets them."""
+    """Every record after a cursor by its seq, and every tombstone, as a reader gets them."""
     records: dict[int, ModelRecord] = {}
     gaps: list[tuple[int, int, str]] = []
     last = from_seq
     for _ in range(READS_MAX):
-        try:
-            got = engine.diff(name, Diff(from_seq=from_seq, limit=1000, include_tags=True))
-        except Miss as miss:
-            run_inline([miss.job])
-            continue
+        read = Diff(from_seq=from_seq, limit=1000, include_tags=True)
+        got = resolve(partial(engine.diff, name, read))
         if got.tombstone is not None:
             gaps.append((got.tombstone.gap_from, got.tombstone.gap_to, got.tombstone.reason))
         for raw in got.records:
             if raw["$seq"] <= last:
-                raise Broken(f"topic {name}: {raw['$seq']} comes behind {last}")
+                raise Broken(f"topic {name}: {raw['$seq']} comes after {last}")
             last = raw["$seq"]
             records[last] = record(raw)
         if got.next_from_seq < from_seq:
@@ -424,7 +422,18 @@ def state(engine: Engine, names: Iterable[str] | None = None) -> dict[str, Any]:
             (log.head, log.start, log.evict_floor, log.count, log.bytes, topic.next_seq, topic.last_ts),
             list(log.lost),
             {} if dedupe is None else {key: (w.first_seq, w.count, w.ts) for key, w in sorted(dedupe.keys.items())},
-            {} if dedupe is None else {who: last[0] for who, last in sorted(dedupe.producers.items())},
+            {} if dedupe is None else {producer: last[0] for producer, last in sorted(dedupe.producers.items())},
             records,
         )
     return shown
+
+
+def _brief(shown: Any) -> str:
+    return "nothing" if shown is None else f"{shown[2]} lost {shown[3]}"
+
+
+def difference(what: str, one: dict[str, Any], other: dict[str, Any], brief: Callable[[Any], str] = _brief) -> str:
+    """What differs between two states, topic by topic, in one line."""
+    names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+    shown = [f"{name}: {brief(one.get(name))} then {brief(other.get(name))}" for name in names]
+    return f"{what}: {'; '.join(shown)}"

@@ -1,9 +1,11 @@
-"""A whole server without sockets, threads or files, whose time is moved by hand."""
+"""ManualServer: a whole server but for its sockets, threads and files. Its clock and its loop move on demand."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, cast
 
+from tests.harness.connection import Client, request
 from tests.harness.loop import ManualLoop
 from topics.engine import Engine
 from topics.server.assembly import Assembly
@@ -14,13 +16,13 @@ from topics.settings import Settings
 from topics.testing import ManualClock
 
 
-class HandServer:
+class ManualServer:
     """Everything that serves an engine in memory; ready, unless `replayed` says how far its start has come."""
 
     def __init__(self, keys: str = "", replayed: float | None = None) -> None:
         self.clock = ManualClock()
         self.loop = ManualLoop(self.clock)
-        loop: Any = self.loop
+        loop = cast("Any", self.loop)
         wakeup = Wakeup(loop)
         self.engine = Engine(self.clock, wake=wakeup.wake)
         self.assembly = Assembly(
@@ -29,3 +31,25 @@ class HandServer:
         self.app = self.assembly.app
         if replayed is None:
             self.assembly.phase.serve()
+
+    def send(self, method: str, path: str, body: Any = None, *headers: str) -> Client:
+        """Send a request, with JSON if it has a body, on a connection of its own."""
+        client = Client(self.app)
+        encoded = None if body is None else json.dumps(body).encode()
+        client.send(request(method, path, encoded, "Content-Type: application/json", *headers))
+        self.loop.run_until_idle()
+        return client
+
+    def post(self, **fields: Any) -> Client:
+        """Write one record to topic `t`; the fields are more of the write."""
+        return self.send("POST", "/v0/topics/t", {"records": [{"data": 1}], **fields})
+
+    def overload(self) -> None:
+        """Bring the pressure to its highest level."""
+        for _ in range(20):
+            self.assembly.governor.observe(5_000.0)
+
+    def calm(self) -> None:
+        """Let the pressure go."""
+        for _ in range(100):
+            self.assembly.governor.observe(0.0)

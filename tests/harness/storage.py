@@ -26,6 +26,7 @@ from topics.testing.clock import ManualClock
 from topics.testing.fake_disk import FakeDisk
 
 DIRECTORY = "/data"
+MISSES_MAX = 10_000
 
 
 class Ticket:
@@ -56,6 +57,15 @@ def open_store(disk: Disk, clock: Clock | None = None, **options: Any) -> tuple[
     if isinstance(disk, FakeDisk):
         disk.monitor.attach(store)
     return store, recovered
+
+
+def recover(disk: Disk) -> Recovered:
+    """What a start on `disk` finds; nothing is started."""
+    store = Store(DIRECTORY, disk=disk, clock=ManualClock())
+    store.open()
+    recovered = Recovered(store.recover())
+    store.close()
+    return recovered
 
 
 class Recovered:
@@ -154,6 +164,21 @@ class Writer:
                 made = block.encode(topic_id, first_seq, 1, [self.tried[topic_id, first_seq + i] for i in range(n)])
                 sections.append(snapshot.block_section(lsn, topic_id, first_seq, n, made.encoded()))
         return sections
+
+    def checkpoint(self) -> None:
+        """The whole state of the topics as one checkpoint, with all records in the tails."""
+        self.store.run_until_idle()
+        sections: list[bytes] = []
+        essential: list[int] = []
+        lsn = self.store.last_lsn
+        for topic_id, head in sorted(self.heads.items()):
+            essential.append(len(sections))
+            state = snapshot.TopicImage(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head)
+            sections.append(snapshot.topic_section(state))
+            sections += self.blocks(topic_id, lsn)
+        job = self.store.checkpoint(sections, essential, lsn=lsn, next_topic_id=9)
+        assert job is not None
+        run_inline([job])
 
     def control(self, kind: int, topic_id: int, payload: Any, *, gated: bool = False) -> Ticket:
         """Submit one control frame."""
@@ -335,7 +360,7 @@ class Mini:
 
 def resolve(command: Callable[[], Any]) -> Any:
     """Execute a command as a driver does: run the job of a Miss, then try again."""
-    for _ in range(100):
+    for _ in range(MISSES_MAX):
         try:
             return command()
         except Miss as miss:

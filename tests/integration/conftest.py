@@ -1,28 +1,17 @@
-"""Fixtures of the tests that speak to a real server."""
+"""Fixtures of the tests that talk to a real server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.api import Api
-from topics.testing import ServerProcess
-
-StartApi = Callable[..., Api]
+from tests.harness.api import Api, StartApi, StartServer
 
 
 @pytest.fixture
-def api(server: ServerProcess) -> Iterator[Api]:
-    """The shared server, spoken to without a key."""
-    client = Api(server.host, server.port)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def start_api(start_server: Callable[..., ServerProcess]) -> Iterator[StartApi]:
-    """Start a server with settings of its own, and speak to it: `start_api(max_topics=2)`."""
+def start_api(start_server: StartServer) -> Iterator[StartApi]:
+    """Start a server with settings of its own, and talk to it: `start_api(max_topics=2)`."""
     clients: list[Api] = []
 
     def start(key: str | None = None, **settings: object) -> Api:

@@ -166,7 +166,7 @@ def test_what_fails_is_one_line_with_what_to_do(server: ServerProcess, tmp_path:
     assert "cannot reach http://127.0.0.1:1: connection refused; is the server running?" in failed(
         run("http://127.0.0.1:1", "ls")
     )
-    assert 'the address "ftp://x" is none' in failed(run("ftp://x", "ls"))
+    assert 'the address "ftp://x" is not valid' in failed(run("ftp://x", "ls"))
     assert "--token-file" in failed(run(server.url, "ls", "--token-file", str(tmp_path / "none")))
     assert "a b" in failed(run(server.url, "publish", "a b", "1"))
 

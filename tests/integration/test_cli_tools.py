@@ -57,7 +57,7 @@ def test_dump_of_nothing_says_so(tmp_path: Path) -> None:
     """Issue 3: exit code 2, and a word about why."""
     result = CliRunner().invoke(app, ["dump", str(tmp_path / "none")])
     assert result.exit_code == 2
-    assert "is no data directory" in result.stderr
+    assert "is not a data directory" in result.stderr
     assert result.stdout == ""
 
 

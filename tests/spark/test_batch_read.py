@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness.api import Api
-from tests.spark.conftest import Reader
+from tests.harness.spark import Reader
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.harness.api import Api, until
-from tests.spark.conftest import records
+from tests.harness.spark import records
 from topics.testing import ServerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -7,16 +7,14 @@ import subprocess
 import sys
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.spark import SCHEMA, encode
 from topics.spark import columns
 from topics.spark.errors import SourceError
 from topics.spark.filters import Prune
-from topics.storage import block as blocks
-from topics.storage.block import Block
 from topics.storage.flags import DELETED
 
 pytestmark = pytest.mark.spark
@@ -24,23 +22,6 @@ pytestmark = pytest.mark.spark
 TEXTS = st.one_of(st.none(), st.text(max_size=5).map(str.encode))
 METAS = st.one_of(st.none(), st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2))
 RECORDS = st.tuples(st.integers(0, 5), TEXTS, TEXTS, METAS, st.integers() | st.text(max_size=8), st.booleans())
-SCHEMA = pa.schema([(name, columns.TYPES[name]) for name in ("topic", "seq", "ts", "node", "tag", "meta", "data")])
-
-
-def encode(first_seq: int, ts: int, rows: list[Any]) -> tuple[Block, int]:
-    """A Block of these records; each row's first element moves the time on."""
-    times = []
-    for row in rows:
-        ts += row[0]
-        times.append(ts)
-    texts = [[row[k] for row in rows] for k in (1, 2)]
-    metas = [None if row[3] is None else json.dumps(row[3]).encode() for row in rows]
-    optional = [column if any(value is not None for value in column) else None for column in (*texts, metas)]
-    made = blocks.encode(7, first_seq, times, [json.dumps(row[4]).encode() for row in rows], *optional)
-    for i, row in enumerate(rows):
-        if row[5]:
-            made.delete(i, i + 1)
-    return made, ts
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,7 +80,7 @@ def test_a_block_that_is_damaged_or_cut_off_is_refused() -> None:
 WITHOUT_PANDAS = """
 import sys
 import pyarrow as pa
-from tests.spark.test_columns import SCHEMA, encode
+from tests.harness.spark import SCHEMA, encode
 from topics.spark import columns, reader
 from topics.spark.client import Gap
 from topics.spark.filters import Prune

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartServer
-from tests.harness.api import Api
-from tests.spark.conftest import SETTINGS, records
+from tests.harness.api import Api, StartServer
+from tests.harness.spark import SETTINGS, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

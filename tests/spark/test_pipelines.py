@@ -13,46 +13,10 @@ from typing import Any
 import pytest
 
 from tests.harness.api import Api, until
-from tests.spark.conftest import records
+from tests.harness.spark import Archives, finish, records
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
-
-
-class Archives:
-    """Runs archives of the test's topics into one lake."""
-
-    def __init__(self, spark: Any, server: ServerProcess, topic: str, root: Path) -> None:
-        self.spark = spark
-        self.source = {"url": server.url, "topicPrefix": topic}
-        self.root = root / "lake"
-        self.pause = root / "pause"
-
-    def run(self, **options: Any) -> Any:
-        from topics.pipeline.archive import Archive
-
-        archive = Archive(self.source, self.root, **options)
-        query = archive.start(self.spark, True, "1 second", self.pause)
-        query.awaitTermination(90)
-        assert not query.isActive, "the archive did not finish"
-        return archive
-
-    def events(self) -> list[dict[str, Any]]:
-        from deltalake import DeltaTable
-
-        table = DeltaTable(str(self.root / "events")).to_pyarrow_table()
-        return sorted(table.to_pylist(), key=lambda row: (row["topic"], row["seq"]))
-
-    def losses(self) -> list[tuple[Any, ...]]:
-        from deltalake import DeltaTable
-
-        table = DeltaTable(str(self.root / "losses")).to_pyarrow_table()
-        return [(row["topic"], row["gap_from"], row["gap_to"], row["reason"]) for row in table.to_pylist()]
-
-
-@pytest.fixture
-def archives(spark: Any, server: ServerProcess, topic_name: str, tmp_path: Path) -> Archives:
-    return Archives(spark, server, topic_name, tmp_path)
 
 
 def test_an_archive_holds_every_record_once_and_every_gap(archives: Archives, api: Api, topic_name: str) -> None:
@@ -225,7 +189,7 @@ def test_a_replay_is_paced(spark: Any, archives: Archives, server: ServerProcess
     from topics.spark.rows import Rendered
     from topics.spark.stage import Stage
 
-    client = Client(WriteOptions({"url": server.url, "topic": "paced"}).server)
+    client = Client(WriteOptions({"url": server.url, "topic": "paced"}).address)
     stage = Stage(tmp_path, "paced", 0)
     file = stage.write([Rendered("paced", [b'{"data":1}'] * 100)], 0)
     started = time.monotonic()
@@ -251,8 +215,7 @@ def test_a_transform_runs_windows_over_topics(
     def run(sql: str, target: str, **options: Any) -> None:
         pipeline = Transform({"url": server.url}, [topic], sql, target, tmp_path / target, **options)
         query = pipeline.start(spark, True, "1 second", tmp_path / "pause")
-        query.awaitTermination(90)
-        assert not query.isActive
+        finish(query)
 
     plain, counted = f"{topic_name}-plain", f"{topic_name}-counted"
     run(f"SELECT get_json_object(data, '$.user') AS user, seq FROM {view} WHERE seq > 8;", plain)

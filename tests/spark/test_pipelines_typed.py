@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 
 from tests.harness.api import Api
-from tests.spark.test_pipelines import Archives
-from topics.testing import ServerProcess
+from tests.harness.spark import Archives
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def archives(spark: Any, server: ServerProcess, topic_name: str, tmp_path: Path) -> Archives:
-    return Archives(spark, server, topic_name, tmp_path)
 
 
 def rows(root: Path, table: str) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ class Reads:
         chosen = {"url": self.server.url, "topic": "events", "minPartitions": "3", **given}
         options = ReadOptions(chosen, streaming=False)
         found = []
-        with closing(Client(options.server)) as client:
+        with closing(Client(options.address)) as client:
             plan = client.plan("events")
             pieces = scan.split(scan.ranges(client, plan, 0, plan.head_seq, options), {"events": plan}, 3)
         schema = pa.schema([(name, columns.TYPES[name]) for name in ("seq", "data")])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.api import Api, until
-from tests.spark.conftest import Fuse, Streams
+from tests.harness.spark import Fuse, Streams
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark

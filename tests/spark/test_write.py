@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.api import Api
-from tests.spark.conftest import Fuse, Streams, records
+from tests.harness.spark import Fuse, Streams, finish, records
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -100,8 +100,7 @@ class Copy:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(90)
-        assert not query.isActive, "the stream did not finish"
+        finish(query)
 
     def copied(self, api: Api) -> list[int]:
         return [record["data"] for record in records(api, self.target)]
@@ -153,7 +152,7 @@ def test_a_batch_that_was_staged_but_not_published_is_published_from_its_first_m
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(90)
+        finish(query)
 
     with pytest.raises(Exception, match="cannot be reached"):
         run("http://127.0.0.1:1", shuffled=True)
@@ -214,7 +213,7 @@ def test_the_first_manifest_wins_and_is_published_once(
     from topics.spark.rows import Rendered
     from topics.spark.stage import Stage
 
-    client = Client(WriteOptions({"url": server.url, "topic": topic_name}).server)
+    client = Client(WriteOptions({"url": server.url, "topic": topic_name}).address)
     stage = Stage(tmp_path, f"spark-{topic_name}", 3)
 
     def attempt(*values: int) -> Any:
@@ -239,7 +238,7 @@ def test_a_staged_file_that_is_damaged_or_elsewhere_is_said(server: ServerProces
     from topics.spark.rows import Rendered
     from topics.spark.stage import Stage
 
-    client = Client(WriteOptions({"url": server.url, "topic": "never"}).server)
+    client = Client(WriteOptions({"url": server.url, "topic": "never"}).address)
     stage = Stage(tmp_path, "p", 0)
     file = stage.write([Rendered("never", [b'{"data":1}'])], 0)
     path = stage.directory / str(file.name)

@@ -1,4 +1,4 @@
 """The commands that talk to a running server: `topics ls`, `show`, `publish` and `tail`.
 
-They speak the HTTP API like any other client and know nothing of the server's insides.
+They use the HTTP API like any other client and know nothing of how the server works.
 """

@@ -1,7 +1,7 @@
-"""`topics ls`, `show`, `publish` and `tail` on the command line: what fails is one line, and exit code 1.
+"""`topics ls`, `show`, `publish` and `tail` on the command line: a failure is one line and exit code 1.
 
-Each command imports what it needs when it runs: `topics serve` goes through the same parser of flags and must not wait
-for it.
+Each command imports what it needs when it runs, because `topics serve` goes through the same parser of flags and must
+not wait for those imports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typer
 from topics.client.options import DEFAULT_URL, ClientError, TokenFile, Url, token
 
 if TYPE_CHECKING:
-    from topics.client.server import Server
+    from topics.client.http import HttpClient
 
 EXIT_INTERRUPTED = 130
 
@@ -26,25 +26,25 @@ Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
 
 
 def ls(
-    prefix: Annotated[str, typer.Argument(help="Only topics whose name starts with this.", show_default=False)] = "",
+    prefix: Annotated[str, typer.Argument(help="Only topics that start with this.", show_default=False)] = "",
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
     """List topics with their records, bytes and heads."""
     from topics.client import listing
 
-    with _server("ls", url, token_file) as server:
-        rows = list(listing.topics(server, prefix))
+    with _connected("ls", url, token_file) as client:
+        rows = list(listing.topics(client, prefix))
         for line in listing.table(rows):
             typer.echo(line)
 
 
 def show(topic: Topic, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Say where a topic stands, what a queue holds, and the config."""
+    """Print the state of a topic, of its queue, and its config."""
     from topics.client import listing
 
-    with _server("show", url, token_file) as server:
-        for line in listing.state(server, topic):
+    with _connected("show", url, token_file) as client:
+        for line in listing.state(client, topic):
             typer.echo(line)
 
 
@@ -52,9 +52,9 @@ def publish(
     topic: Topic,
     data: Annotated[
         list[str] | None,
-        typer.Argument(help="A record each, as JSON; without any, each line of the input is one.", show_default=False),
+        typer.Argument(help="Records as JSON; without any, each line of the input is one.", show_default=False),
     ] = None,
-    text: Annotated[bool, typer.Option("--text", help="Send what is given as strings, whatever it holds.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Send each record as a string, whatever it holds.")] = False,
     tag: Annotated[str | None, typer.Option(help="The tag of each record.")] = None,
     node: Annotated[str | None, typer.Option(help="The node of each record.")] = None,
     url: Url = DEFAULT_URL,
@@ -62,14 +62,14 @@ def publish(
 ) -> None:
     """Append records to a topic.
 
-    The topic is created if need be. A connection that breaks is retried, and stores no record twice.
+    The topic is created if it does not exist. After a lost connection they are sent again, and stored once.
     """
     from topics.client.publish import Publisher, lines_of
 
-    with _server("publish", url, token_file) as server:
-        publisher = Publisher(server, topic, text=text, tag=tag, node=node)
+    with _connected("publish", url, token_file) as client:
+        publisher = Publisher(client, topic, text=text, tag=tag, node=node)
         if not data and sys.stdin.isatty():
-            typer.echo("a record to a line, as JSON unless --text is given; end with Ctrl-D", err=True)
+            typer.echo("one record per line, as JSON unless --text is given; end with Ctrl-D", err=True)
         try:
             publisher.publish([[each.encode() for each in data]] if data else lines_of(sys.stdin.fileno()))
         finally:
@@ -85,15 +85,15 @@ def publish(
 def tail(
     topic: Topic,
     last: Annotated[
-        int, typer.Option("--last", "-n", help="Begin with about so many of the last records.", min=0)
+        int, typer.Option("--last", "-n", help="Begin with about this many of the last records.", min=0)
     ] = 10,
     from_seq: Annotated[
-        int | None, typer.Option(help="Begin behind this seq instead; 0 is the beginning.", min=0, show_default=False)
+        int | None, typer.Option(help="Begin after this seq instead; 0 is the beginning.", min=0, show_default=False)
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f/-F", help="Go on with what comes.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Whole records, and gaps, as JSON.")] = False,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f/-F", help="Go on with new records.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print whole records, and gaps, as JSON.")] = False,
     data_only: Annotated[
-        bool, typer.Option("--data", help="The data of each record alone; gaps go to stderr.")
+        bool, typer.Option("--data", help="Print only the data of each record; gaps go to stderr.")
     ] = False,
     node: Annotated[str | None, typer.Option(help="Leave out records of this node.")] = None,
     url: Url = DEFAULT_URL,
@@ -101,12 +101,12 @@ def tail(
 ) -> None:
     """Print the records of a topic as they come.
 
-    A line each: seq, time, tag, data. It only reads, so a queue's jobs stay where they are.
+    One line each: seq, time, tag, data. It only reads, so the jobs of a queue stay where they are.
     """
     from topics.client.tail import Tail, data_text, gap_text, one_line, record_text
 
-    with _server("tail", url, token_file) as server:
-        reader = Tail(server, topic)
+    with _connected("tail", url, token_file) as client:
+        reader = Tail(client, topic)
         start, head = reader.start(last)
         shown = one_line if as_json else data_text if data_only else record_text
         cursor = start if from_seq is None else from_seq
@@ -118,19 +118,19 @@ def tail(
 
 
 @contextlib.contextmanager
-def _server(command: str, url: str, token_file: Path | None) -> Iterator[Server]:
-    """The server, for as long as a command runs: what fails is one line, an interrupt and a closed pipe are ends."""
-    from topics.client.server import Server
+def _connected(command: str, url: str, token_file: Path | None) -> Iterator[HttpClient]:
+    """A client for as long as a command runs. A failure is one line; an interrupt and a closed pipe end it quietly."""
+    from topics.client.http import HttpClient
 
     try:
-        with Server(url, token(token_file)) as server:
-            yield server
+        with HttpClient(url, token(token_file)) as client:
+            yield client
     except ClientError as error:
         typer.echo(f"topics {command}: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
-        # Nobody reads on, so nothing may be flushed at the end either.
+        # The reader is gone, so nothing may be flushed at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None

@@ -1,4 +1,4 @@
-"""The options that every command which talks to a server has: where it is, and the key.
+"""The options of every command that talks to a server: its address, and the key.
 
 The key comes from `TOPICS_TOKEN` or from a file, never from the command line, where every user of the machine could
 read it.
@@ -14,8 +14,8 @@ import typer
 
 DEFAULT_URL: Final = "http://127.0.0.1:4000"
 
-Url = Annotated[str, typer.Option(help="The server.", envvar="TOPICS_URL")]
-TokenFile = Annotated[Path | None, typer.Option(help="A file that holds the key; otherwise TOPICS_TOKEN is used.")]
+Url = Annotated[str, typer.Option(help="The address of the server.", envvar="TOPICS_URL")]
+TokenFile = Annotated[Path | None, typer.Option(help="A file with the key; by default TOPICS_TOKEN is used.")]
 
 
 class ClientError(Exception):

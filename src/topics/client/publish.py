@@ -1,8 +1,8 @@
 """Publish: lines of input become records.
 
-A line is one record. What can be read at once is sent at once, in batches of a bounded size, so that lines of a growing
-log are delivered as they come and a file goes through in large writes. Each batch carries an idempotency key of its
-own: where a connection breaks and nobody knows whether a batch arrived, it is sent again and stored once.
+A line is one record. What can be read at once is sent at once, in batches of a bounded size, so that the lines of a
+growing log are delivered as they come and a file goes through in large writes. Each batch has an idempotency key of its
+own: if a connection breaks, so that it is unknown whether a batch arrived, it is sent again and stored once.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from urllib.parse import quote
 
 import msgspec
 
+from topics.client.http import PATIENCE_S, HttpClient, ServerError
 from topics.client.options import ClientError
-from topics.client.server import PATIENCE_S, Server, ServerError
 
 READ_BYTES: Final = 1 << 20
 BATCH_RECORDS: Final = 1_000
 BATCH_BYTES: Final = 4 << 20
 """A batch is sent once it has reached this; one line may be larger."""
-
-
 LINE_MAX_BYTES: Final = 64 << 20
-"""The largest body that servers take as they come."""
+"""The largest body that a server takes by default."""
 
 
 class BadLine(ClientError):
@@ -48,7 +46,7 @@ class Published:
 
 
 def lines_of(descriptor: int) -> Iterator[list[bytes]]:
-    """The lines of a file as they come, without their ends; a last one without an end counts too."""
+    """The lines of a file as they come, without line ends; a last line without an end counts too."""
     rest = bytearray()
     while chunk := os.read(descriptor, READ_BYTES):
         end = chunk.rfind(b"\n")
@@ -66,8 +64,8 @@ def lines_of(descriptor: int) -> Iterator[list[bytes]]:
 class Publisher:
     """Writes records to one topic."""
 
-    def __init__(self, server: Server, topic: str, *, text: bool, tag: str | None, node: str | None) -> None:
-        self._server = server
+    def __init__(self, client: HttpClient, topic: str, *, text: bool, tag: str | None, node: str | None) -> None:
+        self._client = client
         self._path = f"/v0/topics/{quote(topic, safe='')}?return_seqs=false"
         self._text = text
         labels = {"tag": tag, "node": node}
@@ -82,7 +80,7 @@ class Publisher:
         self.published = Published()
 
     def publish(self, arriving: Iterable[list[bytes]]) -> None:
-        """Store every line; raises BadLine or ServerError, and what `published` counts is stored then."""
+        """Store every line. Raises BadLine or ServerError; what `published` counts is stored nevertheless."""
         for lines in arriving:
             batch: list[bytes] = []
             size = 0
@@ -110,7 +108,7 @@ class Publisher:
             return None
         else:
             try:
-                # A line that is no JSON could otherwise end its record and begin another.
+                # A line that is not JSON could otherwise end its record and begin another.
                 msgspec.json.decode(line, type=msgspec.Raw)
             except (msgspec.DecodeError, RecursionError) as error:
                 raise BadLine(
@@ -122,12 +120,12 @@ class Publisher:
     def _send(self, batch: list[bytes]) -> None:
         self._batches += 1
         body = b'{"idempotency_key":"%b-%d","records":[%b]}' % (self._run.encode(), self._batches, b",".join(batch))
-        # A server that was never reached is reported at once; one that was may be restarting.
+        # A server that was never reached is reported at once; one that was reached may be restarting.
         patience_s = PATIENCE_S if self.published.records else 0.0
         try:
-            ack = msgspec.json.decode(self._server.call("POST", self._path, body, patience_s=patience_s), type=_Ack)
+            ack = msgspec.json.decode(self._client.call("POST", self._path, body, patience_s=patience_s), type=_Ack)
         except msgspec.DecodeError:
-            raise ServerError("the answer is not of a topics server") from None
+            raise ServerError("the answer is not from a topics server") from None
         self.published.records += len(batch)
         self.published.first_seq = self.published.first_seq or ack.first_seq
         self.published.last_seq = ack.last_seq

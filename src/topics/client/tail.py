@@ -1,7 +1,7 @@
 """Tail: the records of a topic as lines, from the last few on, or from a seq.
 
-Reading is by cursor and long-poll, so that a server that restarts, or a connection that breaks, costs nothing but time.
-What was lost to retention or a crash stands in its place among the records, as it does on the wire.
+It reads by cursor and long-poll, so that a server that restarts, or a connection that breaks, costs nothing but time.
+What was lost to retention or a crash is printed in its place among the records, as it comes over the wire.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topics.client.server import PATIENCE_S, Server, ServerError
+from topics.client.http import PATIENCE_S, HttpClient, ServerError
 
 WAIT_MS: Final = 20_000
 LIMIT: Final = 1_000
@@ -29,7 +29,7 @@ class Record(msgspec.Struct, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag", 
     node: str | None = None
 
 
-class Tombstone(msgspec.Struct):
+class _Gap(msgspec.Struct):
     """Records that are gone, both ends included."""
 
     gap_from: int
@@ -45,20 +45,20 @@ class _Answer(msgspec.Struct):
 
 
 def one_line(raw: bytes | msgspec.Raw) -> str:
-    """JSON text on one line; only white space between its parts is ever left out."""
+    """JSON text on one line; only white space between its parts is left out."""
     text = bytes(raw)
     return (msgspec.json.format(text, indent=-1) if b"\n" in text or b"\r" in text else text).decode()
 
 
 def local_time(ts: int) -> str:
-    """A time as the clock on the wall shows it."""
+    """A time in the time zone of this machine."""
     seconds, millis = divmod(ts, 1000)
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))}.{millis:03}"
 
 
 def gap_text(raw: msgspec.Raw) -> str:
     """A tombstone for people."""
-    gap = msgspec.json.decode(raw, type=Tombstone)
+    gap = msgspec.json.decode(raw, type=_Gap)
     return f"-- seqs {gap.gap_from} to {gap.gap_to} are gone: {gap.reason}"
 
 
@@ -76,35 +76,35 @@ def data_text(raw: msgspec.Raw) -> str:
 def _label(tag: str | None) -> str:
     if tag is None:
         return "-"
-    # A tag is any text: one that would break the line, or do things to a terminal, is shown as JSON.
+    # A tag may be any text: one that would break the line, or control the terminal, is shown as JSON.
     return tag if tag and tag != "-" and tag.isprintable() and " " not in tag else msgspec.json.encode(tag).decode()
 
 
 class Tail:
     """Reads one topic."""
 
-    def __init__(self, server: Server, topic: str) -> None:
-        self._server = server
+    def __init__(self, client: HttpClient, topic: str) -> None:
+        self._client = client
         self._path = f"/v0/topics/{quote(topic, safe='')}"
 
     def start(self, last: int) -> tuple[int, int]:
-        """The cursor behind which the last records are, about as many as asked for, and the head."""
-        state: dict[str, Any] = self._server.read(f"{self._path}?touch=false")
+        """The cursor before the last records, about as many as asked for, and the head."""
+        state: dict[str, Any] = self._client.read(f"{self._path}?touch=false")
         head, earliest = state["head_seq"], state["earliest_seq"]
-        # Seqs may have holes, as where jobs were acked: what is little is shown whole.
+        # Seqs may have holes, where jobs were acked for example: a short topic is shown whole.
         return (earliest - 1 if state["count"] <= last else max(head - last, earliest - 1)), head
 
     def read(self, cursor: int, until: int | None, node: str | None = None) -> Iterator[tuple[msgspec.Raw, bool]]:
-        """Each record and tombstone behind a cursor, with whether it is a tombstone; without `until` it never ends."""
+        """Each record and tombstone after a cursor, and whether it is a tombstone; without `until` it never ends."""
         wait_ms = 0
         while until is None or cursor < until:
             request = {"from_seq": cursor, "limit": LIMIT, "include_tags": True, "wait_ms": wait_ms}
             body = msgspec.json.encode(request if node is None else {**request, "node": node})
-            content = self._server.call("POST", f"{self._path}/diff", body, patience_s=PATIENCE_S)
+            content = self._client.call("POST", f"{self._path}/diff", body, patience_s=PATIENCE_S)
             try:
                 answer = msgspec.json.decode(content, type=_Answer)
             except msgspec.DecodeError:
-                raise ServerError("the answer is not of a topics server") from None
+                raise ServerError("the answer is not from a topics server") from None
             if bytes(answer.tombstone) != b"null":
                 yield answer.tombstone, True
             for record in answer.records:

@@ -1,6 +1,6 @@
-"""Archive: topics into a lake table, every record once and every gap told.
+"""Archive: topics into a lake table, with every record once and every gap reported.
 
-The source is asked from the beginning and for tombstones, so that what was evicted before it could be archived is in
+The source is read from the beginning and with tombstones, so that what was evicted before it could be archived is in
 the table of losses. Each batch of the stream is one commit; see `lake` for what that means.
 """
 
@@ -41,7 +41,7 @@ class Archive:
         try:
             lake: DeltaLake | ParquetLake = DeltaLake(self.root) if self.format == "delta" else ParquetLake(self.root)
         except OSError as error:
-            raise PipelineError(f"there can be no tables in {self.root}: {error.strerror}") from None
+            raise PipelineError(f"tables cannot be created in {self.root}: {error.strerror}") from None
         checkpoint = self.checkpoint or self.root / CHECKPOINT
         options = {
             **self.source,
@@ -71,7 +71,7 @@ class Archive:
 
     @staticmethod
     def _start_of(lake: Lake, checkpoint: Path) -> str:
-        """Where a pipeline without a checkpoint begins: behind what the table already holds."""
+        """Where a pipeline without a checkpoint begins: after what the table already holds."""
         known = None if (checkpoint / "offsets").exists() else lake.offsets()
         return "beginning" if known is None else json.dumps(known)
 
@@ -81,20 +81,20 @@ class Archive:
             lake.finish(app_id, batch_id)
             return
         write = files.writer(str(lake.root), lake.prefix, lake.hive, batch_id, self.file_bytes)
-        told = [files.Told(*row) for row in frame.mapInArrow(write, files.TOLD_SCHEMA).collect()]
-        lake.commit(app_id, batch_id, told, batch_offsets(checkpoint, batch_id))
-        self.progress.files += sum(file.path is not None for file in told)
-        self.progress.losses += sum(file.path is None for file in told)
+        written = [files.Written(*row) for row in frame.mapInArrow(write, files.WRITTEN_SCHEMA).collect()]
+        lake.commit(app_id, batch_id, written, batch_offsets(checkpoint, batch_id))
+        self.progress.files += sum(file.path is not None for file in written)
+        self.progress.losses += sum(file.path is None for file in written)
 
 
 def query_id(checkpoint: Path) -> str:
-    """The id of the query whose checkpoint this is; it stays the same over restarts."""
+    """The id of the query that this checkpoint belongs to; it stays the same over restarts."""
     found: str = json.loads((checkpoint / "metadata").read_text())["id"]
     return found
 
 
 def batch_offsets(checkpoint: Path, batch_id: int) -> Offsets:
-    """The offsets at the end of a batch, which Spark has written down before the batch runs."""
+    """The offsets at the end of a batch, which Spark writes down before the batch runs."""
     lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
     found: Offsets = json.loads(lines[-1])
     return found

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:port, or any other cluster.")]
 Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
-Once = Annotated[bool, typer.Option("--once", help="Stop when everything that is there now is done.")]
+Once = Annotated[bool, typer.Option("--once", help="Stop when everything that exists now is done.")]
 Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
 OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.", min=1)]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
@@ -35,19 +35,19 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs."
 def archive(
     to: Annotated[Path, typer.Option(help="The directory of the lake tables: events and losses.")],
     topic: Annotated[list[str] | None, typer.Option(help="A topic to archive; may be repeated.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Archive all topics with this prefix, also later ones.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Archive all topics with this prefix, also new ones.")] = None,
     format: Annotated[str, typer.Option(help="delta or parquet.")] = "delta",
     checkpoint: Annotated[
-        Path | None, typer.Option(help="The state; by default _checkpoint beside the tables.")
+        Path | None, typer.Option(help="The directory of the state; by default _checkpoint beside the tables.")
     ] = None,
     typed: Annotated[
         bool, typer.Option("--typed", help="Also keep a table per topic, typed/TOPIC, with columns out of the JSON.")
     ] = False,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Merge small files, at the end; without topics, do only that.")
+        bool, typer.Option("--compact", help="Merge small files at the end; without topics, do only that.")
     ] = False,
     target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.", min=1)] = 128 << 20,
-    min_partitions: Annotated[int | None, typer.Option(help="At least so many tasks per batch.", min=1)] = None,
+    min_partitions: Annotated[int | None, typer.Option(help="At least this many tasks per batch.", min=1)] = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     master: Master = "local[2]",
@@ -67,19 +67,14 @@ def archive(
     if compact and not topic and prefix is None:
         _compact(to, target_file_bytes)
         return
-    if bool(topic) == (prefix is not None):
-        _fail("say what to archive: --topic (one or more) or --prefix")
-    if format not in ("delta", "parquet"):
-        _fail(f'--format is "{format}"; it must be delta or parquet')
-    if (typed or compact) and format != "delta":
-        _fail(f"{'--typed' if typed else '--compact'} needs --format delta: it works on tables that have a log")
+    chosen = _archived(topic, prefix)
+    _check_format(format, typed, compact)
     _check_span("--interval", interval)
-    chosen = {"topicPrefix": prefix} if prefix is not None else {"topics": ",".join(topic or [])}
     progress = Progress("archive")
     server = _server(url, token_file)
     _check(server, topic or [])
     pipeline = Archive(
-        {**server, **{name: value for name, value in chosen.items() if value is not None}},
+        {**server, **chosen},
         to.absolute(),
         format,
         checkpoint.absolute() if checkpoint else None,
@@ -99,12 +94,12 @@ def archive(
 @app.command()
 def transform(
     sql: Annotated[Path, typer.Option(help="A file with the SELECT; each topic is a view of its name.")],
-    to: Annotated[str, typer.Option(help="The topic that the rows go to.")],
+    to: Annotated[str, typer.Option(help="The topic that the rows are written to.")],
     topic: Annotated[list[str], typer.Option(help="A topic to read; may be repeated.")],
-    checkpoint: Annotated[Path, typer.Option(help="The state; a directory of its own for each pipeline.")],
+    checkpoint: Annotated[Path, typer.Option(help="The directory of the state; each pipeline needs one of its own.")],
     watermark: Annotated[str, typer.Option(help="How late an event may come before its window closes.")] = "10 seconds",
     mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
-    error_topic: Annotated[str | None, typer.Option(help="Where rows go that cannot be records.")] = None,
+    error_topic: Annotated[str | None, typer.Option(help="The topic for rows that cannot become records.")] = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     master: Master = "local[2]",
@@ -116,7 +111,7 @@ def transform(
 ) -> None:
     """Run streaming SQL over topics.
 
-    Its rows become records, each once.
+    Each row of the result becomes one record.
     """
     _need_extra()
     from topics.pipeline.transform import Transform
@@ -142,9 +137,9 @@ def transform(
 @app.command()
 def replay(
     source: Annotated[Path, typer.Option("--from", help="The directory that archive wrote.")],
-    to: Annotated[str, typer.Option(help="The topic that the records go to.")],
-    name: Annotated[str, typer.Option(help="Names this replay: the same name goes on where it stopped.")],
-    state: Annotated[Path, typer.Option(help="A directory for what is under way.")],
+    to: Annotated[str, typer.Option(help="The topic that the records are written to.")],
+    name: Annotated[str, typer.Option(help="The name of this replay: the same name goes on where it stopped.")],
+    state: Annotated[Path, typer.Option(help="The directory of the state.")],
     topic: Annotated[list[str] | None, typer.Option(help="Replay only this topic; may be repeated.")] = None,
     from_seq: Annotated[int | None, typer.Option(help="The first seq.", min=1)] = None,
     to_seq: Annotated[int | None, typer.Option(help="The last seq.", min=1)] = None,
@@ -164,7 +159,7 @@ def replay(
 ) -> None:
     """Write records of a lake into a topic again.
 
-    In order, and each once.
+    They are written in order, each once.
     """
     _need_extra()
     from topics.pipeline.replay import Replay
@@ -223,7 +218,7 @@ def report(
 
 
 def _need_extra() -> None:
-    """Fail in one line where the server is installed and Spark is not."""
+    """Fail with one line if the server is installed and Spark is not."""
     if missing := [name for name in _EXTRA if find_spec(name) is None]:
         _fail(
             f"{' and '.join(missing)} not installed: pipelines need the extra `spark` "
@@ -255,6 +250,20 @@ def _server(url: str, token_file: Path | None) -> dict[str, str]:
     return {"url": url} if key is None else {"url": url, "token": key}
 
 
+def _archived(topics: list[str] | None, prefix: str | None) -> dict[str, str]:
+    """The option of the source that names what to archive."""
+    if bool(topics) == (prefix is not None):
+        _fail("say what to archive: --topic (one or more) or --prefix")
+    return {"topics": ",".join(topics or [])} if prefix is None else {"topicPrefix": prefix}
+
+
+def _check_format(format: str, typed: bool, compact: bool) -> None:
+    if format not in ("delta", "parquet"):
+        _fail(f'--format is "{format}"; it must be delta or parquet')
+    if (typed or compact) and format != "delta":
+        _fail(f"{'--typed' if typed else '--compact'} needs --format delta: it works on tables that have a log")
+
+
 def _check_span(option: str, text: str) -> None:
     if re.fullmatch(r"\d+ (millisecond|second|minute|hour|day)s?", text) is None:
         _fail(f'{option} is "{text}"; it must be a span of time such as "10 seconds" or "1 minute"')
@@ -268,7 +277,7 @@ def _check_target(topic: str, option: str = "--to") -> None:
 
 
 def _check(server: dict[str, str], topics: list[str]) -> None:
-    """Fail at once, before a JVM is started, where the server or a topic is not there."""
+    """Fail at once, before a JVM is started, if the server or a topic does not exist."""
     from topics.spark.client import PLANNING_RETRY_MS, Client
     from topics.spark.errors import ServerRefused, SourceError
     from topics.spark.options import ReadOptions
@@ -277,7 +286,7 @@ def _check(server: dict[str, str], topics: list[str]) -> None:
         options = ReadOptions(
             {**server, "topics": ",".join(topics)} if topics else {**server, "topicPrefix": "a"}, False
         )
-        with contextlib.closing(Client(options.server, PLANNING_RETRY_MS)) as client:
+        with contextlib.closing(Client(options.address, PLANNING_RETRY_MS)) as client:
             for topic in topics:
                 client.plan(topic)
             if not topics:
@@ -310,21 +319,21 @@ def _session(name: str, master: str, conf: list[str] | None, verbose: bool) -> I
 
 @contextlib.contextmanager
 def _silence(verbose: bool) -> Iterator[None]:
-    """Keep what the JVM says about itself out of the display, unless it does not start: then it is all there is.
+    """Keep what the JVM prints out of the display, unless it does not start: then it is the only hint.
 
     The JVM inherits the stderr that it is started with, and keeps it.
     """
     if verbose:
         yield
         return
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as printed:
         own = os.dup(2)
-        os.dup2(said.fileno(), 2)
+        os.dup2(printed.fileno(), 2)
         try:
             yield
         except BaseException:
-            said.seek(0)
-            os.write(own, said.read())
+            printed.seek(0)
+            os.write(own, printed.read())
             raise
         finally:
             os.dup2(own, 2)
@@ -333,7 +342,7 @@ def _silence(verbose: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _failures(verbose: bool) -> Iterator[None]:
-    """A failure is one line, unless everything was asked for."""
+    """A failure is one line, unless --verbose asks for everything."""
     try:
         yield
     except typer.Exit:

@@ -1,9 +1,9 @@
 """Compact: the many small files of an archive merged into few of the target size, while it may go on running.
 
 A merge is one commit of the table that removes files and adds others with the same rows, marked as no change of data:
-it carries no offsets and no app transaction, and whoever follows the table sees nothing. An archive only adds files,
-which no merge removes, so that the two do not disturb each other. Two merges at once do: the second fails and changes
-nothing. The files that were merged stay where they are for those who read an older version, until they are vacuumed.
+it carries no offsets and no app transaction, and a reader that follows the table sees nothing. An archive only adds
+files, which no merge removes, so the two do not disturb each other. Two merges at once do: the second fails and changes
+nothing. The files that were merged stay in place for readers of an older version, until they are vacuumed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topics.pipeline.run import PipelineError
 
 
 class Merged(NamedTuple):
-    """What became of one table."""
+    """How many files of one table were merged into how many."""
 
     table: str
     removed: int

@@ -1,9 +1,9 @@
-"""Lake files: what executors write, and what they tell the driver about it.
+"""Lake files: what executors write, and what they report to the driver about it.
 
-A task of the source holds rows of one topic in the order of their seqs, so that its files need no shuffle: one for each
-topic and date it meets, cut at the target size. A file has a name of its own, and nobody sees it before the driver
-commits it: the files of a task that was retried or killed stay unnamed. Rows that stand for gaps are not written but
-told, because the driver keeps them in a table of their own.
+A task of the source holds rows of one topic in the order of their seqs, so its files need no shuffle: one for each
+topic and date, cut at the target size. A file has a name of its own, and no reader sees it before the driver commits
+it: the files of a task that was retried or killed are never named. Rows that are gaps are not written but reported,
+because the driver keeps them in a table of their own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-TOLD_SCHEMA: Final = (
+WRITTEN_SCHEMA: Final = (
     "path string, topic string, date string, size bigint, records bigint, "
     "seq_min bigint, seq_max bigint, ts_min bigint, ts_max bigint, reason string"
 )
-_TOLD_ARROW: Final = pa.schema(
-    [(name, pa.int64() if kind == "bigint" else pa.string()) for name, kind in map(str.split, TOLD_SCHEMA.split(", "))]
+_WRITTEN_ARROW: Final = pa.schema(
+    [
+        (name, pa.int64() if kind == "bigint" else pa.string())
+        for name, kind in map(str.split, WRITTEN_SCHEMA.split(", "))
+    ]
 )
 FILE_SCHEMA: Final = pa.schema(
     [
@@ -41,7 +44,7 @@ PARTITION_BY: Final = ("topic", "date")
 ROW_GROUP_BYTES: Final = 32 << 20
 
 
-class Told(NamedTuple):
+class Written(NamedTuple):
     """One file of a batch, or, with a reason and no path, one gap."""
 
     path: str | None
@@ -89,7 +92,7 @@ class _File:
             self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=rows)
             self._waiting, self._waiting_bytes = [], 0
 
-    def close(self) -> Told:
+    def close(self) -> Written:
         """Finish the file, on disk."""
         self._flush()
         self._writer.close()
@@ -98,7 +101,7 @@ class _File:
         size = self._stream.tell()
         self._stream.close()
         seqs, times = (min(self._seqs), max(self._seqs)), (min(self._times), max(self._times))
-        return Told(self._path, self._topic, self._date, size, self._records, *seqs, *times, None)
+        return Written(self._path, self._topic, self._date, size, self._records, *seqs, *times, None)
 
 
 class Files:
@@ -110,7 +113,7 @@ class Files:
         self._number = number
         self._file_bytes = file_bytes
         self._open: dict[str, _File] = {}
-        self._told: list[Told] = []
+        self._written: list[Written] = []
 
     def add(self, directory: str, topic: str, date: str, rows: Any) -> None:
         """Write rows, which have columns `seq` and `ts`, to a file in a directory below the root."""
@@ -121,13 +124,13 @@ class Files:
                 path = f"{directory}part-{self._number:08d}-{uuid.uuid4().hex}.parquet"
                 file = self._open[directory] = _File(self._root, path, topic, date, self._schema)
             if file.add(rows.slice(at, step)) >= self._file_bytes:
-                self._told.append(self._open.pop(directory).close())
+                self._written.append(self._open.pop(directory).close())
 
-    def close(self) -> list[Told]:
-        """Finish what is open; what there is to tell about all files."""
-        self._told += [file.close() for file in self._open.values()]
+    def close(self) -> list[Written]:
+        """Finish what is open; all files that were written."""
+        self._written += [file.close() for file in self._open.values()]
         self._open = {}
-        return self._told
+        return self._written
 
 
 def writer(
@@ -136,36 +139,38 @@ def writer(
     """The function that `mapInArrow` runs in each task: rows in, what was written out."""
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
-        gaps: list[Told] = []
+        gaps: list[Written] = []
         files = Files(root, FILE_SCHEMA, batch_id, file_bytes)
         for batch in batches:
             gaps += _gaps(batch)
             rows = batch.filter(pc.is_valid(batch["seq"]))
             for topic, date, part in _parts(rows):
                 files.add(f"{prefix}topic={directory_of(topic, hive)}/date={date}/", topic, date, part)
-        yield tell([*gaps, *files.close()])
+        yield report([*gaps, *files.close()])
 
     return write
 
 
-def tell(told: list[Told]) -> Any:
-    """What a task tells the driver, as Arrow rows of TOLD_SCHEMA."""
-    return pa.RecordBatch.from_pylist([entry._asdict() for entry in told], schema=_TOLD_ARROW)
+def report(written: list[Written]) -> Any:
+    """What a task reports to the driver, as Arrow rows of WRITTEN_SCHEMA."""
+    return pa.RecordBatch.from_pylist([entry._asdict() for entry in written], schema=_WRITTEN_ARROW)
 
 
 def directory_of(topic: str, hive: bool = False) -> str:
     """The directory of a topic.
 
-    A colon in a path is not portable. Where readers take the topic from the path it is escaped as Hive does; in a Delta
-    table the log says it, and a path that needs no escaping is safer. A plus is in no name of a topic.
+    A colon in a path is not portable. Where readers take the topic from the path it is escaped as Hive does. In a Delta
+    table the log has the topic, and a path that needs no escaping is safer; no topic name contains a plus.
     """
     return quote(topic, safe="") if hive else topic.replace(":", "+")
 
 
-def _gaps(batch: Any) -> list[Told]:
+def _gaps(batch: Any) -> list[Written]:
     lost = batch.filter(pc.is_valid(batch["tombstone"])).select(["topic", "tombstone"]).to_pylist()
     return [
-        Told(None, row["topic"], None, 0, gap["missed_estimate"], gap["gap_from"], gap["gap_to"], 0, 0, gap["reason"])
+        Written(
+            None, row["topic"], None, 0, gap["missed_estimate"], gap["gap_from"], gap["gap_to"], 0, 0, gap["reason"]
+        )
         for row in lost
         for gap in [row["tombstone"]]
     ]

@@ -1,8 +1,8 @@
 """Lake tables: how the files of a batch become visible, all at once and once.
 
 Delta: one commit per batch carries the files, the app transaction (query, batch) and the offsets, so that data and
-offsets cannot disagree. Committing the same app transaction twice would succeed, so the version is compared before.
-There is no atomicity across tables: the gaps of a batch ride in the commit of its events, and the table of losses is
+offsets cannot disagree. Committing the same app transaction twice would succeed, so the version is compared first.
+There is no atomicity across tables: the commit of a batch's events also carries its gaps, and the table of losses is
 brought up to date from there, so that a crash between the two commits loses no gap and invents none.
 
 Parquet: executors write into a directory that readers skip; the driver writes the list of the batch's files first (the
@@ -12,7 +12,6 @@ first list wins) and then moves them into place, which can be repeated as often 
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -22,12 +21,15 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from topics.pipeline.files import PARTITION_BY, TABLE_SCHEMA, Told
+from topics.pipeline.files import PARTITION_BY, TABLE_SCHEMA, Written
+from topics.spark.stage import write_once
 
 OFFSETS: Final = "topics.offsets"
 LOSSES: Final = "topics.losses"
 BATCH: Final = "topics.batch"
 HISTORY_MAX: Final = 200
+# The key of the files in the list of a Parquet batch.
+_LISTED: Final = "told"
 LOSS_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -54,7 +56,7 @@ class Lake(Protocol):
     def has(self, app_id: str, batch_id: int) -> bool:
         """Whether the batch is already there."""
 
-    def commit(self, app_id: str, batch_id: int, told: list[Told], offsets: Offsets) -> None:
+    def commit(self, app_id: str, batch_id: int, written: list[Written], offsets: Offsets) -> None:
         """Make the files and gaps of a batch visible."""
 
     def finish(self, app_id: str, batch_id: int) -> None:
@@ -95,15 +97,15 @@ class DeltaLake:
         version = self._events.transaction_version(app_id)
         return version is not None and version >= batch_id
 
-    def commit(self, app_id: str, batch_id: int, told: list[Told], offsets: Offsets) -> None:
+    def commit(self, app_id: str, batch_id: int, written: list[Written], offsets: Offsets) -> None:
         """Add the files of a batch in one commit, with its offsets and its gaps."""
         from deltalake.transaction import CommitProperties, Transaction
 
         now_ms = time.time_ns() // 1_000_000
-        losses = [[gap.topic, gap.seq_min, gap.seq_max, gap.reason, gap.records] for gap in told if gap.path is None]
+        losses = [[gap.topic, gap.seq_min, gap.seq_max, gap.reason, gap.records] for gap in written if gap.path is None]
         metadata = {BATCH: f"{app_id}:{batch_id}", OFFSETS: json.dumps(offsets), LOSSES: json.dumps(losses)}
         self._events.create_write_transaction(
-            additions([file for file in told if file.path is not None], PARTITION_BY, now_ms),
+            additions([file for file in written if file.path is not None], PARTITION_BY, now_ms),
             mode="append",
             schema=TABLE_SCHEMA,
             partition_by=list(PARTITION_BY),
@@ -149,16 +151,16 @@ class DeltaLake:
         return None
 
 
-def held(root: Path) -> list[Told]:
+def held(root: Path) -> list[Written]:
     """The files that an archive holds now, with paths relative to its events; none where there is no archive."""
     from deltalake import DeltaTable
 
     events = root / "events"
     if not DeltaTable.is_deltatable(str(events)):
         lists = sorted((root / "_batches").glob("*.json"))
-        told = [Told(*one) for path in lists for one in json.loads(path.read_text())["told"]]
+        written = [Written(*one) for path in lists for one in json.loads(path.read_text())[_LISTED]]
         return [
-            file._replace(path=file.path.removeprefix(ParquetLake.prefix)) for file in told if file.path is not None
+            file._replace(path=file.path.removeprefix(ParquetLake.prefix)) for file in written if file.path is not None
         ]
     actions = pa.table(DeltaTable(str(events)).get_add_actions(flatten=True))
     if not actions.num_rows:
@@ -168,10 +170,10 @@ def held(root: Path) -> list[Told]:
     columns += [actions[name].cast(pa.int64()).to_pylist() for name in ("min.ts", "max.ts")]
     columns.append([None] * actions.num_rows)
     # In the log a path is escaped.
-    return [Told(unquote(path), topic, str(date), *rest) for path, topic, date, *rest in zip(*columns, strict=True)]
+    return [Written(unquote(path), topic, str(date), *rest) for path, topic, date, *rest in zip(*columns, strict=True)]
 
 
-def additions(files: list[Told], partition_by: Sequence[str], now_ms: int) -> list[Any]:
+def additions(files: list[Written], partition_by: Sequence[str], now_ms: int) -> list[Any]:
     """The actions of a Delta commit that add files."""
     from deltalake.transaction import AddAction
 
@@ -188,7 +190,7 @@ def additions(files: list[Told], partition_by: Sequence[str], now_ms: int) -> li
     ]
 
 
-def _stats(file: Told) -> str:
+def _stats(file: Written) -> str:
     low, high = ({"seq": seq, "ts": _iso(ts)} for seq, ts in ((file.seq_min, file.ts_min), (file.seq_max, file.ts_max)))
     return json.dumps(
         {"numRecords": file.records, "minValues": low, "maxValues": high, "nullCount": {"seq": 0, "ts": 0}}
@@ -220,36 +222,24 @@ class ParquetLake:
         """Whether the batch is already decided."""
         return self._list_of(app_id, batch_id).exists()
 
-    def commit(self, app_id: str, batch_id: int, told: list[Told], offsets: Offsets) -> None:
+    def commit(self, app_id: str, batch_id: int, written: list[Written], offsets: Offsets) -> None:
         """Decide the files of a batch, then move them into place."""
-        decided = self._list_of(app_id, batch_id)
-        temporary = self._batches / f".{uuid.uuid4().hex}"
-        with temporary.open("x") as file:
-            json.dump(
-                {"offsets": offsets, "ts": time.time_ns() // 1_000_000, "told": [list(one) for one in told]}, file
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, decided)
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink()
+        batch = {"offsets": offsets, "ts": time.time_ns() // 1_000_000, _LISTED: [list(one) for one in written]}
+        write_once(self._list_of(app_id, batch_id), json.dumps(batch))
         self.finish(app_id, batch_id)
 
     def finish(self, app_id: str, batch_id: int) -> None:
-        """Move the files of a decided batch into place, those that are not there yet."""
+        """Move the files of a decided batch into place, unless they are there already."""
         decided = json.loads(self._list_of(app_id, batch_id).read_text())
-        told = [Told(*one) for one in decided["told"]]
-        for file in told:
+        written = [Written(*one) for one in decided[_LISTED]]
+        for file in written:
             if file.path is None:
                 continue
             source, target = self.root / file.path, self.root / file.path.removeprefix(self.prefix)
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.exists():
                 source.replace(target)
-        gaps = [(one.topic, one.seq_min, one.seq_max, one.reason, one.records) for one in told if one.path is None]
+        gaps = [(one.topic, one.seq_min, one.seq_max, one.reason, one.records) for one in written if one.path is None]
         if gaps:
             lines = [dict(zip(LOSS_SCHEMA.names, (*gap, batch_id, decided["ts"]), strict=True)) for gap in gaps]
             temporary = self._losses / f".{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""Page: a report as one HTML file that loads nothing, in light or dark as the reader has it, and prints.
+"""Page: a report as one HTML file that loads nothing, follows the reader's light or dark mode, and prints well.
 
 What a plot shows is also a table, folded away below it. Text from topics (their names, reasons) is escaped.
 """
@@ -111,13 +111,13 @@ def _topics(report: Report, first: int, hours: int, colours: dict[str, int]) -> 
 def _lag(report: Report, colours: dict[str, int]) -> str:
     if report.trouble:
         return _section("Lag", f"Not known: {report.trouble}.", "")
-    behind = sorted((of for of in report.topics if of.lag), key=lambda of: -(of.lag or 0))
+    lagging = sorted((of for of in report.topics if of.lag), key=lambda of: -(of.lag or 0))
     described = f"Records that {report.server} has and the archive has not, by topic."
-    if not behind:
+    if not lagging:
         return _section("Lag", described, "<p>None: every topic is archived up to its head.</p>")
-    shown = [(of.topic, of.lag or 0, colours[of.topic]) for of in behind[:BARS_MAX]]
-    more = f'<p class="soft">and {len(behind) - BARS_MAX} topics more</p>' if len(behind) > BARS_MAX else ""
-    table = _table(["topic", "lag"], [[of.topic, f"{of.lag:,}"] for of in behind])
+    shown = [(of.topic, of.lag or 0, colours[of.topic]) for of in lagging[:BARS_MAX]]
+    more = f'<p class="soft">and {len(lagging) - BARS_MAX} more topics</p>' if len(lagging) > BARS_MAX else ""
+    table = _table(["topic", "lag"], [[of.topic, f"{of.lag:,}"] for of in lagging])
     plot = f'<div class="wide">{bars("lag", "Lag", described, shown)}</div>'
     return _section("Lag", described, plot + more + _folded(table))
 
@@ -166,7 +166,7 @@ def _folded(table: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] | None = None) -> str:
-    """A table whose first column names the row; `numbers` are the columns set to the right, or all others."""
+    """A table with the name of each row first; `numbers` are the columns set to the right, by default all others."""
     right = set(range(1, len(head)) if numbers is None else numbers)
 
     def classed(column: int) -> str:

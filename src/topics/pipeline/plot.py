@@ -1,7 +1,7 @@
-"""Plots: inline SVG that takes its colours from the page, says in words what it shows, and needs nothing else.
+"""Plots: inline SVG that takes its colours from the page and needs nothing else.
 
-Every plot is an image with a title and a description for those who hear the page, and each mark has a tooltip. Colours
-are the page's variables, so that light and dark are one drawing.
+Every plot is an image with a title and a description for screen readers, and each mark has a tooltip. Colours are the
+page's variables, so that light and dark are one drawing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Series(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A part of a strip, both ends included, with what its tooltip says."""
+    """A part of a strip, both ends included, with its tooltip."""
 
     first: int
     last: int
@@ -87,7 +87,7 @@ def bars(plot_id: str, title: str, description: str, series: Sequence[tuple[str,
 
 
 def spark(values: Sequence[int], colour: int, name: str) -> str:
-    """A small row of bars, to stand in a line of a table."""
+    """A small row of bars for a line of a table."""
     most = max(values, default=0) or 1
     wide, tall = 180, 28
     slot = wide / max(len(values), 1)

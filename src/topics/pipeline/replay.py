@@ -1,10 +1,10 @@
 """Replay: records of a lake table back into a topic, in their order, each once.
 
-Seq and ts are given anew by the topic; the old ones are kept in `meta` as `replayed_topic`, `replayed_seq` and
+The topic assigns new seqs and times; the old ones are kept in `meta` as `replayed_topic`, `replayed_seq` and
 `replayed_ts`. A replay has a name: run again under the same name and state directory it goes on where it stopped, and
-what it had chosen the first time is what it finishes.
+finishes what was selected the first time.
 
-What is chosen is cut into slices, ranges of seqs of one topic, and the list of them is written down before anything
+The selection is cut into slices, ranges of seqs of one topic, and the list of them is written down before anything
 else. The slices are written one after the other, each as the next version of one exactly-once write, which forgets what
 the one before had staged. So however large the selection is, only one slice of it is in memory and on disk, and after a
 crash the replay goes on with the slice it was at.
@@ -13,18 +13,17 @@ crash the replay goes on with the slice it was at.
 from __future__ import annotations
 
 import json
-import os
 import re
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from topics.pipeline.files import Told
+from topics.pipeline.files import Written
 from topics.pipeline.lake import held
 from topics.pipeline.run import PipelineError, reason
 from topics.pipeline.typed import RAW_COLUMNS
+from topics.spark.stage import Stage, write_once
 
 SLICE_RECORDS: Final = 100_000
 SLICE_BYTES: Final = 16 << 20
@@ -84,7 +83,7 @@ class Replay:
             self._note(number + 1)
             yield Done(number + 1, len(plan), self._written(number), left)
 
-    def _frame(self, spark: Any, files: list[Told], one: Slice) -> Any:
+    def _frame(self, spark: Any, files: list[Written], one: Slice) -> Any:
         """The rows of a slice, in order."""
         paths = [
             f"{self.root}/events/{file.path}"
@@ -104,7 +103,7 @@ class Replay:
         # One task: a slice is small, and its rows are published in one order.
         return rows.coalesce(1).sortWithinPartitions("seq", "ts").selectExpr("data", "tag", "node", kept)
 
-    def _write(self, spark: Any, files: list[Told], one: Slice, number: int) -> None:
+    def _write(self, spark: Any, files: list[Written], one: Slice, number: int) -> None:
         options = {
             **self.server,
             "topic": self.target,
@@ -121,12 +120,10 @@ class Replay:
         return f"replay-{self.name}"
 
     def _written(self, number: int) -> int:
-        """How many records a slice had, by what was staged for it."""
-        from topics.spark.stage import Stage
-
+        """How many records a slice had, from what was staged for it."""
         return sum(file.records for file in Stage(self.state, f"spark-txn-{self._txn_id}", number).decide(()))
 
-    def _plan(self, spark: Any, files: list[Told]) -> list[Slice]:
+    def _plan(self, spark: Any, files: list[Written]) -> list[Slice]:
         """The slices of this replay: those of its first run, if there was one."""
         path = self._path("plan")
         choice = [self.target, self.topics, self.seq_from, self.seq_to, *self._conditions]
@@ -134,7 +131,7 @@ class Replay:
             found = list(slices(self._chosen(spark, files), self.seq_from, self.seq_to, self._records_max, SLICE_BYTES))
             for one in found[:1]:
                 self._frame(spark, files, one)
-            _link(path, json.dumps({"choice": choice, "slices": found}))
+            write_once(path, json.dumps({"choice": choice, "slices": found}))
         plan = json.loads(path.read_text())
         if plan["choice"] != choice:
             raise PipelineError(
@@ -143,7 +140,7 @@ class Replay:
             )
         return [Slice(*one) for one in plan["slices"]]
 
-    def _chosen(self, spark: Any, files: list[Told]) -> list[Told]:
+    def _chosen(self, spark: Any, files: list[Written]) -> list[Written]:
         """The files that may hold records of the selection."""
         low, high = (_micros(spark, bound) for bound in (self.ts_from, self.ts_to))
         of_topics = [file for file in files if not self.topics or file.topic in self.topics]
@@ -172,7 +169,7 @@ class Replay:
         return int(path.read_text()) if path.exists() else 0
 
     def _note(self, count: int) -> None:
-        # Only spares work: a slice that is written again changes nothing.
+        # This only saves work: a slice that is written again changes nothing.
         temporary = self._path("done-next")
         temporary.write_text(str(count))
         temporary.replace(self._path("done"))
@@ -182,7 +179,7 @@ class Replay:
 
 
 def slices(
-    files: list[Told], seq_from: int | None, seq_to: int | None, records_max: int, bytes_max: int
+    files: list[Written], seq_from: int | None, seq_to: int | None, records_max: int, bytes_max: int
 ) -> Iterator[Slice]:
     """Ranges that cover these files, topic by topic and in the order of seqs, each of about the given size at most."""
     for topic in sorted({file.topic for file in files}):
@@ -222,19 +219,3 @@ def _micros(spark: Any, bound: str | None) -> int | None:
 
 def _plain(bound: str) -> str:
     return bound.replace("'", "").replace("\\", "")
-
-
-def _link(path: Path, text: str) -> None:
-    """Write a file that must not replace an earlier one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    with temporary.open("x") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()

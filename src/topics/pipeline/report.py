@@ -1,8 +1,8 @@
-"""Report: what an archive holds, how far it is behind, and what was lost, gathered for one page.
+"""Report: what an archive holds, how far it lags, and what was lost, gathered for one page.
 
-Everything but the lag comes from the archive itself and needs no Spark: the log of the tables says how many records a
-file has and from when to when, so that only files across the turn of an hour are looked into, and of these only the
-times. The lag needs the server; where it cannot be reached, the report says so and shows the rest.
+Everything but the lag comes from the archive itself and needs no Spark: the log of the tables has the number of records
+of each file and their first and last time, so only files that span more than one hour are opened, and only for their
+times. The lag needs the server; if it cannot be reached, the report says so and shows the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from topics.pipeline.files import Told
+from topics.pipeline.files import Written
 from topics.pipeline.lake import DeltaLake, Offsets, ParquetLake, held
 from topics.pipeline.run import PipelineError
 
@@ -52,7 +52,7 @@ class TopicReport:
     """Records by the hour in which they were written, as hours since 1970."""
     losses: list[Loss] = field(default_factory=list)
     lag: int | None = None
-    """None where the server did not say."""
+    """None where the server did not report it."""
 
     @property
     def lost(self) -> int:
@@ -99,7 +99,7 @@ def gather(root: Path, server: dict[str, str], topics: list[str]) -> Report:
     return report
 
 
-def _hours(root: Path, file: Told) -> Counter[int]:
+def _hours(root: Path, file: Written) -> Counter[int]:
     first, last = file.ts_min // _HOUR_US, file.ts_max // _HOUR_US
     if first == last:
         return Counter({first: file.records})
@@ -136,16 +136,15 @@ def _ask(topics: list[TopicReport], server: dict[str, str], offsets: Offsets) ->
     """Fill in the lag of each topic; what went wrong, if anything."""
     from topics.spark.client import PLANNING_RETRY_MS, Client
     from topics.spark.errors import ServerRefused, SourceError
-    from topics.spark.options import ReadOptions
+    from topics.spark.options import Address, GivenOptions
 
     try:
-        options = ReadOptions({**server, "topicPrefix": "a"}, False)
-        with contextlib.closing(Client(options.server, PLANNING_RETRY_MS)) as client:
+        with contextlib.closing(Client(Address(GivenOptions(server)), PLANNING_RETRY_MS)) as client:
             for of in topics:
                 try:
                     plan = client.plan(of.topic)
                 except ServerRefused as refused:
-                    # What is no longer there cannot get ahead.
+                    # A topic that is gone cannot get ahead.
                     if refused.code != "topic_not_found":
                         raise
                     of.lag = 0

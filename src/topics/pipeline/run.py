@@ -1,7 +1,7 @@
 """Running one streaming query from the command line: its progress, its end, its failures.
 
-SIGTERM and SIGINT let the query finish its batch: a file is created that the source looks for before it plans the next
-batch, and once nothing more is planned the query is stopped. A second signal does not wait.
+On SIGTERM and SIGINT the query finishes its batch: a file is created that the source looks for before it plans the next
+batch, and once nothing more is planned the query is stopped. A second signal stops it at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PipelineError(Exception):
 
 
 class Progress:
-    """What a pipeline has done so far, and how it shows."""
+    """What a pipeline has done so far, as a line or a table."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -92,7 +92,7 @@ class Display:
     def __init__(self, progress: Progress, console: Console) -> None:
         self._progress = progress
         self._console = console
-        # The table is asked for anew at each refresh, so that its seconds run while a batch does.
+        # The table is made again at each refresh, so that its seconds count while a batch runs.
         self._live = Live(get_renderable=progress.table, console=console) if console.is_terminal else None
 
     def __enter__(self) -> Display:
@@ -111,7 +111,7 @@ class Display:
 
 
 def _lag(reported: dict[str, Any]) -> int:
-    """How many records the heads of the topics are ahead; Spark passes offsets on as the text that they are."""
+    """How many records the heads of the topics are ahead; Spark reports offsets as text."""
     lag = 0
     for source in reported["sources"]:
         ends, heads = (json.loads(source.get(name) or "null") for name in ("endOffset", "latestOffset"))
@@ -146,7 +146,7 @@ class Stop:
 
 
 def follow(query: Any, progress: Progress, stop: Stop, display: Display, once: bool) -> None:
-    """Show a query's progress until it ends by itself, fails, or is told to stop."""
+    """Show a query's progress until it ends by itself, fails, or is to stop."""
     try:
         while query.isActive:
             if progress.take_all(query):

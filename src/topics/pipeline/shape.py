@@ -2,14 +2,14 @@
 
 A shape grows as it sees values. What is only ever null, an empty object or an empty array asks for no column yet.
 Whole numbers are `bigint`; once a fraction is seen beside them they are `double`. Values of kinds that do not go
-together, and whole numbers beyond 64 bits, are `string`, and are kept there as JSON text. Objects and arrays nest, to a
-depth; what is below it is JSON text too.
+together, and whole numbers beyond 64 bits, are `string`, and are kept there as JSON text. Objects and arrays nest up to
+a depth; what is below it is JSON text too.
 
-A column of a table never changes its type, because every reader of the table counts on it. So what a table has wins
+A column of a table never changes its type, because every reader of the table relies on it. So what a table has wins
 over what later data asks for: columns are added, and a value that does not fit its column is a `Misfit`.
 
-Readers tell columns apart regardless of case, and some characters cannot be in a name: keys that would be the same
-column are the same column.
+Readers ignore the case of column names, and some characters cannot be in a name: keys that would be the same column are
+the same column.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Shape:
             self.kind, self.fields, self.element = "string", {}, None
 
     def field(self, name: str) -> Shape:
-        """The field of this name, made where there is none; beyond the limit one that nobody keeps."""
+        """The field of this name, added if there is none; beyond the limit it is not kept."""
         if len(self.fields) >= COLUMNS_MAX and name.lower() not in self.fields:
             return Shape()
         return self.fields.setdefault(name.lower(), (name, Shape()))[1]
@@ -171,22 +171,22 @@ class Shape:
             fitted[known[0]] = known[1].fit(member, f"{path}.{name}")
         return fitted
 
-    def told(self) -> Any:
+    def to_json(self) -> Any:
         """The shape as lists and text, for JSON."""
         if self.kind == "struct":
-            return ["struct", [[name, shape.told()] for name, shape in self.fields.values()]]
-        return ["array", self.element.told()] if self.element is not None else self.kind
+            return ["struct", [[name, shape.to_json()] for name, shape in self.fields.values()]]
+        return ["array", self.element.to_json()] if self.element is not None else self.kind
 
 
-def of_told(told: Any) -> Shape:
-    """The shape that `told` told."""
-    if isinstance(told, str):
-        return Shape(told)
-    shape = Shape(told[0])
-    if told[0] == "array":
-        shape.element = of_told(told[1])
+def of_json(given: Any) -> Shape:
+    """The shape that `to_json` was called on."""
+    if isinstance(given, str):
+        return Shape(given)
+    shape = Shape(given[0])
+    if given[0] == "array":
+        shape.element = of_json(given[1])
     else:
-        shape.fields = {name.lower(): (name, of_told(member)) for name, member in told[1]}
+        shape.fields = {name.lower(): (name, of_json(member)) for name, member in given[1]}
     return shape
 
 

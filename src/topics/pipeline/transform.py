@@ -1,4 +1,4 @@
-"""Transform: streaming SQL over topics, whose rows become records of another topic.
+"""Transform: streaming SQL over topics; its rows become records of another topic.
 
 Each source topic is a view of its own name, with the characters that SQL does not take in a name as underscores. Event
 time is `ts`, with a watermark, so that windows close. A result with a column `data` is written as it is (with `tag`,
@@ -66,7 +66,7 @@ class Transform:
         return query.queryName(f"transform to {self.target}").start()
 
     def _save(self, sink: dict[str, str]) -> Callable[[Any, int], None]:
-        """Spark knows no update mode for Python sinks: each batch is a write of its own, exactly-once by its number."""
+        """Spark has no update mode for Python sinks: each batch is a write of its own, exactly-once by its number."""
 
         def save(frame: Any, batch_id: int) -> None:
             once = {"txnId": query_id(self.checkpoint), "txnVersion": str(batch_id)}

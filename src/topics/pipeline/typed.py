@@ -1,9 +1,9 @@
 """Typed tables: the data of each topic taken apart into columns, out of the archive's events.
 
-There is a Delta table for each topic, `typed/<topic>`, whose columns are those of the record and those that its JSON
-asks for (see `shape`), and one table `errors` for the records that do not fit. Both are made from the commits of the
-table of events, one after the other, so that they hold what the events hold, whenever they are made: an archive that
-becomes typed later, or was not for a while, catches up.
+There is a Delta table for each topic, `typed/<topic>`, with the columns of the record and those that its JSON asks for
+(see `shape`), and one table `errors` for the records that do not fit. Both are made from the commits of the table of
+events, one after the other, so that they hold what the events hold, whenever they are made: an archive that becomes
+typed later, or was not for a while, catches up.
 
 Each table carries the version of the events that it was brought up to, as its app transaction, and a version that it
 has is not added again. Within a version the errors are committed first and the typed tables after them, so that a
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topics.pipeline import shape
-from topics.pipeline.files import FILE_SCHEMA, TOLD_SCHEMA, Files, Told, by_date, directory_of, tell
+from topics.pipeline.files import FILE_SCHEMA, WRITTEN_SCHEMA, Files, Written, by_date, directory_of, report
 from topics.pipeline.lake import additions, held
 from topics.pipeline.run import PipelineError
 from topics.pipeline.shape import Misfit, Shape
@@ -80,15 +80,15 @@ class Typed:
                 paths.setdefault(topic, []).append(f"{self._events}/{path}")
         if not paths:
             return 0
-        misfits: list[Told] = []
-        fitted: dict[str, list[Told]] = {}
+        misfits: list[Written] = []
+        fitted: dict[str, list[Written]] = {}
         for topic, found in sorted(paths.items()):
             wanted = Shape("struct")
             for (seen,) in _run(spark, found, see, "shape string"):
-                wanted.take(shape.of_told(json.loads(seen)))
+                wanted.take(shape.of_json(json.loads(seen)))
             columns = self._widen(topic, wanted)
-            project = projector(topic, columns.told(), str(self._root), version, self._file_bytes)
-            for file in (Told(*row) for row in _run(spark, found, project, TOLD_SCHEMA)):
+            project = projector(topic, columns.to_json(), str(self._root), version, self._file_bytes)
+            for file in (Written(*row) for row in _run(spark, found, project, WRITTEN_SCHEMA)):
                 assert file.path is not None
                 (misfits if file.path.startswith(_ERRORS) else fitted.setdefault(topic, [])).append(file)
         if not _has(self._errors, version):
@@ -134,7 +134,7 @@ class Typed:
 def _run(
     spark: Any, paths: list[str], function: Callable[[Iterator[Any]], Iterator[Any]], schema: str
 ) -> list[tuple[Any, ...]]:
-    """The rows that a function makes of files: here where they are small, since a job costs more, or by executors."""
+    """The rows that a function makes of files: here if they are small, since a job costs more, or by executors."""
     if sum(Path(path).stat().st_size for path in paths) > HERE_BYTES_MAX:
         return [
             tuple(row) for row in spark.read.schema(RAW_COLUMNS).parquet(*paths).mapInArrow(function, schema).collect()
@@ -152,16 +152,16 @@ def see(batches: Iterator[Any]) -> Iterator[Any]:
                 seen.see(_members(text))
             except Misfit:
                 continue
-    yield pa.RecordBatch.from_pydict({"shape": [json.dumps(seen.told())]})
+    yield pa.RecordBatch.from_pydict({"shape": [json.dumps(seen.to_json())]})
 
 
 def projector(
-    topic: str, told: Any, root: str, version: int, file_bytes: int
+    topic: str, wanted: Any, root: str, version: int, file_bytes: int
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function that `mapInArrow` runs to write the rows of a topic into columns, and those that do not fit."""
 
     def project(batches: Iterator[Any]) -> Iterator[Any]:
-        columns = shape.of_told(told)
+        columns = shape.of_json(wanted)
         kinds = columns.arrow()
         typed = Files(root, pa.schema([*RECORD_SCHEMA, *kinds]), version, file_bytes)
         errors = Files(root, ERROR_SCHEMA, version, file_bytes)
@@ -174,11 +174,9 @@ def projector(
                 typed.add(f"typed/{directory_of(topic)}/date={date}/", topic, date, part)
             if reasons:
                 bad = batch.take(pa.array(list(reasons), pa.int64()))
-                told_why = [pa.array([topic] * bad.num_rows), bad["seq"], bad["ts"], pa.array(reasons.values())]
-                errors.add(
-                    _ERRORS, topic, "", pa.RecordBatch.from_arrays([*told_why, bad["data"]], schema=ERROR_SCHEMA)
-                )
-        yield tell([*typed.close(), *errors.close()])
+                labels = [pa.array([topic] * bad.num_rows), bad["seq"], bad["ts"], pa.array(reasons.values())]
+                errors.add(_ERRORS, topic, "", pa.RecordBatch.from_arrays([*labels, bad["data"]], schema=ERROR_SCHEMA))
+        yield report([*typed.close(), *errors.close()])
 
     return project
 
@@ -198,7 +196,7 @@ def _sorted_out(columns: Shape, texts: list[str]) -> tuple[list[int], list[dict[
 
 
 def _members(text: str) -> dict[str, Any]:
-    """The members of the object that a datum is, those that a column of the record would hide under another name."""
+    """The members of the object in a record; those with the name of a record's column get another name."""
     try:
         value = _decode(text)
     except msgspec.DecodeError as error:
@@ -217,7 +215,7 @@ def _record_columns(batch: Any) -> Any:
 
 def _holds(known: Any, field: Any) -> bool:
     at = known.get_field_index(field.name)
-    return at >= 0 and bool(shape.of_arrow(known.field(at).type).told() == shape.of_arrow(field.type).told())
+    return at >= 0 and bool(shape.of_arrow(known.field(at).type).to_json() == shape.of_arrow(field.type).to_json())
 
 
 def _has(table: Any, version: int) -> bool:
@@ -227,12 +225,12 @@ def _has(table: Any, version: int) -> bool:
     return done is not None and done >= version
 
 
-def _within(place: str, file: Told) -> Told:
+def _within(place: str, file: Written) -> Written:
     assert file.path is not None
     return file._replace(path=file.path.removeprefix(place))
 
 
-def _commit(table: Any, version: int, files: list[Told], partition_by: list[str]) -> None:
+def _commit(table: Any, version: int, files: list[Written], partition_by: list[str]) -> None:
     from deltalake.transaction import CommitProperties, Transaction
 
     table.create_write_transaction(
@@ -246,7 +244,7 @@ def _commit(table: Any, version: int, files: list[Told], partition_by: list[str]
 
 
 def _added(events: Path, version: int) -> list[tuple[str, str]]:
-    """The files that a version of the events added, and their topics; none where it only moved data."""
+    """The files that a version of the events added, and their topics; none if it only moved data."""
     log = events / "_delta_log" / f"{version:020d}.json"
     try:
         actions = [json.loads(line) for line in log.read_text().splitlines() if line]

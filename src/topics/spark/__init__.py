@@ -1,8 +1,8 @@
 """Topics as Spark tables and streams, and what Spark computes as records of topics.
 
-`spark.read.format("topics")` and the three other doors are found by Spark itself through the module `pyspark_topics`.
-`session()` gives a SparkSession with the settings that this source profits from. Nothing here imports Spark before it
-is needed, so that a worker starts fast.
+Spark itself finds the source "topics" (batch and streaming, read and write) through the module `pyspark_topics`.
+`session()` gives a SparkSession with the settings that suit this source. Nothing here imports Spark before it is
+needed, so that a worker starts fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["session"]
 
 
 def session(**settings: Any) -> Any:
-    """A SparkSession in which the source "topics" works at its best; see `topics.spark.launch`."""
+    """A SparkSession with the settings that suit the source "topics"; see `topics.spark.launch`."""
     from topics.spark import launch
 
     return launch.session(**settings)

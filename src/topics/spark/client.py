@@ -1,8 +1,8 @@
 """Client: the few calls that a scan and a sink make, over one kept-alive connection.
 
 Every call is safe to repeat (reads, and writes that carry a producer seq), so a connection that breaks, a server that
-restarts and an answer of 429 or 503 are retried with growing pauses until the time for retries is over. What then
-fails, fails with the option that is to blame.
+restarts and an answer of 408, 422, 429 or 503 are retried with growing pauses until the time for retries is over. The
+error then names the option that is to blame.
 
 `http.client` reads an answer of known length in one go, at memory speed; what it cannot do is not needed here.
 """
@@ -22,14 +22,14 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from topics.spark.errors import BadOption, ServerRefused, Unreachable
-from topics.spark.options import RETRY_TIMEOUT_MS, Server
+from topics.spark.options import RETRY_TIMEOUT_MS, Address
 
 TIMEOUT_S: Final = 10.0
-"""Well below the time for retries, so that a server which vanished without a word is asked again."""
+"""Well below the time for retries, so that a server that stops answering is asked again."""
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
 PLANNING_RETRY_MS: Final = 3_000
-# Larger answers are hardly faster, and keep the server from its writers for longer.
+# Larger answers are hardly faster, and make writers wait for longer.
 ANSWER_BYTES: Final = 1 << 19
 _LEAD: Final = struct.Struct("<4sI")
 _MAGIC: Final = b"TBKS"
@@ -51,7 +51,7 @@ class Gap(NamedTuple):
 
 
 class SealedFile(NamedTuple):
-    """A sealed segment as the server names it, and the runs of seqs that were deleted from it."""
+    """A sealed segment as the server names it, and the ranges of seqs that were deleted from it."""
 
     first_seq: int
     last_seq: int
@@ -63,7 +63,7 @@ class SealedFile(NamedTuple):
 
 @dataclass
 class Plan:
-    """What the server says about a topic before it is scanned."""
+    """What the server reports about a topic before it is scanned."""
 
     topic: str
     epoch: int
@@ -78,7 +78,7 @@ class Plan:
 
 
 class Answer(NamedTuple):
-    """The Blocks behind a cursor, and what the server says about them."""
+    """The Blocks after a cursor, and what the server reports with them."""
 
     epoch: int
     head_seq: int
@@ -88,16 +88,16 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """A connection to one server. `retry_ms` is how long a call goes on retrying."""
+    """A connection to one server. `retry_ms` is how long a call is retried."""
 
-    def __init__(self, server: Server, retry_ms: int | None = None) -> None:
-        self._server = server
+    def __init__(self, address: Address, retry_ms: int | None = None) -> None:
+        self._address = address
         default = RETRY_TIMEOUT_MS if retry_ms is None else retry_ms
-        self._retry_s = (default if server.retry_timeout_ms is None else server.retry_timeout_ms) / 1000
+        self._retry_s = (default if address.retry_timeout_ms is None else address.retry_timeout_ms) / 1000
         self._connection: http.client.HTTPConnection | None = None
         self._headers = {"Accept-Encoding": "identity"}
-        if server.token is not None:
-            self._headers["Authorization"] = f"Bearer {server.token}"
+        if address.token is not None:
+            self._headers["Authorization"] = f"Bearer {address.token}"
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
@@ -118,31 +118,31 @@ class Client:
 
     def plan(self, topic: str, **query: int) -> Plan:
         """The epoch, floors and gaps of a topic."""
-        said = json.loads(self._call("GET", f"{_path(topic)}/plan?{urlencode(query)}", topic))
+        answer = json.loads(self._call("GET", f"{_path(topic)}/plan?{urlencode(query)}", topic))
         return Plan(
             topic,
-            said["epoch"],
-            said["head_seq"],
-            said["earliest_seq"],
-            said["count"],
-            said["bytes"],
-            [_gap(gap) for gap in said.get("gaps", ())],
-            said.get("from_ts_seq", 0),
-            said.get("to_ts_seq", 0),
-            [SealedFile(**segment) for segment in said.get("segments", ())],
+            answer["epoch"],
+            answer["head_seq"],
+            answer["earliest_seq"],
+            answer["count"],
+            answer["bytes"],
+            [_gap(gap) for gap in answer.get("gaps", ())],
+            answer.get("from_ts_seq", 0),
+            answer.get("to_ts_seq", 0),
+            [SealedFile(**segment) for segment in answer.get("segments", ())],
         )
 
     def blocks(self, topic: str, from_seq: int, to_seq: int) -> Answer:
-        """The Blocks behind `from_seq`, about half a mebibyte of them."""
+        """The Blocks after `from_seq`, about half a mebibyte of them."""
         query = f"from_seq={from_seq}&to_seq={to_seq}&bytes={ANSWER_BYTES}"
         body = memoryview(self._call("GET", f"{_path(topic)}/blocks?{query}", topic))
         magic, length = _LEAD.unpack_from(body) if len(body) >= _LEAD.size else (b"", 0)
         if magic != _MAGIC:
-            raise BadOption("url", self._server.url, "what answers there is not a topics server that serves blocks")
+            raise BadOption("url", self._address.url, "what answers there is not a topics server that serves blocks")
         at = _LEAD.size + length
-        said = json.loads(bytes(body[_LEAD.size : at]))
-        tombstone = None if said["tombstone"] is None else _gap(said["tombstone"])
-        return Answer(said["epoch"], said["head_seq"], said["next_from_seq"], tombstone, body[at:])
+        answer = json.loads(bytes(body[_LEAD.size : at]))
+        tombstone = None if answer["tombstone"] is None else _gap(answer["tombstone"])
+        return Answer(answer["epoch"], answer["head_seq"], answer["next_from_seq"], tombstone, body[at:])
 
     def write(self, topic: str, body: bytes) -> dict[str, Any]:
         """Append records; the body must carry a producer seq, because it may be sent more than once."""
@@ -162,7 +162,7 @@ class Client:
                 self._give_up_on(error)
                 if time.monotonic() + pause_s > deadline:
                     raise Unreachable(
-                        f'the server at {self._server.url} (option "url") cannot be reached: {_reason(error)}; '
+                        f'the server at {self._address.url} (option "url") cannot be reached: {_reason(error)}; '
                         f"gave up after {self._retry_s:g} s of retries"
                     ) from None
                 time.sleep(pause_s)
@@ -180,7 +180,7 @@ class Client:
         if connection is None:
             connection = self._connection = self._open()
         headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
-        connection.request(method, self._server.path + path, body, headers)
+        connection.request(method, self._address.path + path, body, headers)
         answer = connection.getresponse()
         content = answer.read()
         try:
@@ -190,33 +190,32 @@ class Client:
         return answer.status, content, retry_after_s
 
     def _open(self) -> http.client.HTTPConnection:
-        server = self._server
-        if server.tls:
+        address = self._address
+        if address.tls:
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(server.host, server.port, timeout=TIMEOUT_S, context=context)
-        return http.client.HTTPConnection(server.host, server.port, timeout=TIMEOUT_S)
+            return http.client.HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=context)
+        return http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
 
     def _give_up_on(self, error: Exception) -> None:
         """Raise at once for what no retry can change."""
         if isinstance(error, socket.gaierror):
-            raise BadOption("url", self._server.url, f'the host "{self._server.host}" is not known') from None
+            raise BadOption("url", self._address.url, f'the host "{self._address.host}" is not known') from None
         if isinstance(error, ssl.SSLError):
-            raise BadOption("url", self._server.url, f"no TLS connection: {error.reason}") from None
+            raise BadOption("url", self._address.url, f"no TLS connection: {error.reason}") from None
         if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
-            raise BadOption("url", self._server.url, "what answers there does not speak HTTP") from None
+            raise BadOption("url", self._address.url, "what answers there does not speak HTTP") from None
 
     def _refusal(self, status: int, content: bytes, topic: str | None) -> ServerRefused:
-        code, message, url = "", content[:200].decode("utf-8", "replace"), self._server.url
+        code, message, url = "", content[:200].decode("utf-8", "replace"), self._address.url
         try:
             error = json.loads(content)["error"]
             code, message = error["code"], error["message"]
         except (ValueError, KeyError, TypeError):
             pass
-        if status == 401:
-            what = "sent none" if self._server.token is None else "does not know the key"
-            text = f'option "token": the server at {url} needs a key and {what} (401 {code})'
-            if self._server.token is None:
-                text = f'option "token" is not set, and the server at {url} needs a key (401 {code})'
+        if status == 401 and self._address.token is None:
+            text = f'option "token" is not set, and the server at {url} needs a key (401 {code})'
+        elif status == 401:
+            text = f'option "token": the server at {url} does not know the key (401 {code})'
         elif status == 403:
             text = f'option "token": the key may not do this at {url} (403 {code}): {message}'
         elif code == "topic_not_found":
@@ -232,14 +231,14 @@ def _path(topic: str) -> str:
     return f"/v0/topics/{quote(topic, safe='')}"
 
 
-def _gap(said: dict[str, Any]) -> Gap:
-    return Gap(said["gap_from"], said["gap_to"], said["reason"])
+def _gap(tombstone: dict[str, Any]) -> Gap:
+    return Gap(tombstone["gap_from"], tombstone["gap_to"], tombstone["reason"])
 
 
 def _pauses() -> Iterator[float]:
     pause_s = PAUSE_FIRST_S
     while True:
-        # Spread out, so that the tasks of one stage do not all come back in the same moment.
+        # Spread out, so that the tasks of one stage do not all come back at the same moment.
         yield pause_s * random.uniform(0.7, 1.3)  # noqa: S311
         pause_s = min(pause_s * 2, PAUSE_MAX_S)
 

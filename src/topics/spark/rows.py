@@ -1,7 +1,8 @@
 """Rows that are to become records: each checked, and rendered as the JSON that a write carries.
 
-A row is checked here, on the executor that has it, because there its number is known: what the server would refuse is
-refused before anything is published. A bad row fails the batch, or becomes a record of the `errorTopic` that says why.
+A row is checked here, on the executor that has it, because its number is known there: what the server would refuse is
+refused before anything is published. A bad row fails the batch, or becomes a record of the `errorTopic` that gives the
+reason.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ META_KEYS_MAX: Final = 64
 TAG_BYTES_MAX: Final = 256
 NODE_BYTES_MAX: Final = 128
 SHOWN_BYTES_MAX: Final = 64 << 10
-ENDS_MAX: Final = 10_000
+SUFFIXES_MAX: Final = 10_000
 NOT_TEXT: Final = "\udcff"
-"""Stands for a value that is no text: half a surrogate pair, which no text in UTF-8 can be."""
+"""Replaces a value that is not text: half a surrogate pair, which no text in UTF-8 can be."""
 _WRITABLE: Final = ("data", "tag", "node", "meta", "topic")
 
 # Decimals as numbers, as Spark's own to_json has them.
@@ -40,8 +41,8 @@ class Rendered(NamedTuple):
     records: list[bytes]
 
 
-class End(NamedTuple):
-    """How the JSON of a record ends, behind its data, and the bytes of its meta, which count towards the limit."""
+class Suffix(NamedTuple):
+    """The JSON of a record after its data, and the bytes of its meta, which count towards the limit."""
 
     text: bytes
     meta_bytes: int
@@ -58,7 +59,7 @@ class Rows:
         self._options = options
         self._partition = partition
         self._checked_topics: set[str] = set()
-        self._ends: dict[tuple[str | None, str | None], End] = {}
+        self._suffixes: dict[tuple[str | None, str | None], Suffix] = {}
         self._row = 0
 
     def render(self, batch: Any) -> Iterator[Rendered]:
@@ -79,35 +80,36 @@ class Rows:
             self._row += 1
             where = self._options.topic if topic is None else topic
             try:
-                yield Rendered(self._topic(where), [_record(data, self._end(tag, node, meta))])
+                yield Rendered(self._topic(where), [_record(data, self._suffix(tag, node, meta))])
             except BadRow as bad:
                 yield self._refused(str(bad), where, data)
 
     def _all_at_once(
         self, column: Any, datas: list[Any], tags: list[str | None], nodes: list[str | None]
     ) -> list[bytes] | None:
-        """The records of a batch in which nothing is wrong, at half the price of row by row; None for any other."""
+        """The records of a batch without a bad row, at half the cost of row by row; None for any other."""
         try:
             column.validate(full=True)
             for data in datas:
                 _check_json(data)
-            ends = {key: self._end(*key, None).text for key in set(zip(tags, nodes, strict=True))}
+            suffixes = {key: self._suffix(*key, None).text for key in set(zip(tags, nodes, strict=True))}
         except (BadRow, msgspec.DecodeError, RecursionError, TypeError, pa.ArrowInvalid):
             return None
         if max(map(len, datas), default=0) > RECORD_BYTES_MAX:
             return None
         return [
-            b'{"data":%b%b' % (data, ends[key]) for data, key in zip(datas, zip(tags, nodes, strict=True), strict=True)
+            b'{"data":%b%b' % (data, suffixes[key])
+            for data, key in zip(datas, zip(tags, nodes, strict=True), strict=True)
         ]
 
-    def _end(self, tag: str | None, node: str | None, meta: dict[str, Any] | None) -> End:
-        """What follows the data. Tags and nodes come again and again, so those without meta are kept."""
-        found = self._ends.get((tag, node)) if meta is None else None
+    def _suffix(self, tag: str | None, node: str | None, meta: dict[str, Any] | None) -> Suffix:
+        """What follows the data. Tags and nodes repeat, so suffixes without meta are kept."""
+        found = self._suffixes.get((tag, node)) if meta is None else None
         if found is not None:
             return found
-        made = _end(tag, node, meta)
-        if meta is None and len(self._ends) < ENDS_MAX:
-            self._ends[tag, node] = made
+        made = _suffix(tag, node, meta)
+        if meta is None and len(self._suffixes) < SUFFIXES_MAX:
+            self._suffixes[tag, node] = made
         return made
 
     def _topic(self, topic: str | None) -> str:
@@ -130,15 +132,15 @@ class Rows:
             raise SourceError(
                 f"row {self._row} of partition {self._partition} cannot become a record of "
                 f"{'any topic' if topic is None else _quoted(topic)}: {reason}. Nothing of this batch was published; "
-                f'set the option "errorTopic" to have such rows there'
+                f'set the option "errorTopic" to write such rows there'
             )
         shown = None if data is None else data[:SHOWN_BYTES_MAX].decode("utf-8", "replace")
-        told = {"reason": reason, "topic": topic, "partition": self._partition, "row": self._row, "data": shown}
-        return Rendered(error_topic, [b'{"data":%b}' % _encode(told)])
+        report = {"reason": reason, "topic": topic, "partition": self._partition, "row": self._row, "data": shown}
+        return Rendered(error_topic, [b'{"data":%b}' % _encode(report)])
 
 
 def check_columns(options: WriteOptions, schema: Any) -> None:
-    """Refuse rows whose columns cannot make records."""
+    """Refuse rows with columns that cannot become records."""
     names = schema.names
     if "data" not in names:
         raise SourceError(
@@ -173,7 +175,7 @@ def _texts(column: Any) -> list[bytes | None]:
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a column. Spark's strings may hold any bytes; those that are no text become NOT_TEXT."""
+    """The values of a column. Spark's strings may hold any bytes; those that are not text become NOT_TEXT."""
     try:
         found: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
         return found
@@ -188,7 +190,7 @@ def _value(one: Any) -> Any:
         return NOT_TEXT
 
 
-def _record(data: bytes | None, end: End) -> bytes:
+def _record(data: bytes | None, suffix: Suffix) -> bytes:
     if data is None:
         raise BadRow("data is null")
     try:
@@ -200,12 +202,12 @@ def _record(data: bytes | None, end: End) -> bytes:
         raise BadRow(f"data is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
         raise BadRow("data is nested too deeply") from None
-    if len(data) + end.meta_bytes > RECORD_BYTES_MAX:
-        raise BadRow(f"data and meta have {len(data) + end.meta_bytes} bytes; the limit is {RECORD_BYTES_MAX}")
-    return b'{"data":%b%b' % (data, end.text)
+    if len(data) + suffix.meta_bytes > RECORD_BYTES_MAX:
+        raise BadRow(f"data and meta have {len(data) + suffix.meta_bytes} bytes; the limit is {RECORD_BYTES_MAX}")
+    return b'{"data":%b%b' % (data, suffix.text)
 
 
-def _end(tag: str | None, node: str | None, meta: dict[str, Any] | None) -> End:
+def _suffix(tag: str | None, node: str | None, meta: dict[str, Any] | None) -> Suffix:
     parts: list[bytes] = []
     size = 0
     for name, text, bytes_max in (("tag", tag, TAG_BYTES_MAX), ("node", node, NODE_BYTES_MAX)):
@@ -219,7 +221,7 @@ def _end(tag: str | None, node: str | None, meta: dict[str, Any] | None) -> End:
         encoded = _meta(meta)
         size = len(encoded)
         parts += (b',"meta":', encoded)
-    return End(b"".join((*parts, b"}")), size)
+    return Suffix(b"".join((*parts, b"}")), size)
 
 
 def _meta(meta: Any) -> bytes:

@@ -1,8 +1,8 @@
 """Scan: which ranges of seqs a read covers, how they are split into tasks, and what one task does.
 
-Planning asks the server for the epoch, the floors and the gaps, so that a gap which is already there stops the query
-before it starts, or becomes exactly one row. A gap that opens while the query runs is met by the task that reads there.
-Deleted records are no gap and leave no trace.
+Planning asks the server for the epoch, the floors and the gaps, so that a gap that is already there stops the query
+before it starts, or becomes exactly one row. A gap that opens while the query runs is found by the task that reads
+there. Deleted records are not a gap and leave no trace.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def ranges(client: Client, plan: Plan, from_seq: int, to_seq: int, options: Read
 def split(
     found: list[Range], plans: dict[str, Plan], partitions_min: int, partition_bytes: int = PARTITION_BYTES
 ) -> list[Range]:
-    """The ranges cut so that there are at least so many, and none is too large for one task."""
+    """The ranges cut so that there are at least `partitions_min`, and none is too large for one task."""
     total = sum(piece.size for piece in found if piece.gap is None)
     parts: list[Range] = []
     for piece in found:
@@ -96,7 +96,7 @@ def split(
 
 
 def lost(topic: str, gap: Gap, fail_on_data_loss: bool) -> None:
-    """Stop the query for a gap, or note it."""
+    """Stop the query for a gap, or log it."""
     if fail_on_data_loss:
         raise DataLoss(topic, *gap)
     log.warning("topic %s: records %d to %d are gone (%s)", topic, *gap)
@@ -115,7 +115,7 @@ class RangeReader:
         if piece.gap is not None:
             yield from self._gap(piece, piece.gap)
             return
-        client = Client(self._options.server)
+        client = Client(self._options.address)
         gaps: list[Gap] = []
         try:
             yield from columns.batches(piece.topic, self._pieces(client, piece, gaps), self._schema, self._prune)

@@ -1,8 +1,8 @@
 """Sealed segments read straight from disk, where an executor sees the data directory.
 
-The server has said which files there are, how long each is and what was deleted from it; a file is used only if all
-of that fits and every Block of it is intact. Whatever does not fit, a file that has gone meanwhile included, is not an
-error: the range is read from the server, which knows better.
+The server reports which files there are, how long each is and what was deleted from it; a file is used only if all of
+that fits and every Block of it is intact. A file that does not fit, or is gone meanwhile, is not an error: its range is
+read from the server.
 """
 
 from __future__ import annotations

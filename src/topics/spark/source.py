@@ -1,6 +1,6 @@
-"""The data source "topics": four doors, each opened only when Spark asks for it.
+"""The data source "topics": batch and streaming, read and write, each made only when Spark asks for it.
 
-Spark imports this on every worker, so that the doors import what they need themselves.
+Spark imports this module on every worker, so each method imports what it needs itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TopicsSource(DataSource):
 
 
 def _checked(schema: Any) -> Any:
-    """The schema that the user gave or that `schema` said: known columns with their own types."""
+    """The schema from the user or from `schema`: known columns, each with its own type."""
     for field in schema.fields:
         expected = _TYPES.get(field.name)
         if expected is None:

@@ -1,20 +1,20 @@
-"""Staging: what makes a write exactly-once although tasks are retried, doubled and killed.
+"""Staging: what makes a write exactly-once although tasks are retried, duplicated and killed.
 
-A task that is run again after a shuffle may yield the same rows in another order, or cut into other partitions, so
-that no key derived from a task can tell what was already written. Therefore:
+A task that is run again after a shuffle may yield the same rows in another order, or cut into other partitions, so no
+key derived from a task can tell what was already written. Therefore:
 
 1. A task publishes nothing. It writes its records, ready for the wire, into a file of its own and names it in its
-   commit message. Attempts that fail, and the slower one of two speculative ones, leave files that nobody names.
+   commit message. Attempts that fail, and the slower of two speculative ones, leave files that no message names.
 2. The driver writes the list of files as the manifest of (producer, epoch). The first manifest wins: it is linked into
-   place, which succeeds once. Whoever comes later, a replayed batch or a second driver, takes the one that is there.
+   place, which succeeds once. A replayed batch or a second driver takes the one that is there.
 3. The driver publishes the chunks of the manifest in order, under `producer_id` and `producer_seq` = epoch and number
    of the chunk. The server drops what it already has, however long ago that was.
 
 So the records of an epoch are decided once, at step 2, and appended once, at step 3. Nothing is deleted before the
 next epoch commits: Spark may call `abort` for a batch that was published.
 
-A staged file is a row of chunks: magic, bytes of the topic's name, records, bytes of the records, XXH3-64 of them; then
-the name and the records as JSON objects with commas between them.
+A staged file is a sequence of chunks: magic, bytes of the topic's name, records, bytes of the records, XXH3-64 of
+them; then the name and the records as JSON objects with commas between them.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class StagedFile(NamedTuple):
     records: int
 
 
-class Published(NamedTuple):
-    """What became of a manifest."""
+class Delivered(NamedTuple):
+    """How many records of a manifest were appended, and how many the server already had."""
 
     records: int
     deduped: int
@@ -116,30 +116,17 @@ class Stage:
         return StagedFile(name, partition, chunks, count)
 
     def decide(self, files: Iterable[StagedFile]) -> list[StagedFile]:
-        """The files of this epoch: these, unless an earlier manifest has already said which."""
+        """The files of this epoch: these, unless an earlier manifest has decided already."""
         named = sorted((file for file in files if file.name is not None), key=lambda file: file.partition)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        told = {"producer_id": self.producer_id, "epoch": self.epoch, "files": [list(file) for file in named]}
-        temporary = self.directory / f".manifest-{uuid.uuid4().hex}"
-        with temporary.open("x") as file:
-            json.dump(told, file)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            # A link is made or refused in one step, unlike a rename, which would replace the first manifest.
-            os.link(temporary, self._manifest)
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink()
-        _sync_directory(self.directory)
+        manifest = {"producer_id": self.producer_id, "epoch": self.epoch, "files": [list(file) for file in named]}
+        write_once(self._manifest, json.dumps(manifest))
         return [StagedFile(*file) for file in json.loads(self._manifest.read_text())["files"]]
 
     def is_done(self) -> bool:
-        """Whether everything of this epoch is known to be published."""
+        """Whether all of this epoch is known to be published."""
         return self._done.exists()
 
-    def publish(self, files: list[StagedFile], client: Client, records_per_second: int | None = None) -> Published:
+    def publish(self, files: list[StagedFile], client: Client, records_per_second: int | None = None) -> Delivered:
         """Append the chunks of these files in order, each once."""
         number = records = deduped = 0
         started = time.monotonic()
@@ -155,7 +142,7 @@ class Stage:
                 if records_per_second is not None:
                     time.sleep(max(0.0, started + records / records_per_second - time.monotonic()))
         self._done.touch()
-        return Published(records, deduped)
+        return Delivered(records, deduped)
 
     def _chunks(self, file: StagedFile) -> Iterator[tuple[str, int, bytes]]:
         assert file.name is not None
@@ -215,6 +202,24 @@ def _request(producer_id: str, producer_seq: int, body: bytes) -> bytes:
         producer_seq,
         body,
     )
+
+
+def write_once(path: Path, text: str) -> None:
+    """Write a file durably unless it exists: the first one stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    with temporary.open("x") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        # A link is made or refused in one step, unlike a rename, which would replace the first file.
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()
+    _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -1,8 +1,8 @@
 """The two ways to write: a batch, and the epochs of a stream. Both stage and then publish, see `stage`.
 
-The tasks of a stream learn from Spark's local properties which query and epoch they work for; the query's id lives in
-its checkpoint, so it is the same after a restart. A batch has its `txnId` instead, where the user gave one, and
-a `txnVersion` that rises from one write to the next under the same id (the batch id, in `foreachBatch`). Without it a
+The tasks of a stream learn from Spark's local properties which query and epoch they work for; the query's id is kept in
+its checkpoint, so it is the same after a restart. A batch has its `txnId` instead, if the user gave one, and a
+`txnVersion` that rises from one write to the next under the same id (the batch id, in `foreachBatch`). Without it a
 batch is one attempt, and running it again writes its rows again.
 """
 
@@ -28,7 +28,7 @@ from topics.spark.stage import Stage, StagedFile, local_path
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task tells the driver: whose records it staged, and where."""
+    """What a task reports to the driver: the producer and epoch that it staged records for, and where."""
 
     producer_id: str
     epoch: int
@@ -99,7 +99,7 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
         query_id = context.getLocalProperty("sql.streaming.queryId")
         epoch = context.getLocalProperty("streaming.sql.batchId")
         if not query_id or epoch is None:
-            raise SourceError("Spark does not say which query and batch this task works for")
+            raise SourceError("Spark does not report which query and batch this task works for")
         producer_id, number = f"spark-{query_id}", int(epoch)
         rows = Rows(self._options, context.partitionId())
         stage = Stage(self._root, producer_id, number)
@@ -108,12 +108,12 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the epoch, from the first manifest that was written for it."""
-        told = [message for message in messages if isinstance(message, Staged)]
-        if not told:
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if not staged:
             return
-        assert {message.epoch for message in told} == {batchId}, "the tasks of one batch name its epoch"
-        stage = Stage(self._root, told[0].producer_id, batchId)
-        files = stage.decide(message.file for message in told)
+        assert {message.epoch for message in staged} == {batchId}, "the tasks of one batch name its epoch"
+        stage = Stage(self._root, staged[0].producer_id, batchId)
+        files = stage.decide(message.file for message in staged)
         publish(stage, files, self._options)
         stage.forget_earlier()
 
@@ -129,7 +129,7 @@ def _task() -> TaskContext:
 
 def publish(stage: Stage, files: list[StagedFile], options: WriteOptions) -> None:
     """Publish the chosen files of an epoch."""
-    client = Client(options.server)
+    client = Client(options.address)
     try:
         stage.publish(files, client, options.records_per_second)
     finally:

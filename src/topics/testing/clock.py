@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+START_MS: Final = 1_750_000_000_000
+
 
 class ManualClock:
     """Time under the test's control: it does not move until `advance` or `set` moves it."""
 
-    def __init__(self, now_ms: int = 1_750_000_000_000) -> None:
+    def __init__(self, now_ms: int = START_MS) -> None:
         self._now_ms = now_ms
         self._elapsed_ns = 0
 

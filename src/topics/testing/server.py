@@ -1,8 +1,8 @@
 """A real server in a process of its own, for tests that must cross a socket, a signal or a crash.
 
-`ServerProcess` starts `python -m topics serve` on a free loopback port with a data directory of its own, and returns
-from `start` once the server says that it is ready. Everything it waits for has a deadline, and whatever goes wrong is
-reported together with the server's log. It signals only the process that it started itself.
+`ServerProcess` starts `python -m topics serve` on a free loopback port with a data directory of its own; `start`
+returns once the server is ready. Every wait has a deadline, and a failure is reported together with the server's log.
+It signals only the process that it started itself.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, wait_ready: bool = True) -> None:
-        """Start the server, and return once it listens and, unless told otherwise, is ready."""
+        """Start the server, and return once it listens and, with `wait_ready`, is ready."""
         assert not self.alive, "the server runs already"
         self._port_file.unlink(missing_ok=True)
         with self._log_file.open("ab") as log:
@@ -179,7 +179,7 @@ class ServerProcess:
         return Response(answer.status, received, json_module.loads(content) if is_json else None, content)
 
     def stop(self) -> None:
-        """Ask the server to stop, as an operator does, and assert that it ends with exit code 0."""
+        """Stop the server with SIGTERM, as an operator does, and assert that it ends with exit code 0."""
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.harness.crash import Sweep, World, live, small
+from tests.harness.machine import small
+from tests.harness.sweep import Sweep, live
+from tests.harness.world import World
 
 POINTS_PER_PART = int(os.environ.get("TOPICS_SWEEP_POINTS", "5600")) // 4
 
@@ -31,11 +33,11 @@ def furnished(seed: int = 0, **options: object) -> World:
         world.put(name, durability=durability)
         for i in range(5):
             world.write(name, 3, tag=f"tag:{i}", key=f"key{i}")
-            world.settle()
+            world.run_until_idle()
     world.checkpoint()
     for name in ("kept", "common", "scratch", "passing"):
         world.write(name, 2, tag="tail")
-    world.settle()
+    world.run_until_idle()
     return world
 
 
@@ -59,7 +61,7 @@ def test_crash_anywhere_in_an_append(name: str, shards: int) -> None:
             world.write("kept", 1)
             world.turn()
         world.clock.advance(60)
-        world.settle()
+        world.run_until_idle()
 
     swept(world, act, points_min=16)
     whole = {write.first_seq: len(write.records) for write in world.oracle.instance(world.engine.topics[name]).writes}
@@ -75,11 +77,11 @@ def test_crash_anywhere_in_a_delete(name: str) -> None:
     def act() -> None:
         world.delete(name, before_seq=3)
         world.delete(name, tag="tag:2")
-        world.settle()
+        world.run_until_idle()
         world.clock.advance(60)
-        world.settle()
+        world.run_until_idle()
         world.delete(name, tag="t", glob=True)
-        world.settle()
+        world.run_until_idle()
         world.checkpoint()
 
     swept(world, act, points_min=60)
@@ -95,9 +97,9 @@ def test_crash_anywhere_in_a_seal(name: str) -> None:
     def act() -> None:
         for _ in range(5):
             world.write(name, 3, tag="new")
-        world.settle()
+        world.run_until_idle()
         world.delete(name, tag="new")
-        world.settle()
+        world.run_until_idle()
         world.checkpoint()
 
     swept(world, act, points_min=60)
@@ -109,16 +111,16 @@ def test_crash_anywhere_in_a_relocation() -> None:
     world = furnished()
     for _ in range(2):
         world.write("kept", 13, tag="more")
-        world.settle()
+        world.run_until_idle()
 
     def act() -> None:
         world.clock.advance(6000)
         world.turn()
         world.delete("kept", tag="tag:1")
-        world.settle()
+        world.run_until_idle()
         world.checkpoint()
         world.delete("kept", tag="tag:3")
-        world.settle()
+        world.run_until_idle()
 
     swept(world, act, points_min=100)
     assert world.done["relocate"] >= 2
@@ -152,7 +154,7 @@ def test_crash_anywhere_in_a_rotation_of_the_wal() -> None:
             world.write("kept", 1, size=size)
             world.write("common", 1, size=size)
             world.turn()
-        world.settle()
+        world.run_until_idle()
 
     swept(world, act, points_min=60)
     assert world.store.shards[0].rotations_total > rotations + 2
@@ -168,7 +170,7 @@ def test_crash_anywhere_in_the_deletion_and_new_creation_of_a_topic() -> None:
         world.turn()
         world.write("kept", 3, durability="fsync")
         world.write("common", 3, durability="disk")
-        world.settle()
+        world.run_until_idle()
         world.checkpoint()
 
     swept(world, act, points_min=80)
@@ -188,10 +190,10 @@ def test_crash_anywhere_in_a_change_of_config() -> None:
         world.put("scratch", durability="disk", ttl_ms=9000)
         world.write("scratch", 2)
         world.clock.advance(60)
-        world.settle()
+        world.run_until_idle()
         world.put("kept", durability="memory", cap_records=0)
         world.write("kept", 2)
-        world.settle()
+        world.run_until_idle()
 
     swept(world, act, points_min=40)
 
@@ -206,7 +208,7 @@ def test_crash_anywhere_in_a_recovery() -> None:
     def act() -> None:
         world.turn()
         world.clock.advance(60)
-        world.settle()
+        world.run_until_idle()
 
     sweep = swept(world, act, points_min=200, nested_every=3)
     assert sweep.nested_points > 200

@@ -5,11 +5,13 @@ The property test of the same name searches; here each rule stands alone.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from tests.durability.engine.test_restart import Machine, numbers
+from tests.harness.machine import Machine, numbers
+from tests.harness.oracle import read_all
 from topics.engine import ConfigPatch, Delete, Diff, Write
 from topics.engine.queue.requests import ClaimJobs
 from topics.engine.router import event as router_event
@@ -189,7 +191,7 @@ def test_copy_of_what_was_written_before_the_source_became_fsync_waits_for_that(
     machine.engine.turn()
     assert machine.engine.topics["a"].log.head == 2
     assert machine.read("b")[0] == [1]
-    machine.settle()
+    machine.run_until_idle()
     assert machine.read("b")[0] == [1, 2]
     machine.crash("dropped")
     assert machine.read("b")[0] == [1, 2]
@@ -213,7 +215,7 @@ def test_copies_and_direct_writes_keep_their_order_over_shards() -> None:
         if shard is not source:
             run_inline(shard.jobs(machine.clock.elapsed_ns()))
     assert all(machine.engine.topics[name].log.head == 1 for name in "bcdefgh")
-    machine.settle()
+    machine.run_until_idle()
     assert all(machine.read(name)[0] == [1, 2, 3] for name in "bcdefgh")
 
 
@@ -263,13 +265,13 @@ def test_repeated_router_commands_are_as_safe_as_the_first() -> None:
     routers.put("r", PutRouter("s", "d"), lambda receipt: done.append("again"))
     machine.engine.turn()
     assert done == []
-    machine.settle()
+    machine.run_until_idle()
     assert done == ["put", "again"]
     routers.delete("r", lambda receipt: done.append("delete"))
     routers.delete("r", lambda receipt: done.append("gone"))
     machine.engine.turn()
     assert len(done) == 2
-    machine.settle()
+    machine.run_until_idle()
     assert done[2:] == ["delete", "gone"]
 
 
@@ -295,13 +297,8 @@ def test_router_stays_where_it_is_if_its_move_cannot_be_logged(monkeypatch: pyte
 
 def read_datas(machine: Machine, name: str) -> list[tuple[int, Any, Any]]:
     """Everything in a topic: seq, data, and the key of `exactly_once`."""
-    found: list[tuple[int, Any, Any]] = []
-    from_seq, caught_up = 0, False
-    while not caught_up:
-        got = machine.engine.diff(name, Diff(from_seq=from_seq, limit=1000))
-        found += [(record["$seq"], record["data"], record.get("meta")) for record in got.records]
-        from_seq, caught_up = got.next_from_seq, got.caught_up
-    return found
+    records, _ = read_all(machine.engine, name)
+    return [(seq, json.loads(record.data), record.meta) for seq, record in records.items()]
 
 
 def beside_direct_writes() -> tuple[Machine, list[tuple[int, Any, Any]]]:
@@ -316,7 +313,7 @@ def beside_direct_writes() -> tuple[Machine, list[tuple[int, Any, Any]]]:
     machine.engine.write("b", numbers(101, 101))
     machine.engine.write("a", numbers(1, 3))
     machine.clock.advance(100)
-    machine.settle()
+    machine.run_until_idle()
     write_soon(machine, "b", 102, 102)
     machine.engine.write("a", numbers(4, 4), lambda ticket: None)
     machine.engine.turn()
@@ -359,7 +356,7 @@ def test_router_that_is_held_up_at_a_checkpoint_loses_nothing() -> None:
         seen += 2
         machine.engine.delete("b", Delete(before_seq=seen + 1))
         machine.clock.advance(5000)
-        machine.settle()
+        machine.run_until_idle()
         machine.crash("kill")
     assert machine.read("b", seen) == ([], [])
 
@@ -377,7 +374,7 @@ def test_job_that_moved_past_a_router_that_is_held_up_is_not_copied_after_a_rest
     assert machine.read("d")[0] == [1, 2], "the second one had not been copied when it left"
     machine.engine.delete("b", Delete(before_seq=2))
     machine.clock.advance(5000)
-    machine.settle()
+    machine.run_until_idle()
     copies = [record["data"] for record in machine.engine.diff("b", Diff()).records]
     assert copies == [3]
     machine.crash("kill")

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.crash import World, small
+from tests.harness.machine import small
 from tests.harness.oracle import Broken, read_all
+from tests.harness.world import World
 from topics.engine import ConfigPatch, Delete, Diff, Write
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import StorageFull, StorageReadOnly, StorageUnreadable
@@ -40,7 +41,7 @@ def furnished() -> World:
     for name in CLASSES:
         world.put(name, durability=name)
         world.write(name, 3, tag="a")
-    world.settle()
+    world.run_until_idle()
     return world
 
 
@@ -54,7 +55,7 @@ def busy(world: World) -> None:
     for name in CLASSES:
         world.write(name, 1)
     world.clock.advance(60)
-    world.settle()
+    world.run_until_idle()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -84,7 +85,7 @@ def test_failed_call_poisons_the_shard_and_breaks_no_promise(
     assert world.store.shards[0].read_only is None
     for name in CLASSES:
         assert world.write(name, 1) is not None
-    world.settle()
+    world.run_until_idle()
     world.crash("dropped")
 
 
@@ -101,7 +102,7 @@ def test_checkpoint_that_is_under_way_ends_with_the_shard_and_upkeep_goes_on(tur
         world.turn()
     assert world.store.shards[0].read_only is not None
     world.upkeep.checkpoint()
-    world.settle()
+    world.run_until_idle()
 
 
 @pytest.mark.parametrize("durability", CLASSES)
@@ -111,15 +112,15 @@ def test_records_that_a_failed_sync_left_in_memory_only_are_made_safe_by_the_res
     world.put("t", durability=durability)
     world.write("t", 3)
     for _ in range(2):
-        world.settle()
+        world.run_until_idle()
         world.clock.advance(60)
-    world.settle()
+    world.run_until_idle()
     world.fault.fail("sync")
     world.write("t", 4)
     for _ in range(2):
-        world.settle()
+        world.run_until_idle()
         world.clock.advance(60)
-    world.settle()
+    world.run_until_idle()
     assert world.store.shards[0].read_only is not None
     world.crash("kill")
     shown = read_all(world.engine, "t")[0]
@@ -139,12 +140,12 @@ def test_failure_of_background_work_costs_nothing_and_is_tried_again(operation: 
     world.put("t", durability="fsync")
     for _ in range(4):
         world.write("t", 7, tag="a")
-        world.settle()
+        world.run_until_idle()
     shown = read_all(world.engine, "t")
     world.upkeep.checkpoint()
     world.fault.fail(operation, nth)
     world.clock.advance(6000)
-    world.settle()
+    world.run_until_idle()
     assert read_all(world.engine, "t") == shown
     world.crash("dropped")
     assert read_all(world.engine, "t") == shown
@@ -158,7 +159,7 @@ def test_low_space_refuses_what_grows_and_nothing_else() -> None:
     world = World(min_free_bytes=1000)
     world.put("t", durability="fsync")
     world.write("t", 3)
-    world.settle()
+    world.run_until_idle()
     world.disk.free = 10
     world.clock.advance(2000)
     world.turn()
@@ -191,11 +192,11 @@ def test_trouble_finds_an_ack_of_what_failed(monkeypatch: pytest.MonkeyPatch) ->
     """Issue 3: for each instrument a planted bug that it catches."""
     world = World(monitored=False)
     world.put("fsync", durability="fsync")
-    world.settle()
+    world.run_until_idle()
     _acks_what_failed(monkeypatch)
     world.fault.fail("sync")
     world.write("fsync", 2)
-    world.settle()
+    world.run_until_idle()
     with pytest.raises(Broken):
         world.crash("dropped")
 
@@ -232,11 +233,11 @@ def test_checkpoint_that_fails_is_told_and_tried_again_later(
         patch.setattr(snapshot, "write", full)
         world.write("kept", 2, durability="fsync")
         world.clock.advance(60)
-        world.settle()
+        world.run_until_idle()
     assert [record.message for record in caplog.records if "a checkpoint could not be written" in record.message]
     assert world.store.checkpoints_total == 0
     world.clock.advance(6000)
-    world.settle()
+    world.run_until_idle()
     assert world.store.checkpoints_total == 1
 
 
@@ -244,7 +245,7 @@ def test_start_on_a_disk_that_is_nearly_full_serves_what_there_is() -> None:
     """API §0.6: low space refuses growth; a start needs none of it to show what is there."""
     world = World()
     world.write("kept", 3, durability="fsync")
-    world.settle()
+    world.run_until_idle()
     world.disk.crash("kill", random.Random(0))
     world.options["min_free_bytes"] = 1 << 60
     world.start()

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.harness.crash import World, small
+from tests.harness.machine import small
 from tests.harness.model import ModelRecord
 from tests.harness.oracle import Broken, read_all
+from tests.harness.world import World
 from topics.engine.restart.recovery import Recovery
 from topics.storage.damage import Unusable
 from topics.storage.wal import scan
@@ -44,21 +45,21 @@ def written() -> Written:
             world.put(name, durability=durability, idempotency_window_ms=1000)
             for i in range(3):
                 world.write(name, 5, tag=f"t{i}")
-                world.settle()
+                world.run_until_idle()
         all_records = {name: read_all(world.engine, name)[0] for name in NAMES}
         world.delete("kept", tag="t1")
         world.checkpoint()
         for name in NAMES:
             world.write(name, 2, tag="u", key="k")
-            world.settle()
+            world.run_until_idle()
         world.checkpoint()
         for name in NAMES:
             for n in (1, 3):
                 world.write(name, n, tag="v")
-                world.settle()
+                world.run_until_idle()
         world.put("late", durability="fsync", ttl_ms=12345)
         world.clock.advance(60)
-        world.settle()
+        world.run_until_idle()
         shown = {name: read_all(world.engine, name)[0] for name in NAMES}
         for name in NAMES:
             all_records[name] |= shown[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -17,9 +17,11 @@ from hypothesis import Phase, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from msgspec import Raw
 
-from tests.harness.crash import CLASSES, PATCHES, World, small
+from tests.harness.machine import small
 from tests.harness.model import ModelRecord
 from tests.harness.oracle import Broken, read_all, text
+from tests.harness.storage import resolve
+from tests.harness.world import CLASSES, PATCHES, World
 from topics.engine import ConfigPatch, Delete, RecordIn, Write
 from topics.engine.log.log import Log
 from topics.engine.queue.claim import Claim
@@ -28,7 +30,6 @@ from topics.engine.restart.derivation import Derivation
 from topics.engine.restart.recovery import Recovery
 from topics.engine.router.router import PutRouter
 from topics.errors import TopicsError
-from topics.storage.job import Miss, run_inline
 from topics.testing.fake_disk import DAMAGES, Damage
 
 NAMES = strategies.sampled_from(["capped", "capped", "common", "mixed", "kept", "scratch", "passing"])
@@ -59,7 +60,7 @@ class DurableEngine(RuleBasedStateMachine):
         """A client writes, and may wait for the ack."""
         self.world.write(name, n, tag=tag, size=size, **CLASSES[name])
         if waits:
-            self.world.settle()
+            self.world.run_until_idle()
 
     @rule(name=NAMES, n=strategies.sampled_from([5, 13]), tag=TAGS)
     def write_and_wait(self, name: str, n: int, tag: str | None) -> None:
@@ -82,7 +83,7 @@ class DurableEngine(RuleBasedStateMachine):
         """The last thing that a client heard of is a delete."""
         self.write(name, n, None, 0, True)
         self.delete_below(name, 0)
-        self.world.settle()
+        self.world.run_until_idle()
         self.world.crash(damage)
 
     @rule(name=NAMES, tag=strategies.sampled_from(["a", "ab", "b"]), glob=strategies.booleans())
@@ -126,9 +127,9 @@ class DurableEngine(RuleBasedStateMachine):
         self.world.finish_job(index)
 
     @rule()
-    def settle(self) -> None:
+    def idle(self) -> None:
         """Everything that is due is done."""
-        self.world.settle()
+        self.world.run_until_idle()
 
     @rule()
     def checkpoint(self) -> None:
@@ -181,7 +182,7 @@ class WholeEngine(DurableEngine):
         world.engine.put_topic("jobs", ConfigPatch(**queue))
         world.engine.routers.put("origin->copy", PutRouter("origin", "copy"))
         world.engine.routers.put("origin->jobs", PutRouter("origin", "jobs"))
-        world.settle()
+        world.run_until_idle()
         self.seen: dict[str, dict[int, ModelRecord]] = {"origin": {}, "copy": {}, "dead": {}}
         self.written: set[bytes] = set()
         self.asked: set[bytes] = set()
@@ -234,24 +235,18 @@ class WholeEngine(DurableEngine):
         """A job is given up as often as it may be, and goes to the dead letters."""
         self.write_derived("jobs", 1)
         for _ in range(2):
-            self.world.settle()
+            self.world.run_until_idle()
             self.claim(1)
-            self.world.settle()
+            self.world.run_until_idle()
             self.finish(1, True)
         self.claim(1)
         if waits:
-            self.world.settle()
+            self.world.run_until_idle()
 
     @staticmethod
     def _patiently(command: Callable[[], object]) -> None:
-        while True:
-            try:
-                command()
-                return
-            except Miss as miss:
-                run_inline([miss.job])
-            except TopicsError:
-                return
+        with suppress(TopicsError):
+            resolve(command)
 
     @rule(back=strategies.integers(0, 20))
     def trim_the_source(self, back: int) -> None:

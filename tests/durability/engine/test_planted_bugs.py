@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.harness.crash import Sweep, World, small
+from tests.harness.machine import small
 from tests.harness.oracle import Broken
+from tests.harness.sweep import Sweep
+from tests.harness.world import World
 from topics.engine.log.log import Log
 from topics.engine.restart import recovery as recovery_module
 from topics.engine.restart.awaiting_caps import AwaitingCaps
@@ -42,24 +44,24 @@ def life(monitored: bool = False) -> None:
             world.put(name, durability=durability)
             for tag in "abc":
                 world.write(name, 5, tag=tag, key=tag)
-            world.settle()
+            world.run_until_idle()
         world.checkpoint()
         world.delete("kept", tag="b")
-        world.settle()
+        world.run_until_idle()
         for _ in range(3):
             world.write("kept", 1)
             world.write("common", 1)
             world.turn()
         world.clock.advance(60)
-        world.settle()
+        world.run_until_idle()
         world.checkpoint()
         world.drop("scratch")
-        world.settle()
+        world.run_until_idle()
     world.write("common", 1)
     world.turn()
     world.crash("dropped")
     world.write("kept", 1)
-    world.settle()
+    world.run_until_idle()
     world.crash("kill")
 
 
@@ -88,7 +90,7 @@ def test_monitor_sees_an_ack_before_its_sync(bug: Callable[[pytest.MonkeyPatch],
     world = World()
     world.write("t", 1, durability="fsync")
     with pytest.raises(MonitorViolation):
-        world.settle()
+        world.run_until_idle()
 
 
 def test_monitor_sees_a_rename_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.crash import World, small
+from tests.harness.machine import small
 from tests.harness.oracle import read_all
+from tests.harness.world import World
 from topics.engine import ConfigPatch, Delete, Write
 from topics.errors import ColdUnavailable
 from topics.storage.snapshot import snapshot
@@ -35,7 +36,7 @@ def test_range_lost_with_the_power_is_still_told_after_a_kill_that_follows() -> 
     """Decision 37: acked and lost seqs are never reused, whatever happens before the next write."""
     world = World()
     world.write("t", 2, durability="disk")
-    world.settle()
+    world.run_until_idle()
     world.write("t", 3)
     world.turn()
     lose_power(world)
@@ -59,7 +60,7 @@ def test_write_that_creates_a_topic_is_acked_once_the_config_is_safe(durability:
     world.engine.write("t", Write.of([1], config=config), acked.append)
     world.engine.turn()
     assert not acked, "the frame with the config is written, and not synced"
-    world.settle()
+    world.run_until_idle()
     assert [ticket.error for ticket in acked] == [None]
     lose_power(world)
     assert world.engine.topics["t"].config.durability == durability
@@ -72,7 +73,7 @@ def test_ephemeral_writes_behind_the_one_that_creates_the_topic_become_visible_i
     config = ConfigPatch(durability="ephemeral")
     for i in (1, 2):
         world.engine.write("t", Write.of([i], config=config), lambda ticket: order.append(ticket.first_seq))
-    world.settle()
+    world.run_until_idle()
     assert order == [1, 2]
     assert list(read_all(world.engine, "t")[0]) == [1, 2]
 
@@ -87,7 +88,7 @@ def test_topic_that_the_queue_had_no_room_for_leaves_no_trace() -> None:
         except QueueFull:
             refused.append(f"t{i}")
     assert refused
-    world.settle()
+    world.run_until_idle()
     taken = {name: topic.id for name, topic in world.engine.topics.items()}
     assert not set(refused) & set(taken)
     world.engine.put_topic("after", ConfigPatch())
@@ -111,7 +112,7 @@ def test_deletion_of_a_topic_happens_whole_or_not_at_all_where_the_queue_is_near
             deleted = True
         except QueueFull:
             deleted = False
-        world.settle()
+        world.run_until_idle()
         assert ("t" in world.engine.topics) != deleted
         lose_power(world)
         assert ("t" in world.engine.topics) != deleted
@@ -123,7 +124,7 @@ def test_ceiling_that_a_checkpoint_overtakes_is_not_forgotten() -> None:
     """Decision 37: seqs acked without a sync stay below the durable ceiling, also where a checkpoint comes between."""
     world = World()
     world.write("t", 1, durability="disk")
-    world.settle()
+    world.run_until_idle()
     topic = world.engine.topics["t"]
     world.upkeep.checkpoint()
     world.upkeep.step()
@@ -134,7 +135,7 @@ def test_ceiling_that_a_checkpoint_overtakes_is_not_forgotten() -> None:
     assert topic.pending.records == 0
     before = topic.ceiling.seq
     world.upkeep.step()
-    world.settle()
+    world.run_until_idle()
     assert world.store.checkpoints_total == 1
     assert topic.ceiling.seq > before
     while topic.log.head <= before:
@@ -151,7 +152,7 @@ def test_seqs_acked_as_disk_stay_taken_where_only_the_change_of_class_reached_th
     world = World()
     world.put("t", durability="disk")
     world.write("t", 1)
-    world.settle()
+    world.run_until_idle()
     world.write("t", 3)
     world.engine.turn()
     acked = world.engine.topics["t"].log.head
@@ -186,7 +187,7 @@ def test_write_cut_short_by_a_kill_is_no_corruption_where_the_next_file_is_prepa
     """Issue 3: a torn tail is truncated; only damage is called corruption."""
     world = World()
     world.write("t", 1, durability="fsync")
-    world.settle()
+    world.run_until_idle()
     world.write("t", 5, size=100)
     ends: list[bool] = []
 
@@ -218,11 +219,11 @@ def test_prepared_file_that_was_too_small_is_not_trimmed_before_the_one_in_front
     """Issue 3: WAL files are trimmed behind a checkpoint; one that is missing among others would be damage."""
     world = World()
     world.write("t", 1, size=2500, durability="fsync")
-    world.settle()
+    world.run_until_idle()
     shard = world.store.shards[0]
     assert shard.files.next is not None, "the file is more than half full"
     world.write("t", 1, size=6000)
-    world.settle()
+    world.run_until_idle()
     assert shard.files.current.name.number == 3
     assert shard.files.trimmable(1) == []
     assert [name.number for name in shard.files.trimmable(world.store.last_lsn)] == [1, 2]
@@ -235,10 +236,10 @@ def test_restart_evicts_nothing_that_a_delete_had_made_room_for(damage: Damage) 
     world.put("t", durability="fsync", cap_records=10)
     world.write("t", 5, tag="a")
     world.write("t", 5, tag="b")
-    world.settle()
+    world.run_until_idle()
     world.write("t", 1)
     world.delete("t", tag="b")
-    world.settle()
+    world.run_until_idle()
     shown = read_all(world.engine, "t")
     assert sorted(shown[0]) == [1, 2, 3, 4, 5, 11]
     world.crash(damage)
@@ -249,10 +250,10 @@ def test_restart_evicts_nothing_that_a_loosened_cap_had_made_room_for() -> None:
     """Decision 18: a config acts at the moment at which it was made, also on writes that were waiting then."""
     world = World()
     world.put("t", durability="fsync", cap_records=2)
-    world.settle()
+    world.run_until_idle()
     world.write("t", 3)
     world.put("t", cap_records=10)
-    world.settle()
+    world.run_until_idle()
     assert sorted(read_all(world.engine, "t")[0]) == [1, 2, 3]
     world.crash("kill")
     assert sorted(read_all(world.engine, "t")[0]) == [1, 2, 3]
@@ -263,12 +264,12 @@ def test_delete_that_finds_nothing_left_waits_for_the_one_that_took_it(durabilit
     """DESIGN §7: an acked delete is permanent, also where another one had been faster by a moment."""
     world = World()
     world.write("t", 3, durability=durability)
-    world.settle()
+    world.run_until_idle()
     done: list[str] = []
     world.engine.delete("t", Delete(before_seq=3), lambda receipt: done.append("first"))
     world.engine.delete("t", Delete(before_seq=2), lambda receipt: done.append("second"))
     assert done == []
-    world.settle()
+    world.run_until_idle()
     assert done == ["first", "second"]
 
 
@@ -279,7 +280,7 @@ def test_config_that_is_there_already_is_acked_once_it_is_safe() -> None:
     world.engine.put_topic("t", ConfigPatch(ttl_ms=5), lambda receipt: done.append("created"))
     world.engine.put_topic("t", ConfigPatch(ttl_ms=5), lambda receipt: done.append("same"))
     assert done == []
-    world.settle()
+    world.run_until_idle()
     assert done == ["created", "same"]
 
 
@@ -287,12 +288,12 @@ def test_deletion_of_a_topic_that_is_going_is_acked_once_it_is_gone_for_good() -
     """API §1.4: who is told that there is no such topic must not find it after a crash."""
     world = World()
     world.put("t")
-    world.settle()
+    world.run_until_idle()
     done: list[Any] = []
     world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
     world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
     assert done == []
-    world.settle()
+    world.run_until_idle()
     assert done == [True, False]
     world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
     assert done == [True, False, False]
@@ -305,14 +306,14 @@ def test_start_waits_for_blocks_that_are_in_no_cache(place: str) -> None:
     world.put("t", durability="fsync", cap_records=30)
     for _ in range(12):
         world.write("t", 4, tag="a")
-        world.settle()
+        world.run_until_idle()
         world.clock.advance(6000)
     world.checkpoint()
     topic = world.engine.topics["t"]
     assert any(segment.is_cold for segment in topic.archive.segments) == (place == "cold")
     assert topic.archive.segments[0].first_seq < topic.log.start, "the log begins inside a sealed Block"
     world.delete("t", before_seq=topic.log.start + 1)
-    world.settle()
+    world.run_until_idle()
     shown = read_all(world.engine, "t")
     world.disk.crash("dropped", random.Random(1))
     world.disk.uncached = {path for path in world.disk.files() if path.endswith(".data")}
@@ -326,11 +327,11 @@ def test_start_does_not_need_the_cold_store() -> None:
     world.put("t", durability="fsync", cap_records=30)
     for _ in range(12):
         world.write("t", 4, tag="a")
-        world.settle()
+        world.run_until_idle()
         world.clock.advance(6000)
     world.checkpoint()
     world.delete("t", before_seq=world.engine.topics["t"].log.start + 1)
-    world.settle()
+    world.run_until_idle()
     start = world.engine.topics["t"].log.start
     world.disk.crash("dropped", random.Random(1))
     world.disk.unreachable = {"cold"}
@@ -339,7 +340,7 @@ def test_start_does_not_need_the_cold_store() -> None:
     with pytest.raises(ColdUnavailable):
         read_all(world.engine, "t", start - 1)
     world.write("t", 1)
-    world.settle()
+    world.run_until_idle()
     assert sorted(read_all(world.engine, "t", world.engine.topics["t"].log.head - 1)[0]) == [49]
 
 
@@ -347,12 +348,12 @@ def test_segment_that_spans_a_lost_range_loses_nothing_more_at_the_next_start() 
     """Decision 20: a lost range is told exactly, and what stands behind it is there."""
     world = World()
     world.write("t", 5, durability="disk")
-    world.settle()
+    world.run_until_idle()
     world.write("t", 1)
     world.engine.turn()
     world.crash("dropped")
     world.write("t", 20)
-    world.settle()
+    world.run_until_idle()
     topic = world.engine.topics["t"]
     lost = topic.log.lost[0]
     assert any(segment.first_seq < lost.first and lost.last < segment.last_seq for segment in topic.archive.segments)
@@ -369,13 +370,13 @@ def test_floor_stays_where_flags_of_a_later_delete_are_on_disk_already() -> None
     world.put("t", durability="fsync", cap_records=20)
     for i in range(20):
         world.write("t", 1, tag="odd" if i % 2 else "even")
-        world.settle()
+        world.run_until_idle()
     world.checkpoint()
     assert world.engine.topics["t"].archive.segments
     world.write("t", 2, tag="last")
-    world.settle()
+    world.run_until_idle()
     world.delete("t", tag="odd")
-    world.settle()
+    world.run_until_idle()
     assert world.done["flip"]
     shown = read_all(world.engine, "t")
     assert world.engine.topics["t"].log.evict_floor == 3
@@ -396,7 +397,7 @@ def test_topic_made_anew_during_a_checkpoint_is_there_after_a_restart() -> None:
         world.turn()
         world.run_job()
         world.finish_job()
-    world.settle()
+    world.run_until_idle()
     shown = read_all(world.engine, "t")
     assert len(shown[0]) == 3
     world.crash("kill")
@@ -409,13 +410,13 @@ def test_write_waits_for_the_class_that_it_counts_on(durability: str) -> None:
     world = World()
     world.put("t", durability="disk")
     world.write("t", 1)
-    world.settle()
+    world.run_until_idle()
     world.engine.put_topic("t", ConfigPatch(durability=durability, ttl_ms=77), lambda receipt: None)
     acked: list[Any] = []
     world.engine.write("t", Write.of([1]), acked.append)
     world.engine.turn()
     assert not acked
-    world.settle()
+    world.run_until_idle()
     assert acked
     world.engine.write("t", Write.of([1]), acked.append)
     world.engine.turn()
@@ -427,9 +428,9 @@ def test_segment_dropped_because_all_of_it_was_deleted_is_no_loss_at_the_next_st
     world = World()
     for tag in ("a", "b"):
         world.write("t", 13, tag=tag, durability="fsync")
-        world.settle()
+        world.run_until_idle()
     world.write("t", 1, tag="c")
-    world.settle()
+    world.run_until_idle()
     assert len(world.engine.topics["t"].archive.segments) == 2
     world.delete("t", tag="b")
     assert len(world.engine.topics["t"].archive.segments) == 1
@@ -446,12 +447,12 @@ def test_damage_to_a_segment_whose_records_are_all_deleted_is_no_gap_and_the_seg
     world = World()
     for tag in ("a", "b", "c"):
         world.write("t", 13, tag=tag, durability="fsync")
-        world.settle()
+        world.run_until_idle()
     world.checkpoint()
     segment = world.engine.topics["t"].archive.segments[1]
     data_file = f"data/segments/{segment.name.data_file}"
     world.delete("t", tag="b")
-    world.settle()
+    world.run_until_idle()
     shown = read_all(world.engine, "t")
     assert shown[1] == []
     world.disk.crash("kill", random.Random(1))
@@ -473,7 +474,7 @@ def _with_a_move_under_way() -> World:
     for tag in ("a", "b", "c"):
         for each in (tag, "x"):
             world.write("t", 7, tag=each, durability="fsync")
-        world.settle()
+        world.run_until_idle()
     world.checkpoint()
     world.clock.advance(6000)
     return world
@@ -486,7 +487,7 @@ def test_delete_holds_where_a_checkpoint_comes_before_the_move_of_its_segment_is
     assert world.store.segments.flips
     job = world.store.segments.relocate_job(world.engine.topics["t"].archive.segments[0])
     assert job is not None
-    world.settle()
+    world.run_until_idle()
     world.checkpoint()
     world.crash("dropped")
     assert {record.tag for record in read_all(world.engine, "t")[0].values()} == {"a", "b", "c"}
@@ -501,10 +502,10 @@ def test_delete_holds_where_a_move_was_cut_short_and_comes_again() -> None:
     world.crash("kill")
     assert any(name.endswith(".flags") for name in world.disk.list("data/segments"))
     world.delete("t", tag="x")
-    world.settle()
+    world.run_until_idle()
     for _ in range(3):
         world.clock.advance(6000)
-        world.settle()
+        world.run_until_idle()
         world.checkpoint()
     assert any(segment.is_cold for segment in world.engine.topics["t"].archive.segments)
     world.crash("dropped")
@@ -516,11 +517,11 @@ def test_ttl_that_is_lifted_before_a_record_is_visible_does_not_take_it_at_a_res
     world = World()
     world.put("scratch", durability="memory", ttl_ms=9000)
     world.write("scratch", 3)
-    world.settle()
+    world.run_until_idle()
     world.write("scratch", 2)
     world.clock.advance(9500)
     world.put("scratch", ttl_ms=0)
-    world.settle()
+    world.run_until_idle()
     shown, _ = read_all(world.engine, "scratch")
     assert sorted(shown) == [4, 5], "what was not visible yet had not expired"
     world.crash("kill")
@@ -533,7 +534,7 @@ def test_topic_whose_state_is_damaged_in_both_copies_keeps_its_sealed_records(at
     world = World()
     for name in ("t", "other"):
         world.write(name, 13, durability="fsync")
-        world.settle()
+        world.run_until_idle()
     world.checkpoint()
     topic = world.engine.topics["t"]
     assert not topic.log.tail(), "nothing of it is in the checkpoint but its state"

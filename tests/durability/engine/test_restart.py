@@ -7,81 +7,9 @@ from typing import Any
 
 import pytest
 
-from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, Write
-from topics.engine.log.archive import Shelf
-from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
-from topics.storage.job import Miss, run_inline
-from topics.storage.store import Store
-from topics.testing import ManualClock
-from topics.testing.fake_disk import FakeDisk
-
-SMALL = UpkeepSettings(segment_max_events=50, checkpoint_wal_bytes=1 << 40)
-
-
-class Machine:
-    """A disk, a clock, and one engine after the other on them."""
-
-    def __init__(self, settings: UpkeepSettings = SMALL, limits: Limits | None = None, **store: Any) -> None:
-        self.disk = FakeDisk()
-        self.clock = ManualClock()
-        self.settings = settings
-        self.limits = limits
-        self.options = {"wal_file_bytes": 1 << 20, "min_free_bytes": 0, **store}
-        self.start()
-
-    def start(self) -> None:
-        self.store = Store("data", disk=self.disk, clock=self.clock, **self.options)
-        self.store.open()
-        shelf = Shelf(self.store, self.settings.segment_max_events, self.settings.segment_max_bytes)
-        self.engine = Engine(self.clock, self.store, self.limits, shelf=shelf)
-        self.upkeep = Upkeep(self.engine, self.store, self.settings)
-        for _ in self.upkeep.recover():
-            pass
-
-    def settle(self) -> None:
-        """Run everything that is due, background work included, until nothing is left."""
-        while True:
-            self.engine.run_until_idle()
-            if not self.upkeep.step() and not run_inline(self.store.jobs()):
-                return
-
-    def checkpoint(self) -> None:
-        self.settle()
-        self.upkeep.checkpoint()
-        self.clock.advance(100)
-        self.settle()
-
-    def stop(self) -> None:
-        self.settle()
-        self.upkeep.close()
-        self.store.close()
-        self.disk.crash("kill", random.Random(1))
-        self.start()
-
-    def crash(self, damage: str = "kill") -> None:
-        self.disk.crash(damage, random.Random(1))  # type: ignore[arg-type]
-        self.start()
-
-    def read(self, topic: str, from_seq: int = 0) -> tuple[list[int], list[tuple[int, int, str]]]:
-        """Everything behind a cursor: seqs, and gaps."""
-        seqs: list[int] = []
-        gaps: list[tuple[int, int, str]] = []
-        while True:
-            try:
-                got = self.engine.diff(topic, Diff(from_seq=from_seq, limit=1000))
-            except Miss as miss:
-                run_inline([miss.job])
-                continue
-            if got.tombstone is not None:
-                gaps.append((got.tombstone.gap_from, got.tombstone.gap_to, got.tombstone.reason))
-            seqs += [record["$seq"] for record in got.records]
-            from_seq = got.next_from_seq
-            if got.caught_up:
-                return seqs, gaps
-
-
-def numbers(first: int, last: int) -> Write:
-    return Write.of(range(first, last + 1))
+from tests.harness.machine import Machine, numbers
+from topics.engine import ConfigPatch, Delete, Write
+from topics.engine.upkeep.upkeep import UpkeepSettings
 
 
 @pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
@@ -153,7 +81,7 @@ def test_sealed_records_read_the_same_before_and_after_a_restart() -> None:
     machine = Machine()
     for first in range(1, 500, 7):
         machine.engine.write("t", numbers(first, first + 6))
-        machine.settle()
+        machine.run_until_idle()
     assert len(machine.engine.topics["t"].archive.segments) >= 5
     state = machine.engine.state("t")
     expected = machine.read("t")
@@ -170,7 +98,7 @@ def test_checkpoint_trims_the_log_and_keeps_everything() -> None:
     machine = Machine()
     for _ in range(40):
         machine.engine.write("t", Write.of(["x" * 1000] * 20))
-        machine.settle()
+        machine.run_until_idle()
     before = machine.store.wal_bytes
     machine.checkpoint()
     assert machine.store.wal_bytes < before / 4
@@ -187,7 +115,7 @@ def test_deletes_of_sealed_and_unsealed_records_survive(damage: str) -> None:
         write = Write.of([i])
         write.records[0].tag = f"tag:{i % 10}"
         machine.engine.write("t", write)
-    machine.settle()
+    machine.run_until_idle()
     assert len(machine.engine.topics["t"].archive.segments) == 2
     deleted = machine.engine.delete("t", Delete(match=["tag", "Eq", "tag:3"])).result
     assert deleted.deleted == 12
@@ -208,7 +136,7 @@ def test_segment_that_is_all_deleted_is_dropped_wherever_it_stands() -> None:
         write = Write.of([i])
         write.records[0].tag = "middle" if 50 <= i < 100 else "other"
         machine.engine.write("t", write)
-        machine.settle()
+        machine.run_until_idle()
     segments = len(machine.engine.topics["t"].archive.segments)
     machine.engine.delete("t", Delete(match="middle"))
     assert len(machine.engine.topics["t"].archive.segments) == segments - 1
@@ -225,7 +153,7 @@ def test_caps_and_floors_survive_a_restart() -> None:
     machine.engine.put_topic("t", ConfigPatch(cap_records=77, durability="fsync"))
     for i in range(60):
         machine.engine.write("t", numbers(i, i + 4))
-        machine.settle()
+        machine.run_until_idle()
     state = machine.engine.state("t")
     expected = machine.read("t")
     assert expected[1] == [(1, 300 - 77, "cap")]
@@ -262,7 +190,7 @@ def test_deleted_topic_stays_deleted_and_a_recreated_one_is_new() -> None:
     """DESIGN §5.5: a recreated topic is another instance with seqs of its own."""
     machine = Machine()
     machine.engine.write("t", numbers(1, 60))
-    machine.settle()
+    machine.run_until_idle()
     machine.engine.delete_topic("t")
     machine.crash("kill")
     assert "t" not in machine.engine.topics
@@ -281,10 +209,10 @@ def test_old_segments_move_to_the_cold_tier_and_read_the_same() -> None:
     machine = Machine(settings, cold_directory="cold")
     for i in range(0, 300, 5):
         machine.engine.write("t", numbers(i, i + 4))
-        machine.settle()
+        machine.run_until_idle()
     for _ in range(10):
         machine.clock.advance(6000)
-        machine.settle()
+        machine.run_until_idle()
     cold = [segment for segment in machine.engine.topics["t"].archive.segments if segment.is_cold]
     assert len(cold) == len(machine.engine.topics["t"].archive.segments) - 1
     assert machine.read("t") == (list(range(1, 301)), [])

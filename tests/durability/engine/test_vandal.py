@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.crash import small
+from tests.harness.machine import small
 from tests.harness.oracle import Broken
-from tests.harness.vandal import visit_all
+from tests.harness.vandal import vandalise
 from topics.engine.restart.recovery import Recovery
 from topics.storage import history
 from topics.storage.damage import Unusable
@@ -24,7 +24,7 @@ def _small() -> Iterator[None]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_is_done_to_the_files_is_told_or_harmless(seed: int) -> None:
     """Document 002: loss is always explicit; issue 3: counted, exact, and everything else there."""
-    outcomes = visit_all(seed, 156)
+    outcomes = vandalise(seed, 156)
     assert outcomes["costly"] > 20
     assert outcomes["harmless"] > 20
     assert outcomes["refused"] > 0 or seed != 1
@@ -65,4 +65,4 @@ def test_vandal_finds(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: py
     """Issue 3: for each instrument a planted bug that it catches."""
     bug(monkeypatch)
     with pytest.raises(Broken):
-        visit_all(1, 300)
+        vandalise(1, 300)

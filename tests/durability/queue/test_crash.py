@@ -6,24 +6,20 @@ on `fsync` every job whose write was acked is in exactly one place: waiting, amo
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
-from topics.engine import ConfigPatch, Diff, RecordIn, Write
+from tests.harness.story import Story, ignore
+from topics.engine import ConfigPatch, RecordIn, Write
 from topics.engine.queue.claim import Claim
 from topics.engine.queue.requests import AckJobs, ClaimJobs, NackJobs
 from topics.engine.router.router import PutRouter
-from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import TopicsError
 from topics.storage.job import Miss, run_inline
-from topics.testing.fake_disk import DAMAGES, Crashed
-
-SETTINGS = UpkeepSettings(segment_max_events=15, checkpoint_wal_bytes=1 << 40)
+from topics.testing.fake_disk import DAMAGES
 
 
 class Books:
@@ -36,28 +32,24 @@ class Books:
         self.acked: set[int] = set()
 
 
-class World:
-    """A queue with a dead-letter topic, fed directly and by a router, driven at random."""
+class JobStory(Story):
+    """A queue with a dead-letter topic, fed directly and by a router."""
 
     def __init__(self, seed: int, durability: str, shards: int) -> None:
-        self.rng = random.Random(seed)
-        self.machine = Machine(SETTINGS, shards=shards)
+        super().__init__(seed, segment_max_events=15, shards=shards)
         self.books = Books()
-        self.serial = 0
-        engine = self.machine.engine
+        engine = self.engine
         config = {"type": "queue", "durability": durability, "max_deliveries": 2, "dead_letter": "dlq"}
         engine.put_topic("q", ConfigPatch(**config))  # type: ignore[arg-type]
         engine.put_topic("in", ConfigPatch(durability=durability))  # type: ignore[arg-type]
         engine.put_topic("dlq", ConfigPatch(durability=durability))  # type: ignore[arg-type]
         engine.routers.put("in->q", PutRouter("in", "q"))
-        self.machine.settle()
+        self.machine.run_until_idle()
         self.held: dict[int, tuple[str, int]] = {}
 
     def step(self) -> None:
-        engine, rng = self.machine.engine, self.rng
-        kind = rng.choices(
-            ("write", "claim", "ack", "nack", "turn", "sync", "time", "checkpoint"), (6, 8, 6, 5, 6, 6, 1, 1)
-        )[0]
+        engine, rng = self.engine, self.rng
+        kind = self.choose(write=6, claim=8, ack=6, nack=5, turn=6, sync=6, time=1, checkpoint=1)
         if kind == "write":
             self._write(rng.choice(("q", "in")))
         elif kind == "claim":
@@ -68,7 +60,7 @@ class World:
             node = self.held[seqs[0]][0]
             seqs = [seq for seq in seqs if self.held[seq][0] == node]
             if kind == "nack":
-                engine.queues.nack("q", NackJobs(node, seqs, rng.choice((0, 0, 50))), on_done=lambda receipt: None)
+                engine.queues.nack("q", NackJobs(node, seqs, rng.choice((0, 0, 50))), on_done=ignore)
             else:
                 self._ack(node, seqs)
             for seq in seqs:
@@ -92,7 +84,7 @@ class World:
             if ticket.error is None:
                 self.books.written.add(job)
 
-        self.machine.engine.write(topic, Write([RecordIn(msgspec.Raw(b"%d" % job))]), on_done=done)
+        self.engine.write(topic, Write([RecordIn(msgspec.Raw(b"%d" % job))]), on_done=done)
 
     def _claimed(self, claim: Claim) -> None:
         for job in claim.claimed:
@@ -106,25 +98,16 @@ class World:
             if receipt.error is None:
                 self.books.acked |= {job for seq, job in jobs.items() if seq not in receipt.result.skipped}
 
-        self.machine.engine.queues.ack("q", AckJobs(node, seqs), on_done=done)
+        self.engine.queues.ack("q", AckJobs(node, seqs), on_done=done)
 
-    def read(self, topic: str) -> list[int]:
-        found: list[int] = []
-        from_seq = 0
-        while True:
-            try:
-                got = self.machine.engine.diff(topic, Diff(from_seq=from_seq, limit=1000))
-            except Miss as miss:
-                run_inline([miss.job])
-                continue
-            found += [record["data"] for record in got.records]
-            from_seq = got.next_from_seq
-            if got.caught_up:
-                return found
+    def live_until_crash(self, calls_max: int, damage: Any = None) -> None:
+        self.run_until_crash(200, 5, calls_max)
+        self.machine.crash(damage or self.rng.choice(DAMAGES))
+        self.held = {}
 
     def check(self, lossless: bool) -> None:
-        engine = self.machine.engine
-        waiting, dead, source = Counter(self.read("q")), Counter(self.read("dlq")), set(self.read("in"))
+        engine, datas = self.engine, self.machine.datas
+        waiting, dead, source = Counter(datas("q")), Counter(datas("dlq")), set(datas("in"))
         assert max([*waiting.values(), *dead.values()], default=0) <= 1, "a job is there twice"
         assert not waiting.keys() & dead.keys(), "a dead-letter move is all or nothing"
         books = self.books
@@ -147,19 +130,11 @@ class World:
 @pytest.mark.parametrize("seed", range(12))
 def test_every_job_is_in_one_place_after_a_crash(seed: int, durability: str, damage: str) -> None:
     """Issue 5: "no job lost, none resurrected, ... dead-letter move is all or nothing"."""
-    world = World(seed, durability, shards=1 + seed % 3)
-    machine = world.machine
+    story = JobStory(seed, durability, shards=1 + seed % 3)
     for _ in range(3):
-        machine.disk.crash_at = machine.disk.calls + world.rng.randrange(5, 120)
-        try:
-            for _ in range(200):
-                world.step()
-        except Crashed:
-            pass
-        machine.crash(damage)
-        world.held = {}
+        story.live_until_crash(120, damage)
         lossless = durability == "fsync" or damage == "kill"
-        world.check(lossless)
+        story.check(lossless)
         if not lossless:
             return
 
@@ -167,17 +142,10 @@ def test_every_job_is_in_one_place_after_a_crash(seed: int, durability: str, dam
 @pytest.mark.parametrize("seed", range(6))
 def test_everything_produced_ends_acked_or_dead(seed: int) -> None:
     """Issue 5: "at the end the sum of acked and dead-lettered equals what was produced, and nothing is left"."""
-    world = World(seed, "fsync", shards=1 + seed % 2)
-    machine = world.machine
+    story = JobStory(seed, "fsync", shards=1 + seed % 2)
+    machine = story.machine
     for _ in range(4):
-        machine.disk.crash_at = machine.disk.calls + world.rng.randrange(5, 150)
-        try:
-            for _ in range(200):
-                world.step()
-        except Crashed:
-            pass
-        machine.crash(world.rng.choice(DAMAGES))
-        world.held = {}
+        story.live_until_crash(150)
     done: set[int] = set()
     for _ in range(200):
         machine.clock.advance(60_000)
@@ -193,5 +161,5 @@ def test_everything_produced_ends_acked_or_dead(seed: int) -> None:
         result = machine.engine.queues.ack("q", AckJobs("last", [job["$seq"] for job in jobs])).result
         assert result.acked == len(jobs)
         done |= {job["data"] for job in jobs}
-    assert world.read("q") == []
-    assert world.books.written <= done | set(world.read("dlq")) | world.books.asked
+    assert machine.datas("q") == []
+    assert story.books.written <= done | set(machine.datas("dlq")) | story.books.asked

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.durability.engine.test_restart import Machine
+from tests.harness.machine import Machine
 from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
 from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs
 

@@ -6,37 +6,28 @@ disappears in silence (DESIGN §9), and `fsync` keeps what it has shown (DESIGN 
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
-from tests.harness.crash import small
-from topics.engine import ConfigPatch, Delete, RecordIn, Write
+from tests.harness.machine import Record, small
+from tests.harness.storage import resolve
+from tests.harness.story import Story, ignore
+from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.queue.requests import ClaimJobs
-from topics.engine.router.router import PutRouter
-from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import TopicsError
-from topics.storage.job import Miss, run_inline
 from topics.testing.fake_disk import DAMAGES
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
 TOPICS = ("a", "b", "c", "q", "dlq")
 EDGES = (("a", "b"), ("b", "c"), ("a", "q"), ("c", "q"), ("dlq", "c"))
-SETTINGS = UpkeepSettings(segment_max_events=20, checkpoint_wal_bytes=1 << 40)
-
-Record = tuple[int, bytes, bytes | None, bytes | None]
 
 
-class World:
-    """An engine on a fake disk, driven at random, and a reader who remembers everything that it was shown."""
+class ClassStory(Story):
+    """Topics of every class, and a reader that remembers everything that it was shown."""
 
     def __init__(self, seed: int, shards: int) -> None:
-        self.rng = random.Random(seed)
-        self.machine = Machine(SETTINGS, shards=shards)
-        self.serial = 0
+        super().__init__(seed, shards=shards)
         self.seen: dict[str, dict[int, Record]] = {name: {} for name in TOPICS}
         # Deleted or moved to the dead letters; and those of them whose delete was acked.
         self.deleted: dict[str, set[int]] = {name: set() for name in TOPICS}
@@ -49,58 +40,24 @@ class World:
             fields: dict[str, Any] = {"durability": self.rng.choice(CLASSES)}
             if name == "q":
                 fields |= {"type": "queue", "max_deliveries": 1, "dead_letter": "dlq", "lease_ms": 100}
-            self.machine.engine.put_topic(name, ConfigPatch(**fields))
-
-    def durability(self, name: str) -> str:
-        return self.machine.engine.topics[name].config.durability
-
-    def patiently(self, command: Any) -> Any:
-        while True:
-            try:
-                return command()
-            except Miss as miss:
-                run_inline([miss.job])
+            self.engine.put_topic(name, ConfigPatch(**fields))
 
     def step(self) -> None:
-        engine, rng = self.machine.engine, self.rng
+        engine, rng = self.engine, self.rng
         topic = rng.choice(TOPICS)
-        kind = rng.choices(
-            ("write", "delete", "claim", "put", "move", "drop", "config", "checkpoint", "job", "settle", "time"),
-            (40, 5, 12, 8, 3, 2, 3, 3, 12, 4, 6),
-        )[0]
+        kind = self.choose(
+            write=40, delete=5, claim=12, put=8, move=3, drop=2, config=3, checkpoint=3, job=12, idle=4, time=6
+        )
         try:
             if kind == "write":
-                records = []
-                for _ in range(rng.choice((1, 1, 2, 5))):
-                    self.serial += 1
-                    records.append(RecordIn(msgspec.Raw(b"%d" % self.serial), tag=rng.choice((None, "x", "y"))))
-                engine.write(topic, Write(records), on_done=lambda ticket: None)
+                engine.write(topic, Write(self.numbered((1, 1, 2, 5))), on_done=ignore)
             elif kind == "delete":
-                match = rng.choice(("x", "y"))
-                self.patiently(lambda: engine.topics[topic].catch_up())
-                before = set(self.image(topic))
-
-                def deleted(receipt: Any) -> None:
-                    self.gone[topic] |= self.deleted[topic] & before
-
-                self.patiently(lambda: engine.delete(topic, Delete(match=match), deleted))
-                self.deleted[topic] |= before - set(self.image(topic))
+                self._delete(topic, rng.choice("xy"))
             elif kind == "claim":
-                self.patiently(lambda: engine.topics["q"].catch_up())
-                before = set(self.image("q"))
-                self.patiently(lambda: engine.queues.claim("q", ClaimJobs("w", 3), on_done=lambda claim: None))
-                self.deleted["q"] |= before - set(self.image("q"))
+                self._claim()
             elif kind == "put":
                 source, dest = rng.choice(EDGES)
-                put = PutRouter(source, dest, filter=rng.choice((None, None, "x")))
-                name = f"{source}->{dest}"
-                self.patiently(lambda: engine.routers.put(name, put, lambda receipt: None))
-            elif kind == "move" and engine.routers.graph.by_name:
-                name, put = rng.choice(sorted(engine.routers.graph.by_name)), PutRouter(*rng.choice(EDGES))
-                self.patiently(lambda: engine.routers.put(name, put, lambda receipt: None))
-            elif kind == "drop" and engine.routers.graph.by_name:
-                name = rng.choice(sorted(engine.routers.graph.by_name))
-                self.patiently(lambda: engine.routers.delete(name, lambda receipt: None))
+                self.put_router(f"{source}->{dest}", source, dest, filter=rng.choice((None, None, "x")))
             elif kind == "config":
                 patch = rng.choice(
                     (
@@ -108,15 +65,9 @@ class World:
                         ConfigPatch(cap_records=rng.choice((0, 5, 20)), discard=rng.choice(("old", "reject"))),
                     )
                 )
-                self.patiently(lambda: engine.put_topic(topic, patch, lambda receipt: None))
-            elif kind == "checkpoint":
-                self.machine.checkpoint()
-            elif kind == "time":
-                self.machine.clock.advance(rng.choice((1, 50, 1500)))
-            elif kind == "job":
-                run_inline(self.machine.store.jobs())
+                resolve(lambda: engine.put_topic(topic, patch, ignore))
             else:
-                self.machine.settle()
+                self.happen(kind, EDGES)
         except TopicsError:
             pass
         if rng.random() < 0.6:
@@ -124,24 +75,31 @@ class World:
             engine.turn()
         self.look()
 
-    def image(self, name: str) -> dict[int, Record]:
-        """The visible records of a topic. Nothing is caught up by looking."""
-        log = self.machine.engine.topics[name].log
-        records: dict[int, Record] = {}
-        for entry in log.retained():
-            block = self.patiently(entry.block)
-            for i, j in entry.live_runs(max(0, log.start - entry.first_seq), entry.n):
-                for k in range(i, j):
-                    records[entry.first_seq + k] = (block.columns.ts[k], block.data(k), block.tag(k), block.meta(k))
-        return records
+    def _delete(self, topic: str, match: str) -> None:
+        engine, visible = self.engine, self.machine.visible
+        resolve(lambda: engine.topics[topic].catch_up())
+        before = set(visible(topic))
+
+        def deleted(receipt: Any) -> None:
+            self.gone[topic] |= self.deleted[topic] & before
+
+        resolve(lambda: engine.delete(topic, Delete(match=match), deleted))
+        self.deleted[topic] |= before - set(visible(topic))
+
+    def _claim(self) -> None:
+        engine, visible = self.engine, self.machine.visible
+        resolve(lambda: engine.topics["q"].catch_up())
+        before = set(visible("q"))
+        resolve(lambda: engine.queues.claim("q", ClaimJobs("w", 3), on_done=ignore))
+        self.deleted["q"] |= before - set(visible("q"))
 
     def look(self) -> None:
         """Read everything: nothing has another content than before, and nothing has gone without a word."""
         for name in TOPICS:
-            self.classes[name].add(self.durability(name))
+            self.classes[name].add(self.engine.topics[name].config.durability)
             if self.forgets(name):
                 self.forgetful.add(name)
-            log, seen, now = self.machine.engine.topics[name].log, self.seen[name], self.image(name)
+            log, seen, now = self.engine.topics[name].log, self.seen[name], self.machine.visible(name)
             for seq, record in now.items():
                 assert seen.setdefault(seq, record) == record, f"{name} {seq} was {seen[seq]}"
                 assert seq not in self.deleted[name], f"{name} {seq} was deleted"
@@ -155,12 +113,12 @@ class World:
     def crash(self, damage: str) -> None:
         """End, and hold the next start to what each class promises."""
         machine = self.machine
-        before = {name: self.image(name) for name in TOPICS}
+        before = {name: machine.visible(name) for name in TOPICS}
         machine.crash(damage)
         for name in TOPICS:
             classes = self.classes[name]
             forgetful = "ephemeral" in classes or ("memory" in classes and (damage != "kill" or name in self.forgetful))
-            now = self.image(name)
+            now = machine.visible(name)
             if forgetful:
                 # Its head may have gone back: what comes now is a log of its own.
                 self.seen[name], self.deleted[name], self.gone[name] = {}, set(), set()
@@ -178,7 +136,7 @@ class World:
 
     def forgets(self, name: str) -> bool:
         """Whether some of a topic's records follow from what only memory held."""
-        topics, found = self.machine.engine.topics, [name]
+        topics, found = self.engine.topics, [name]
         for each in found:
             inbound = topics[each].inbound
             if inbound is not None and inbound.source.name not in found:
@@ -192,8 +150,8 @@ class World:
 def test_no_seq_is_used_again_for_what_a_reader_has_seen(seed: int, shards: int, damage: str) -> None:
     """DESIGN §4: "their seqs are never reused, so seq is monotonic across restarts", for copies and letters too."""
     with small():
-        world = World(seed, shards)
+        story = ClassStory(seed, shards)
         for _ in range(3):
-            for _ in range(world.rng.randrange(5, 40)):
-                world.step()
-            world.crash(damage)
+            for _ in range(story.rng.randrange(5, 40)):
+                story.step()
+            story.crash(damage)

@@ -14,23 +14,18 @@ a source record is none, one or two seqs in the destination.
 
 from __future__ import annotations
 
-import random
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
-from tests.harness.crash import small
-from topics.engine import ConfigPatch, RecordIn, Write
+from tests.harness.machine import small
+from tests.harness.story import Story, ignore
+from topics.engine import ConfigPatch, Write
 from topics.engine.router.router import PutRouter
-from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import TopicsError
-from topics.storage.job import run_inline
-from topics.testing.fake_disk import DAMAGES, Crashed
+from topics.testing.fake_disk import DAMAGES
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
-SETTINGS = UpkeepSettings(segment_max_events=20, checkpoint_wal_bytes=1 << 40)
 WAL_FILE_BYTES = 1 << 15
 
 
@@ -41,18 +36,16 @@ class Seen(NamedTuple):
     kept: bool
 
 
-class World:
-    """A chain a -> m -> b over several shards, and a reader of b who forgets nothing."""
+class ChainStory(Story):
+    """A chain a -> m -> b over several shards, and a reader of b that forgets nothing."""
 
     def __init__(self, seed: int, shards: int, dest: str) -> None:
-        self.rng = rng = random.Random(seed)
-        self.machine = Machine(SETTINGS, shards=shards, wal_file_bytes=WAL_FILE_BYTES)
+        super().__init__(seed, shards=shards, wal_file_bytes=WAL_FILE_BYTES)
         self.dest = dest
-        self.serial = 0
         self.seen: dict[int, Seen] = {}
         # Numbers written to a while it was `fsync`, and m with it: these survive.
         self.safe: set[bytes] = set()
-        engine = self.machine.engine
+        engine, rng = self.engine, self.rng
         for i in range(rng.randrange(3)):
             engine.put_topic(f"other{i}", ConfigPatch())
         chain = rng.random() < 0.5
@@ -64,14 +57,12 @@ class World:
             engine.routers.put("a->m", PutRouter("a", "m", filter=rng.choice((None, "x"))))
         for i in range(rng.choice((1, 1, 2))):
             engine.routers.put(f"b{i}", PutRouter(self.sources[-1], "b", filter=rng.choice((None, "x", "y"))))
-        self.machine.settle()
+        self.machine.run_until_idle()
         self.direct = rng.random() < 0.3
 
     def step(self) -> None:
-        engine, rng = self.machine.engine, self.rng
-        kind = rng.choices(("write", "config", "job", "turn", "look", "time", "checkpoint"), (10, 3, 5, 5, 5, 1, 0.5))[
-            0
-        ]
+        engine, rng = self.engine, self.rng
+        kind = self.choose(write=10, config=3, job=5, turn=5, look=5, time=1, checkpoint=0.5)
         try:
             if kind == "write":
                 name = rng.choice((*self.sources, *(("b",) if self.direct else ())))
@@ -82,44 +73,30 @@ class World:
                     # What was not copied by now is not kept any more.
                     self.safe &= {seen.data for seen in self.seen.values()}
                 patch = ConfigPatch(durability=durability)  # type: ignore[arg-type]
-                engine.put_topic(rng.choice(self.sources), patch, lambda receipt: None)
-            elif kind == "job":
-                run_inline(self.machine.store.jobs())
+                engine.put_topic(rng.choice(self.sources), patch, ignore)
             elif kind == "turn":
                 engine.prepare()
                 engine.turn()
             elif kind == "look":
                 engine.topics["b"].catch_up()
-            elif kind == "time":
-                self.machine.clock.advance(rng.choice((1, 50, 1500)))
             else:
-                self.machine.checkpoint()
+                self.happen(kind, ())
         except TopicsError:
             pass
         self.look()
 
     def _write(self, name: str) -> None:
-        records = []
-        for _ in range(self.rng.choice((1, 2, 4))):
-            self.serial += 1
-            data = b"%d" % self.serial
-            records.append(RecordIn(msgspec.Raw(data), tag=self.rng.choice((None, "x", "y"))))
-            if all(self.machine.engine.topics[each].config.durability == "fsync" for each in self.sources):
-                self.safe.add(data)
-        self.machine.engine.write(name, Write(records), on_done=lambda ticket: None)
+        records = self.numbered((1, 2, 4))
+        if all(self.engine.topics[each].config.durability == "fsync" for each in self.sources):
+            self.safe |= {bytes(record.data) for record in records}
+        self.engine.write(name, Write(records), on_done=ignore)
 
-    def image(self) -> dict[int, bytes]:
-        log = self.machine.engine.topics["b"].log
-        records: dict[int, bytes] = {}
-        for entry in log.retained():
-            block = entry.block()
-            for i, j in entry.live_runs(max(0, log.start - entry.first_seq), entry.n):
-                records |= {entry.first_seq + k: block.data(k) for k in range(i, j)}
-        return records
+    def shown(self) -> dict[int, bytes]:
+        return {seq: data for seq, (_, data, _, _) in self.machine.visible("b").items()}
 
     def look(self) -> None:
         """Read b as it stands: rules 1 and 2."""
-        log, now = self.machine.engine.topics["b"].log, self.image()
+        log, now = self.engine.topics["b"].log, self.shown()
         for seq, data in now.items():
             was = self.seen.setdefault(seq, Seen(data, self.dest == "fsync" and data in self.safe))
             assert was.data == data, f"{seq} was {was.data!r} and is {data!r}"
@@ -129,7 +106,7 @@ class World:
 
     def crash(self, damage: Any) -> None:
         self.machine.crash(damage)
-        now = self.image()
+        now = self.shown()
         for seq, was in self.seen.items():
             assert not was.kept or now.get(seq) == was.data, f"{seq} was to be kept: {was.data!r}"
         self.look()
@@ -141,13 +118,7 @@ class World:
 def test_copies_keep_their_seqs_whatever_class_their_source_has_had(seed: int, dest: str, damage: Any) -> None:
     """DESIGN §2.2: the class "always reflects the current config"; §4, §9 hold through every change of it."""
     with small():
-        world = World(seed, 1 + seed % 3, dest)
+        story = ChainStory(seed, 1 + seed % 3, dest)
         for _ in range(4):
-            disk = world.machine.disk
-            disk.crash_at = disk.calls + world.rng.randrange(3, 60)
-            try:
-                for _ in range(60):
-                    world.step()
-            except Crashed:
-                pass
-            world.crash(damage)
+            story.run_until_crash(60, 3, 60)
+            story.crash(damage)

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.durability.engine.test_restart import Machine, numbers
-from tests.harness.crash import small
-from topics.engine import ConfigPatch, Diff
+from tests.harness.machine import Machine, numbers, small
+from topics.engine import ConfigPatch
 from topics.engine.router.router import PutRouter
 from topics.storage.job import run_inline
 from topics.testing.fake_disk import DAMAGES, FakeDisk
@@ -30,7 +29,7 @@ class End(NamedTuple):
     acked: list[str]
 
 
-class World:
+class Move:
     """A router r from a to b with its copies, on a machine that remembers every moment from then on."""
 
     def __init__(self, shards: int, others: int, durability: str) -> None:
@@ -45,8 +44,8 @@ class World:
         engine.write("a", numbers(1, 3))
         engine.write("b", numbers(101, 102))
         engine.write("a", numbers(4, 5))
-        self.machine.settle()
-        self.before = datas(self.machine, "b")
+        self.machine.run_until_idle()
+        self.before = self.machine.datas("b")
         self.acked: list[str] = []
         self.ends: list[End] = []
         self.machine.disk.after_call = self._remember
@@ -77,44 +76,25 @@ class World:
         self.machine.disk.after_call = None
 
 
-def datas(machine: Machine, topic: str) -> list[Any]:
-    """Everything that a reader of a topic gets, gaps apart."""
-    found: list[Any] = []
-    from_seq, caught_up = 0, topic not in machine.engine.topics
-    while not caught_up:
-        got = machine.engine.diff(topic, Diff(from_seq=from_seq, limit=1000))
-        found += [record["data"] for record in got.records]
-        from_seq, caught_up = got.next_from_seq, got.caught_up
-    return found
-
-
-def revived(disk: FakeDisk, shards: int) -> Machine:
-    """A machine that starts on what a crash has left."""
-    machine = Machine(shards=shards, wal_file_bytes=WAL_FILE_BYTES)
-    machine.disk = disk
-    machine.start()
-    return machine
-
-
-def check(end: End, damage: Any, world: World, moved_to: tuple[str, str], shards: int) -> str:
+def check(end: End, damage: Any, move: Move, moved_to: tuple[str, str], shards: int) -> str:
     """Hold what is left to the rule; whether the router is `old` or `new`."""
     disk = end.disk.clone()
     disk.crash(damage, random.Random(len(end.acked)))
-    machine = revived(disk, shards)
+    machine = Machine(disk=disk, shards=shards, wal_file_bytes=WAL_FILE_BYTES)
     state = machine.engine.routers.get("r")
     ends = (state.source, state.dest)
     assert ends in (OLD, moved_to), ends
     assert ends == moved_to or "moved" not in end.acked, "the answer promised it"
-    copies = datas(machine, "b")
+    copies = machine.datas("b")
     if machine.engine.topics["b"].config.durability == "fsync" or damage == "kill":
-        assert copies[: len(world.before)] == world.before, "what readers saw is there, at its place"
+        assert copies[: len(move.before)] == move.before, "what readers saw is there, at its place"
     source, dest = ends
     machine.engine.write(source, numbers(999, 999))
-    assert datas(machine, dest)[-1] == 999
-    assert not ({999} & set(datas(machine, "b"))) or dest == "b" or source == "b"
-    before = {name: datas(machine, name) for name in sorted(machine.engine.topics)}
+    assert machine.datas(dest)[-1] == 999
+    assert not ({999} & set(machine.datas("b"))) or dest == "b" or source == "b"
+    before = {name: machine.datas(name) for name in sorted(machine.engine.topics)}
     machine.crash("kill")
-    assert {name: datas(machine, name) for name in sorted(machine.engine.topics)} == before
+    assert {name: machine.datas(name) for name in sorted(machine.engine.topics)} == before
     state = machine.engine.routers.get("r")
     assert (state.source, state.dest) == ends, "a second start finds the same"
     return "old" if ends == OLD else "new"
@@ -127,8 +107,8 @@ def test_router_whose_ends_change_is_never_at_neither_place(move: str, others: i
     """Decision 24: "acts as delete and create in one step"; a power loss finds the old router or the new."""
     shards = 3
     with small():
-        world = World(shards, others, durability)
-        world.move(*MOVES[move])
-        assert "moved" in world.acked
-        found = {check(end, damage, world, MOVES[move], shards) for end in world.ends for damage in DAMAGES}
+        story = Move(shards, others, durability)
+        story.move(*MOVES[move])
+        assert "moved" in story.acked
+        found = {check(end, damage, story, MOVES[move], shards) for end in story.ends for damage in DAMAGES}
     assert found == {"old", "new"}, "the crashes lie on both sides of the change"

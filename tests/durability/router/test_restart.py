@@ -7,28 +7,25 @@ filters, caps and backpressure.
 
 from __future__ import annotations
 
-import random
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
-from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
-from topics.engine.router.router import PutRouter
-from topics.engine.upkeep.upkeep import UpkeepSettings
+from tests.harness.machine import Record
+from tests.harness.storage import resolve
+from tests.harness.story import Story, ignore
+from topics.engine import ConfigPatch, Delete, Write
 from topics.errors import TopicsError
-from topics.storage.job import Miss, run_inline
+from topics.storage.job import run_inline
 
 TOPICS = ("a", "b", "c", "d")
 EDGES = (("a", "b"), ("b", "c"), ("a", "d"), ("c", "d"))
-SETTINGS = UpkeepSettings(segment_max_events=20, checkpoint_wal_bytes=1 << 40)
 
 
 class Image(NamedTuple):
     """A topic at one moment: visible records and lost seqs by seq, the floors, and how far its router was."""
 
-    records: dict[int, Any]
+    records: dict[int, Record]
     lost: dict[int, str]
     head: int
     start: int
@@ -36,55 +33,33 @@ class Image(NamedTuple):
     cursor: int
 
 
-class World:
-    """An engine on a fake disk, driven at random."""
+class RouterStory(Story):
+    """Four topics, and routers between them that come and go."""
 
     def __init__(self, seed: int, shards: int) -> None:
-        self.rng = random.Random(seed)
-        self.machine = Machine(SETTINGS, shards=shards)
-        self.serial = 0
+        super().__init__(seed, shards=shards)
         for name in TOPICS:
-            self.machine.engine.put_topic(name, ConfigPatch())
-
-    def patiently(self, command: Any) -> Any:
-        while True:
-            try:
-                return command()
-            except Miss as miss:
-                run_inline([miss.job])
+            self.engine.put_topic(name, ConfigPatch())
 
     def step(self) -> None:
-        engine, rng = self.machine.engine, self.rng
+        engine, rng = self.engine, self.rng
         topic = rng.choice(TOPICS)
-        kind = rng.choices(
-            ("write", "delete", "trim", "put", "move", "drop", "config", "vanish", "checkpoint", "settle", "time"),
-            (40, 6, 4, 8, 4, 3, 4, 1, 3, 15, 6),
-        )[0]
+        kind = self.choose(
+            write=40, delete=6, trim=4, put=8, move=4, drop=3, config=4, vanish=1, checkpoint=3, idle=15, time=6
+        )
         try:
             if kind == "write":
-                records = []
-                for _ in range(rng.choice((1, 1, 2, 5))):
-                    self.serial += 1
-                    tag = rng.choice((None, "x", "y"))
-                    records.append(RecordIn(msgspec.Raw(b"%d" % self.serial), tag=tag))
-                engine.write(topic, Write(records), on_done=lambda ticket: None)
+                engine.write(topic, Write(self.numbered((1, 1, 2, 5))), on_done=ignore)
             elif kind == "delete":
-                self.patiently(lambda: engine.delete(topic, Delete(match=rng.choice("xy")), lambda receipt: None))
+                resolve(lambda: engine.delete(topic, Delete(match=rng.choice("xy")), ignore))
             elif kind == "trim":
                 before = max(1, engine.topics[topic].log.head - rng.randrange(6))
-                self.patiently(lambda: engine.delete(topic, Delete(before_seq=before), lambda receipt: None))
+                resolve(lambda: engine.delete(topic, Delete(before_seq=before), ignore))
             elif kind == "put":
                 source, dest = rng.choice(EDGES)
                 rule: dict[str, Any] = {"filter": rng.choice((None, None, "x"))}
                 rule["guarantee"] = rng.choice(("at_least_once", "exactly_once"))
-                name = f"{source}->{dest}{rng.choice(('', '2'))}"
-                self.patiently(lambda: engine.routers.put(name, PutRouter(source, dest, **rule), lambda receipt: None))
-            elif kind == "move" and engine.routers.graph.by_name:
-                name, put = rng.choice(sorted(engine.routers.graph.by_name)), PutRouter(*rng.choice(EDGES))
-                self.patiently(lambda: engine.routers.put(name, put, lambda receipt: None))
-            elif kind == "drop" and engine.routers.graph.by_name:
-                name = rng.choice(sorted(engine.routers.graph.by_name))
-                self.patiently(lambda: engine.routers.delete(name, lambda receipt: None))
+                self.put_router(f"{source}->{dest}{rng.choice(('', '2'))}", source, dest, **rule)
             elif kind == "config":
                 patch = rng.choice(
                     (
@@ -96,16 +71,12 @@ class World:
                         ConfigPatch(discard="old"),
                     )
                 )
-                self.patiently(lambda: engine.put_topic(topic, patch, lambda receipt: None))
+                resolve(lambda: engine.put_topic(topic, patch, ignore))
             elif kind == "vanish":
-                self.patiently(lambda: engine.delete_topic(topic, on_done=lambda receipt: None))
-                engine.put_topic(topic, ConfigPatch(), lambda receipt: None)
-            elif kind == "checkpoint":
-                self.machine.checkpoint()
-            elif kind == "time":
-                self.machine.clock.advance(rng.choice((1, 50, 1500)))
+                resolve(lambda: engine.delete_topic(topic, on_done=ignore))
+                engine.put_topic(topic, ConfigPatch(), ignore)
             else:
-                self.machine.settle()
+                self.happen(kind, EDGES)
         except TopicsError:
             pass
         if rng.random() < 0.5:
@@ -114,18 +85,10 @@ class World:
 
     def image(self, name: str) -> Image:
         """What a reader of a topic may see. Nothing is caught up by looking."""
-        log = self.machine.engine.topics[name].log
-        records: dict[int, Any] = {}
-        for entry in log.retained():
-            block = self.patiently(entry.block)
-            start = max(0, log.start - entry.first_seq)
-            for i, j in entry.live_runs(start, entry.n):
-                for k in range(i, j):
-                    seq = entry.first_seq + k
-                    records[seq] = (block.columns.ts[k], block.data(k), block.tag(k), block.meta(k))
+        log, inbound = self.engine.topics[name].log, self.engine.topics[name].inbound
         lost = {seq: each.reason for each in log.lost for seq in range(each.first, each.last + 1)}
-        inbound = self.machine.engine.topics[name].inbound
-        return Image(records, lost, log.head, log.start, log.evict_floor, inbound.cursor if inbound else 0)
+        cursor = inbound.cursor if inbound else 0
+        return Image(self.machine.visible(name), lost, log.head, log.start, log.evict_floor, cursor)
 
     def restart(self) -> None:
         machine = self.machine
@@ -151,7 +114,7 @@ class World:
         assert told == {seq: reason for seq, reason in then.lost.items() if seq in told or seq >= now.evict_floor}, name
         trimmed = [seq for seq in now.lost if seq > then.head]
         if trimmed:
-            inbound = self.machine.engine.topics[name].inbound
+            inbound = self.engine.topics[name].inbound
             assert inbound is not None, name
             source = inbound.source.log
             gone = max(0, source.evict_floor - 1 - then.cursor)
@@ -163,11 +126,11 @@ class World:
 @pytest.mark.parametrize("seed", [*range(40), 93, 235, 491, 508])
 def test_topics_read_the_same_after_a_kill(seed: int, shards: int) -> None:
     """Architecture, "Life of a forward": re-derivation interleaves the streams exactly as readers saw them."""
-    world = World(seed, shards)
+    story = RouterStory(seed, shards)
     for _ in range(4):
-        for _ in range(world.rng.randrange(5, 40)):
-            world.step()
-        world.restart()
-    world.machine.settle()
+        for _ in range(story.rng.randrange(5, 40)):
+            story.step()
+        story.restart()
+    story.machine.run_until_idle()
     for name in TOPICS:
-        world.patiently(lambda name=name: world.machine.engine.diff(name, Diff(limit=1000)))
+        story.machine.read(name)

@@ -20,15 +20,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.harness.storage import DIRECTORY, Mini, Recovered, Ticket, Writer, open_store
+from tests.harness.storage import DIRECTORY, Mini, Ticket, Writer, open_store, recover
 from topics.errors import ColdUnavailable
 from topics.storage import block
 from topics.storage.damage import Unusable
-from topics.storage.job import run_inline
 from topics.storage.snapshot import snapshot
-from topics.storage.store import Store
 from topics.storage.wal import frame
-from topics.testing.clock import ManualClock
 from topics.testing.fake_disk import DAMAGES, Damage, FakeDisk
 from topics.testing.monitor import MonitorViolation
 
@@ -46,7 +43,7 @@ class Fork(NamedTuple):
     tried: dict[tuple[int, int], bytes]
 
 
-class Sweep:
+class StoreSweep:
     """Runs a scenario and keeps a fork after every call."""
 
     def __init__(self) -> None:
@@ -81,14 +78,6 @@ class Sweep:
         self.forks.append(Fork(self.disk.clone(), f"{number} {operation} {path}", gated, ungated, tried))
 
 
-def recover(disk: FakeDisk) -> Recovered:
-    store = Store(DIRECTORY, disk=disk, clock=ManualClock())
-    store.open()
-    recovered = Recovered(store.recover())
-    store.close()
-    return recovered
-
-
 def check(fork: Fork, damage: Damage, seed: int) -> None:
     disk = fork.disk.clone()
     disk.crash(damage, random.Random(seed))
@@ -120,7 +109,7 @@ def _keep(again: list[Fork], disk: FakeDisk, fork: Fork, count: int, operation: 
 @pytest.mark.parametrize("damage", ["torn", "garbled"])
 def test_recovery_itself_may_be_cut_short(damage: Damage) -> None:
     """The power goes, and goes again after every call of the recovery: torn ends, holes and quarantine included."""
-    sweep = Sweep()
+    sweep = StoreSweep()
     unsynced(sweep)
     tears = holes = points = 0
     for number, fork in enumerate(sweep.forks):
@@ -139,12 +128,12 @@ def test_recovery_itself_may_be_cut_short(damage: Damage) -> None:
     assert min(tears, holes, points // 10) > 10, "the sweep must meet what it is about"
 
 
-def check_all(sweep: Sweep, damage: Damage) -> None:
+def check_all(sweep: StoreSweep, damage: Damage) -> None:
     for fork in sweep.forks:
         check(fork, damage, 1)
 
 
-def appends(sweep: Sweep) -> None:
+def appends(sweep: StoreSweep) -> None:
     writer = sweep.open()
     for i in range(25):
         writer.append(1 + i % 3, [b'"%d-%d"' % (i, k) for k in range(1 + i % 4)], gated=i % 3 == 0)
@@ -152,7 +141,7 @@ def appends(sweep: Sweep) -> None:
         writer.turn()
 
 
-def rotation(sweep: Sweep) -> None:
+def rotation(sweep: StoreSweep) -> None:
     writer = sweep.open(wal_file_bytes=2048, shards=2)
     for i in range(60):
         writer.append(1 + i % 4, [b'"%s"' % (b"z" * (i * 13 % 300))], gated=i % 2 == 0)
@@ -161,7 +150,7 @@ def rotation(sweep: Sweep) -> None:
     writer.turn()
 
 
-def unsynced(sweep: Sweep) -> None:
+def unsynced(sweep: StoreSweep) -> None:
     """Long stretches without a sync, over several sectors and files, for tears in the middle."""
     writer = sweep.open(wal_file_bytes=8192)
     for i in range(120):
@@ -173,33 +162,16 @@ def unsynced(sweep: Sweep) -> None:
             writer.turn()
 
 
-def checkpoint(writer: Writer, *, clean: bool = False) -> None:
-    """The whole state of a writer's topics as one checkpoint, with all records in the tails."""
-    store = writer.store
-    store.run_until_idle()
-    sections: list[bytes] = []
-    essential: list[int] = []
-    lsn = store.last_lsn
-    for topic_id, head in sorted(writer.heads.items()):
-        essential.append(len(sections))
-        state = snapshot.TopicImage(topic_id, f"t{topic_id}", b"{}", lsn, head_seq=head)
-        sections.append(snapshot.topic_section(state))
-        sections += writer.blocks(topic_id, lsn)
-    job = store.checkpoint(sections, essential, lsn=lsn, next_topic_id=9, clean=clean)
-    assert job is not None
-    run_inline([job])
-
-
-def checkpoints(sweep: Sweep) -> None:
+def checkpoints(sweep: StoreSweep) -> None:
     writer = sweep.open(wal_file_bytes=2048)
     for i in range(40):
         writer.append(1 + i % 3, [b'"%s"' % (b"s" * 60)], gated=i % 2 == 0)
         writer.turn()
         if i % 10 == 9:
-            checkpoint(writer)
+            writer.checkpoint()
 
 
-def restarts(sweep: Sweep) -> None:
+def restarts(sweep: StoreSweep) -> None:
     """Recovery itself is part of what may be cut short."""
     rng = random.Random(3)
     for round in range(5):
@@ -213,7 +185,7 @@ def restarts(sweep: Sweep) -> None:
         sweep.disk.after_call = sweep._fork
 
 
-SCENARIOS: dict[str, Callable[[Sweep], None]] = {
+SCENARIOS: dict[str, Callable[[StoreSweep], None]] = {
     "appends": appends,
     "rotation": rotation,
     "unsynced": unsynced,
@@ -225,7 +197,7 @@ SCENARIOS: dict[str, Callable[[Sweep], None]] = {
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_crash_point_loses_what_was_promised(name: str) -> None:
     """Issue 3, proof: crash after every mutating call, four kinds of end, recovery twice."""
-    sweep = Sweep()
+    sweep = StoreSweep()
     SCENARIOS[name](sweep)
     assert len(sweep.forks) > 50
     for number, fork in enumerate(sweep.forks):
@@ -235,7 +207,7 @@ def test_no_crash_point_loses_what_was_promised(name: str) -> None:
 
 def test_sweep_catches_an_ack_before_its_sync() -> None:
     """The planted bug: gated tickets commit when written. The monitor is off, so that the sweep must see it."""
-    sweep = Sweep()
+    sweep = StoreSweep()
     store, _ = open_store(sweep.disk)
     shard = store.shard_of(1)
     commit_written = type(shard)._commit_written
@@ -255,7 +227,7 @@ def test_sweep_catches_an_ack_before_its_sync() -> None:
 
 def test_sweep_catches_a_trim_before_the_snapshot_is_durable() -> None:
     """The planted bug: the WAL is trimmed although the snapshot's bytes were never synced."""
-    sweep = Sweep()
+    sweep = StoreSweep()
     writer = sweep.open(wal_file_bytes=2048)
     sync = sweep.disk.sync
     sweep.disk.monitor.renaming = lambda source, unsynced: None  # type: ignore[method-assign]
@@ -268,7 +240,7 @@ def test_sweep_catches_a_trim_before_the_snapshot_is_durable() -> None:
     for _ in range(40):
         writer.append(1, [b'"%s"' % (b"s" * 60)], gated=True)
         writer.turn()
-    checkpoint(writer)
+    writer.checkpoint()
     with pytest.raises(Unusable):
         check_all(sweep, "dropped")
 
@@ -290,7 +262,7 @@ def test_monitor_catches_an_unlink_before_the_replacement_is_durable() -> None:
     store, _ = open_store(disk, wal_file_bytes=2048)
     writer = Writer(store)
     writer.append(1, [b"1"])
-    checkpoint(writer)
+    writer.checkpoint()
     disk.sync_dir = lambda path: None  # type: ignore[method-assign]
     job = store.checkpoint([], [], lsn=store.last_lsn, next_topic_id=1)
     assert job is not None

@@ -12,8 +12,7 @@ import random
 
 import pytest
 
-from tests.durability.storage.test_crash import checkpoint, recover
-from tests.harness.storage import DIRECTORY, Mini, Writer, open_store, resolve
+from tests.harness.storage import DIRECTORY, Mini, Writer, open_store, recover, resolve
 from topics.storage import block
 from topics.storage.damage import Corrupt, Unusable
 from topics.storage.segment import format as segment
@@ -77,7 +76,7 @@ def test_damage_sweep_catches_a_scan_that_stops_at_the_first_bad_frame(monkeypat
 def test_a_wrong_byte_anywhere_in_the_snapshot_loses_only_what_is_named() -> None:
     """Issue 3 §4: topics are written twice, so no single damaged place takes a name or a config."""
     disk, writer = written()
-    checkpoint(writer)
+    writer.checkpoint()
     disk.crash("kill", random.Random(1))
     (path,) = (path for path in disk.files() if path.endswith(".snap"))
     everything = set(writer.tried)

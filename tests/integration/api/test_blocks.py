@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.api import Api
-from tests.integration.conftest import StartApi
+from tests.harness.api import Api, StartApi
 from topics.storage import block as blocks
 from topics.storage.block import Block
 from topics.storage.flags import DELETED

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.api import Api, until
-from tests.integration.conftest import StartApi
+from tests.harness.api import Api, StartApi, until
 
 MIB = 1024 * 1024
 

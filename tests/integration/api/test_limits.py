@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.api import DEADLINE_S, Api, Reply, until
-from tests.integration.conftest import StartApi
+from tests.harness.api import DEADLINE_S, Api, Reply, StartApi, until
 
 
 def capped(reply: Reply, limit: str, most: int) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.harness.api import DEADLINE_S, Api, Reply, until
-from tests.integration.conftest import StartApi
+from tests.harness.api import DEADLINE_S, Api, Reply, StartApi, until
 from topics import __version__
 from topics.testing import ServerProcess
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.api import DEADLINE_S, Api, until
-from tests.integration.conftest import StartApi
+from tests.harness.api import DEADLINE_S, Api, StartApi, until
 
 MIB = 1024 * 1024
 

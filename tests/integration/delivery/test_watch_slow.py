@@ -13,11 +13,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from tests.harness.api import Api, until
+from tests.harness.api import Api, StartServer, until
 from tests.harness.events import Event, Events, follow, handshake, watch
 from topics.testing import ServerProcess
-
-StartServer = Callable[..., ServerProcess]
 
 PAD = "x" * 60_000
 

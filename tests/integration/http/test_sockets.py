@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.harness.connection import PathApp, Reply, request, split_replies
+from tests.harness.api import Reply
+from tests.harness.connection import PathApp, request, split_replies
 from topics.server.http.connection import Connection
 from topics.server.http.connections import Connections
 from topics.server.http.http2 import Http2

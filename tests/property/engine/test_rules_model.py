@@ -7,7 +7,6 @@ The model keeps every record it was ever given and asks each question by walking
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.harness.model import ModelRecord, ModelTopic
 from topics.engine import ConfigPatch, Delete, Diff, Engine, RecordIn, Write
 from topics.testing import ManualClock
 
@@ -34,64 +34,21 @@ def matches(match: Any, tag: str | None) -> bool:
     return tag == value if op == "Eq" else tag.startswith(value[:-1])
 
 
-@dataclass
-class Held:
-    """One record as the model keeps it."""
+class Model(ModelTopic):
+    """One topic instance by the book, with the match language of deletes."""
 
-    ts: int
-    node: str | None
-    tag: str | None
-
-
-@dataclass
-class Model:
-    """One topic instance by the book."""
-
-    live: dict[int, Held] = field(default_factory=dict)
-    head: int = 0
-    last_ts: int = 0
-    cap_evicted: int = 0
-    ttl_expired: int = 0
-    ttl_ms: int = 0
-    cap_records: int = 0
-
-    @property
-    def earliest(self) -> int:
-        return min(self.live, default=self.head + 1)
-
-    @property
-    def evict_floor(self) -> int:
-        return max(self.cap_evicted, self.ttl_expired) + 1
-
-    def expire(self, now: int) -> None:
-        if self.ttl_ms:
-            for seq in [seq for seq, held in self.live.items() if now - held.ts > self.ttl_ms]:
-                del self.live[seq]
-                self.ttl_expired = max(self.ttl_expired, seq)
-
-    def evict(self) -> None:
-        while self.cap_records and len(self.live) > self.cap_records:
-            seq = min(self.live)
-            del self.live[seq]
-            self.cap_evicted = max(self.cap_evicted, seq)
-
-    def write(self, now: int, records: list[tuple[str | None, str | None]]) -> list[int]:
+    def append(self, now: int, records: list[tuple[str | None, str | None]]) -> list[int]:
         self.expire(now)
-        self.last_ts = max(now, self.last_ts)
-        seqs = []
-        for node, tag in records:
-            self.head += 1
-            self.live[self.head] = Held(self.last_ts, node, tag)
-            seqs.append(self.head)
-        self.evict()
-        return seqs
+        ts = max(now, self.last_ts)
+        self.write([ModelRecord(ts, b"0", tag, node) for node, tag in records])
+        return list(range(self.head - len(records) + 1, self.head + 1))
 
-    def delete(self, now: int, before_seq: int | None, match: Any) -> int:
+    def remove(self, now: int, before_seq: int | None, match: Any) -> int:
         self.expire(now)
         gone = [
             seq
-            for seq, held in self.live.items()
-            if (before_seq is None or seq < before_seq) and (match is None or matches(match, held.tag))
+            for seq, record in self.live.items()
+            if (before_seq is None or seq < before_seq) and (match is None or matches(match, record.tag))
         ]
         for seq in gone:
             del self.live[seq]
@@ -117,17 +74,17 @@ class History(RuleBasedStateMachine):
     def write(self, records: list[tuple[str | None, str | None]]) -> None:
         given = [RecordIn(msgspec.Raw(b"0"), node=node, tag=tag) for node, tag in records]
         ticket = self.engine.write("t", Write(given))
-        expected = self.model.write(self.clock.now_ms(), records)
+        expected = self.model.append(self.clock.now_ms(), records)
         assert list(range(ticket.first_seq, ticket.last_seq + 1)) == expected
 
     @rule(before=st.none() | st.integers(-3, 30), match=st.none() | st.sampled_from(MATCHES))
     def delete(self, before: int | None, match: Any) -> None:
         if before is None and match is None:
             return
-        before_seq = None if before is None else max(0, self.model.earliest + before)
+        before_seq = None if before is None else max(0, self.model.earliest_seq + before)
         result = self.engine.delete("t", Delete(before_seq=before_seq, match=match)).result
-        assert result.deleted == self.model.delete(self.clock.now_ms(), before_seq, match)
-        assert (result.count, result.earliest_seq) == (len(self.model.live), self.model.earliest)
+        assert result.deleted == self.model.remove(self.clock.now_ms(), before_seq, match)
+        assert (result.count, result.earliest_seq) == (len(self.model.live), self.model.earliest_seq)
 
     @rule(ms=st.integers(1, 120))
     def wait(self, ms: int) -> None:
@@ -175,7 +132,7 @@ class History(RuleBasedStateMachine):
         self.model.expire(self.clock.now_ms())
         state = self.engine.state("t")
         model = self.model
-        assert (state.head_seq, state.earliest_seq, state.count) == (model.head, model.earliest, len(model.live))
+        assert (state.head_seq, state.earliest_seq, state.count) == (model.head, model.earliest_seq, len(model.live))
         assert model.evict_floor <= state.earliest_seq
         for cursor in {0, model.evict_floor - 2, model.evict_floor - 1, state.earliest_seq - 1, model.head}:
             if cursor >= 0:
@@ -190,10 +147,10 @@ def check_read(engine: Engine, model: Model, now: int, from_seq: int, limit: int
     cursor = from_seq
     if from_seq > model.head:
         assert tombstone == (1, model.head)
-        cursor = model.earliest - 1
+        cursor = model.earliest_seq - 1
     elif from_seq + 1 < model.evict_floor:
-        assert tombstone == (from_seq + 1, model.earliest - 1)
-        cursor = model.earliest - 1
+        assert tombstone == (from_seq + 1, model.earliest_seq - 1)
+        cursor = model.earliest_seq - 1
     else:
         assert tombstone is None
     ahead = sorted(seq for seq in model.live if seq > cursor)
@@ -214,7 +171,7 @@ def check_read(engine: Engine, model: Model, now: int, from_seq: int, limit: int
         assert found.next_from_seq in (window[-1], model.head)
     else:
         assert found.next_from_seq == model.head
-    assert (found.head_seq, found.earliest_seq) == (model.head, model.earliest)
+    assert (found.head_seq, found.earliest_seq) == (model.head, model.earliest_seq)
     assert found.caught_up is (found.next_from_seq == model.head)
     assert found.lag == model.head - found.next_from_seq
 
@@ -236,18 +193,18 @@ def test_long_history_of_small_writes_agrees_with_the_model(seed: int) -> None:
         now = clock.now_ms()
         records = [(dice.choice(NODES), dice.choice(TAGS)) for _ in range(dice.choice([1, 1, 1, 2, 30]))]
         given = [RecordIn(msgspec.Raw(b'{"n":1}'), node=node, tag=tag) for node, tag in records]
-        assert engine.write("t", Write(given)).first_seq == model.write(now, records)[0]
+        assert engine.write("t", Write(given)).first_seq == model.append(now, records)[0]
         if step % 97 == 0:
             match = dice.choice(MATCHES)
-            before = dice.randint(model.earliest, model.head + 1)
+            before = dice.randint(model.earliest_seq, model.head + 1)
             deleted = engine.delete("t", Delete(before_seq=before, match=match)).result.deleted
-            assert deleted == model.delete(now, before, match)
+            assert deleted == model.remove(now, before, match)
         if step % 211 == 0:
-            before = model.earliest + dice.randint(0, 40)
-            assert engine.delete("t", Delete(before_seq=before)).result.deleted == model.delete(now, before, None)
+            before = model.earliest_seq + dice.randint(0, 40)
+            assert engine.delete("t", Delete(before_seq=before)).result.deleted == model.remove(now, before, None)
         if step % 50 == 0:
             for _ in range(5):
                 cursor = dice.randint(0, model.head)
                 check_read(engine, model, now, cursor, dice.choice([1, 50, 1000]), dice.choice([None, "a"]), None)
             state = engine.state("t")
-            assert (state.count, state.earliest_seq) == (len(model.live), model.earliest)
+            assert (state.count, state.earliest_seq) == (len(model.live), model.earliest_seq)

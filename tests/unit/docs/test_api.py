@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.harness.server import HandServer
+from tests.harness.server import ManualServer
 from topics import errors
 from topics.engine.config import DEFAULTS, TopicConfig
 from topics.errors import TopicsError
@@ -33,7 +33,7 @@ def test_routes() -> None:
     scope = {None: "none", 0: "any"}
     expected = {
         (row.method, row.path, scope.get(row.scopes) or scope_text(row.scopes or 0))
-        for row in HandServer().assembly.rows
+        for row in ManualServer().assembly.rows
         if row.path not in aliases
     }
     assert set(rows(r"`([A-Z]+) (/\S*)` \| ([a-z+]+)")) == expected

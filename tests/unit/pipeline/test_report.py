@@ -11,7 +11,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from topics.pipeline import page, plot  # noqa: E402
-from topics.pipeline.files import FILE_SCHEMA, Files, Told, by_date, directory_of  # noqa: E402
+from topics.pipeline.files import FILE_SCHEMA, Files, Written, by_date, directory_of  # noqa: E402
 from topics.pipeline.lake import DeltaLake, ParquetLake  # noqa: E402
 from topics.pipeline.report import Report, gather  # noqa: E402
 from topics.pipeline.run import PipelineError  # noqa: E402
@@ -28,7 +28,7 @@ def fill(lake: DeltaLake | ParquetLake, topic: str, hours: list[int], gaps: list
     files = Files(str(lake.root), FILE_SCHEMA, 0, 1 << 20)
     for date, part in by_date(pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)):
         files.add(f"{lake.prefix}topic={directory_of(topic, lake.hive)}/date={date}/", topic, date, part)
-    lost = [Told(None, topic, None, 0, last - first + 1, first, last, 0, 0, "cap") for first, last in gaps]
+    lost = [Written(None, topic, None, 0, last - first + 1, first, last, 0, 0, "cap") for first, last in gaps]
     lake.commit("app", 0, [*files.close(), *lost], {topic: {"epoch": 1, "seq": len(hours)}})
 
 

@@ -42,7 +42,7 @@ def seen(*values: Any) -> Shape:
 def test_a_column_takes_the_narrowest_type_that_holds_all_values(values: list[Any], kind: Any) -> None:
     found = seen(*({"x": value} for value in values))
     assert found.arrow().field("x").type == kind
-    again = shape.of_told(json.loads(json.dumps(found.told())))
+    again = shape.of_json(json.loads(json.dumps(found.to_json())))
     assert again.arrow() == found.arrow(), "a shape survives the way from the task to the driver"
     assert shape.of_arrow(found.arrow()).arrow() == found.arrow()
 

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
-from topics.pipeline.files import Told
+from topics.pipeline.files import Written
 from topics.pipeline.replay import Slice, slices
 
 
-def file(topic: str, first: int, last: int, size: int = 1) -> Told:
-    return Told("p", topic, "d", size, last - first + 1, first, last, 0, 0, None)
+def file(topic: str, first: int, last: int, size: int = 1) -> Written:
+    return Written("p", topic, "d", size, last - first + 1, first, last, 0, 0, None)
 
 
-def cut(*files: Told, seq_from: int | None = None, seq_to: int | None = None, bytes_max: int = 1000) -> list[Slice]:
+def cut(*files: Written, seq_from: int | None = None, seq_to: int | None = None, bytes_max: int = 1000) -> list[Slice]:
     return list(slices(list(files), seq_from, seq_to, 10, bytes_max))
 
 

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.harness.connection import Client, connections_of, request
-from tests.harness.server import HandServer
+from tests.harness.server import ManualServer
 
 
-def starting(keys: str = "") -> HandServer:
-    return HandServer(keys, replayed=0.25)
+def starting(keys: str = "") -> ManualServer:
+    return ManualServer(keys, replayed=0.25)
 
 
-def ask(server: HandServer, method: str, path: str, *headers: str) -> Any:
-    client = Client(connections=connections_of(server.app))
-    body = b"{}" if method in ("PUT", "POST") else None
-    client.send(request(method, path, body, "Content-Type: application/json", *headers))
-    return client.replies()[0]
+def ask(server: ManualServer, method: str, path: str, *headers: str) -> Any:
+    body = {} if method in ("PUT", "POST") else None
+    return server.send(method, path, body, *headers).replies()[0]
 
 
 @pytest.mark.parametrize("path", ["/v0/ready", "/readyz"])

@@ -8,12 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.loop import Listener, ManualLoop, delivery_of, plain_view
-from topics.engine import ConfigPatch, Delete, Engine, Write
+from tests.harness.delivery import Listener, ManualDelivery, plain_view
+from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.priority import effective_priority
 from topics.server.delivery.subscriber import Feed
 from topics.server.flow.bands import AGE_TICK_MS, Bands
-from topics.testing import ManualClock
 
 TOPICS = {"top": 1000, "high": 300, "auto": None, "low": -400, "lowest": -1000}
 NAMES = st.sampled_from(sorted(TOPICS))
@@ -39,10 +38,8 @@ def feed_name(feed: Feed) -> str:
 @given(st.lists(steps, max_size=60))
 def test_every_record_reaches_every_stream_once_and_in_order(script: list[tuple[Any, ...]]) -> None:
     """Whatever the pressure, the pauses and the joins: each stream sees each live record exactly once, in order."""
-    clock = ManualClock()
-    loop = ManualLoop(clock)
-    engine = Engine(clock)
-    delivery = delivery_of(engine, loop, slow_consumer_timeout_ms=10**9)
+    manual = ManualDelivery(slow_consumer_timeout_ms=10**9)
+    engine, loop, delivery = manual.engine, manual.loop, manual.delivery
     for name, priority in TOPICS.items():
         engine.put_topic(name, ConfigPatch(priority=priority))
     listeners = []

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.connection import Client, PathApp, chunked, request, split_replies
-from tests.unit.server.http.test_refusals import MALFORMED
+from tests.harness.malformed import MALFORMED
 from topics.errors import TopicsError
 from topics.server.http.chunked import ChunkedBody
 from topics.server.http.exchange import Exchange

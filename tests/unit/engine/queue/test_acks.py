@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine, numbers
+from tests.harness.machine import Machine, numbers
 from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
 from topics.engine.queue.event import Acked
 from topics.engine.queue.requests import AckJobs, ClaimJobs
@@ -29,7 +29,7 @@ class Crew:
         self.engine.put_topic("q", ConfigPatch(type="queue", **config))
         if jobs:
             self.engine.write("q", numbers(1, jobs))
-        self.machine.settle()
+        self.machine.run_until_idle()
         self.answers: list[Receipt] = []
 
     def claim(self, node: str, max: int) -> list[int]:
@@ -152,7 +152,7 @@ def test_ack_of_a_job_whose_block_has_to_be_read_waits_for_it() -> None:
     crew.engine.turn()
     assert not answer.done
     assert crew.counters() == (58, 0)
-    machine.settle()
+    machine.run_until_idle()
     assert answer.error is None
     assert answer.done
     machine.disk.uncached = set()

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
+from tests.harness.loop import ManualLoop
 from topics.server.api.blocks import TURNS_BETWEEN, BlockHandlers
+from topics.testing import ManualClock
 
 
 class Turns:
-    """An event loop by hand: what `call_soon` is given runs in the next turn."""
+    """Scans and writes on a loop that turns by hand."""
 
     def __init__(self) -> None:
-        self._soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self.loop = ManualLoop(ManualClock())
         self.answered: list[str] = []
-        self.blocks = BlockHandlers(cast("Any", None), cast("Any", self), cast("Any", self))
+        self.blocks = BlockHandlers(cast("Any", None), cast("Any", self.loop), cast("Any", self))
 
     def handle(self, exchange: Any, answer: Callable[[Any], None]) -> None:
         self.answered.append(exchange)
-
-    def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
-        self._soon.append((callback, args))
 
     def scan(self, *names: str) -> None:
         for name in names:
@@ -31,13 +29,11 @@ class Turns:
 
     def write(self) -> None:
         """As a write does: committed in the next turn, together with its like, and answered in the one behind it."""
-        self.call_soon(lambda: self.call_soon(self.answered.append, "write"))
+        self.loop.call_soon(lambda: self.loop.call_soon(self.answered.append, "write"))
 
     def turn(self, times: int = 1) -> None:
         for _ in range(times):
-            for _ in range(len(self._soon)):
-                callback, args = self._soon.popleft()
-                callback(*args)
+            self.loop.turn()
 
 
 def test_scans_are_answered_one_at_a_time_and_in_order() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.harness.loop import Listener, ManualLoop, delivery_of, plain_view
-from topics.engine import Engine, Write
+from tests.harness.delivery import Listener, ManualDelivery
 from topics.errors import ColdUnavailable
 from topics.server.delivery import channel as channels
 from topics.storage.damage import Corrupt, LostRecords
-from topics.storage.job import Job, Miss, Task
-from topics.testing import ManualClock
+from topics.storage.job import Miss, Task
 
 real_read = channels.read
 
@@ -23,7 +20,6 @@ class Disk:
 
     def __init__(self) -> None:
         self.warm = False
-        self.jobs: list[tuple[Job, Callable[[], None]]] = []
 
     def read(self, *args: Any, **named: Any) -> Any:
         if not self.warm:
@@ -32,13 +28,6 @@ class Disk:
 
     def _done(self, error: BaseException | None) -> None:
         self.warm = True
-
-    def run(self) -> None:
-        jobs, self.jobs = self.jobs, []
-        for job, then in jobs:
-            job.run()
-            job.done(None)
-            then()
 
 
 @pytest.fixture
@@ -50,53 +39,43 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def test_feeds_wait_for_the_disk_and_then_go_on(disk: Disk) -> None:
     """One job for all feeds at the same place; the others are served meanwhile; nothing is skipped."""
-    clock = ManualClock()
-    loop = ManualLoop(clock)
-    engine = Engine(clock)
-    engine.write("t", Write.of(range(3)))
-    delivery = delivery_of(engine, loop, run_then=lambda job, then: disk.jobs.append((job, then)))
-    listeners = [Listener(delivery) for _ in range(5)]
-    for listener in listeners:
-        listener.follow(engine, "t", 0, plain_view())
-    loop.settle()
-    assert len(disk.jobs) == 1
-    assert all(listener.told == [] for listener in listeners)
-    delivery.leave(listeners[0])
-    disk.run()
-    loop.settle()
-    assert listeners[0].told == []
+    manual = ManualDelivery()
+    manual.write("t", 3)
+    listeners = [manual.listener("t") for _ in range(5)]
+    manual.loop.run_until_idle()
+    assert len(manual.jobs) == 1
+    assert all(listener.received == [] for listener in listeners)
+    manual.delivery.leave(listeners[0])
+    manual.run_jobs()
+    manual.loop.run_until_idle()
+    assert listeners[0].received == []
     assert all(listener.seqs() == [1, 2, 3] for listener in listeners[1:])
     assert all(listener.kinds()[-1] == "caught-up" for listener in listeners[1:])
 
 
 def test_unreadable_records_end_the_feed_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that cannot be read is told, not skipped over."""
-    clock = ManualClock()
-    loop = ManualLoop(clock)
-    engine = Engine(clock)
-    engine.write("t", Write.of([1]))
-    delivery = delivery_of(engine, loop)
+    manual = ManualDelivery()
+    manual.write("t")
 
     def fail(*args: Any, **named: Any) -> Any:
         raise ColdUnavailable
 
     monkeypatch.setattr(channels, "read", fail)
     told: list[Exception] = []
-    listener = Listener(delivery)
+    listener = Listener(manual.delivery)
     monkeypatch.setattr(listener, "unreadable", lambda feed, error: told.append(error))
-    feed = listener.follow(engine, "t", 0, plain_view())
-    loop.settle()
+    feed = listener.follow(manual.engine, "t")
+    manual.loop.run_until_idle()
     assert [type(error) for error in told] == [ColdUnavailable]
     assert feed.cursor == 0
 
 
 def test_damaged_records_are_a_tombstone_and_the_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data loss is explicit: a stream that meets a damaged Block is told what is gone, and gets the rest."""
-    clock = ManualClock()
-    loop = ManualLoop(clock)
-    engine = Engine(clock)
-    engine.write("t", Write.of([1, 2]))
-    engine.write("t", Write.of([3]))
+    manual = ManualDelivery()
+    manual.write("t", 2)
+    manual.write("t")
     damage = [Corrupt("segment", 0, 100, LostRecords(1, 1, 2))]
 
     def read(*args: Any, **named: Any) -> Any:
@@ -105,10 +84,9 @@ def test_damaged_records_are_a_tombstone_and_the_stream_goes_on(monkeypatch: pyt
         return real_read(*args, **named)
 
     monkeypatch.setattr(channels, "read", read)
-    listener = Listener(delivery_of(engine, loop))
-    listener.follow(engine, "t", 0, plain_view())
-    loop.settle()
+    listener = manual.listener("t")
+    manual.loop.run_until_idle()
     assert listener.kinds() == ["tombstone", "record", "caught-up"]
-    lost = listener.told[0][1]
+    lost = listener.received[0][1]
     assert (lost["gap_from"], lost["gap_to"], lost["reason"]) == (1, 2, "corruption")
     assert listener.seqs() == [3]

@@ -7,35 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.harness.connection import Client, Reply, request
-from tests.harness.server import HandServer
+from tests.harness.api import Reply
+from tests.harness.connection import Client
+from tests.harness.server import ManualServer
 from topics.engine import ConfigPatch, Write
 from topics.server.flow.parking import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX
 from topics.storage.wal.shard import QueueFull
 
 
-class World(HandServer):
-    """A server that clients write to."""
-
-    def post(self, **fields: Any) -> Client:
-        client = Client(self.app)
-        body = json.dumps({"records": [{"data": 1}], **fields}).encode()
-        client.send(request("POST", "/v0/topics/t", body, "Content-Type: application/json"))
-        self.loop.settle()
-        return client
-
-    def overload(self) -> None:
-        for _ in range(20):
-            self.assembly.governor.observe(5_000.0)
-
-    def calm(self) -> None:
-        for _ in range(100):
-            self.assembly.governor.observe(0.0)
-
-
 @pytest.fixture
-def world() -> World:
-    return World()
+def manual() -> ManualServer:
+    return ManualServer()
 
 
 def only(client: Client) -> tuple[Reply, Any]:
@@ -43,53 +25,53 @@ def only(client: Client) -> tuple[Reply, Any]:
     return reply, json.loads(reply.body)
 
 
-def test_calm_writes_do_not_wait(world: World) -> None:
-    reply, body = only(world.post())
+def test_calm_writes_do_not_wait(manual: ManualServer) -> None:
+    reply, body = only(manual.post())
     assert reply.status == 201
     assert body["performance"]["throttle_wait_ms"] == 0.0
 
 
-def test_overload_is_429_with_retry_after(world: World) -> None:
+def test_overload_is_429_with_retry_after(manual: ManualServer) -> None:
     """API §0.6: `throttled` carries Retry-After, and a CPU-pressure throttle adds detail.retry_after_ms."""
-    world.overload()
-    client = world.post()
+    manual.overload()
+    client = manual.post()
     assert client.replies() == []
-    world.loop.advance(WAIT_MS_MAX + 50)
+    manual.loop.advance(WAIT_MS_MAX + 50)
     reply, body = only(client)
     assert reply.status == 429
     assert body["error"]["code"] == "throttled"
     assert body["error"]["detail"]["retry_after_ms"] >= 250
     assert int(reply.headers["retry-after"]) >= 1
     assert "limit" not in body["error"]["detail"], "that is what tells it from a resource cap"
-    assert "t" not in world.engine.topics, "nothing of a refused write is there"
+    assert "t" not in manual.engine.topics, "nothing of a refused write is there"
 
 
-def test_wait_that_helps_is_told(world: World) -> None:
+def test_wait_that_helps_is_told(manual: ManualServer) -> None:
     """API §0.9: throttle_wait_ms is time parked behind the elastic scheduler."""
-    world.overload()
-    client = world.post()
-    world.loop.advance(200)
-    world.calm()
-    world.loop.advance(50)
+    manual.overload()
+    client = manual.post()
+    manual.loop.advance(200)
+    manual.calm()
+    manual.loop.advance(50)
     reply, body = only(client)
     assert reply.status == 201
     assert 200 <= body["performance"]["throttle_wait_ms"] <= 300
 
 
-def test_opted_out_writes_are_admitted(world: World) -> None:
+def test_opted_out_writes_are_admitted(manual: ManualServer) -> None:
     """API §0.6, §2: `disable_backpressure` pushes through."""
-    world.overload()
-    client = world.post(disable_backpressure=True)
-    world.loop.advance(10)
+    manual.overload()
+    client = manual.post(disable_backpressure=True)
+    manual.loop.advance(10)
     reply, body = only(client)
     assert reply.status == 201
     assert body["first_seq"] == 1
 
 
-def test_full_storage_queue_makes_writers_wait_in_order(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_storage_queue_makes_writers_wait_in_order(manual: ManualServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Architecture: a shard whose queue is full makes writers wait, then answers 429."""
-    world.post()
-    shard = world.engine.store.shard_of(1)
+    manual.post()
+    shard = manual.engine.store.shard_of(1)
     submit, full = shard.submit, True
 
     def refuse_while_full(*args: Any) -> None:
@@ -98,108 +80,104 @@ def test_full_storage_queue_makes_writers_wait_in_order(world: World, monkeypatc
         submit(*args)
 
     monkeypatch.setattr(shard, "submit", refuse_while_full)
-    plain, patient, later = world.post(), world.post(disable_backpressure=True), world.post(disable_backpressure=True)
-    world.loop.advance(WAIT_MS_MAX + 50)
+    plain, patient, later = (
+        manual.post(),
+        manual.post(disable_backpressure=True),
+        manual.post(disable_backpressure=True),
+    )
+    manual.loop.advance(WAIT_MS_MAX + 50)
     assert only(plain)[0].status == 429
     assert patient.replies() == []
     full = False
-    world.loop.advance(50)
+    manual.loop.advance(50)
     assert [only(client)[1]["first_seq"] for client in (patient, later)] == [2, 3]
     full = True
-    never = world.post(disable_backpressure=True)
-    world.loop.advance(OPTED_OUT_WAIT_MS_MAX + 50, step_ms=100)
+    never = manual.post(disable_backpressure=True)
+    manual.loop.advance(OPTED_OUT_WAIT_MS_MAX + 50, step_ms=100)
     assert only(never)[0].status == 429
 
 
-def test_parking_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parking_is_bounded(manual: ManualServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every queue has a bound: the one too many is refused at once."""
-    world.overload()
+    manual.overload()
     monkeypatch.setattr("topics.server.flow.parking.PARKED_MAX", 2)
-    waiting = [world.post() for _ in range(2)]
-    assert only(world.post())[0].status == 429
+    waiting = [manual.post() for _ in range(2)]
+    assert only(manual.post())[0].status == 429
     assert all(client.replies() == [] for client in waiting)
     assert PARKED_MAX > 2
 
 
-def test_levels_reach_everybody(world: World) -> None:
+def test_levels_reach_everybody(manual: ManualServer) -> None:
     """The ladder: coalesce, widen commits, pause low priority, refuse writes; and back."""
-    assembly = world.assembly
+    assembly = manual.assembly
     wakeup = assembly.driver._wakeup
     seen = set()
     for _ in range(20):
         assembly.governor.observe(5_000.0)
         seen.add((assembly.delivery.level, wakeup._window_s > 0, assembly.parking.shut))
     assert seen == {(1, False, False), (2, True, False), (3, True, False), (4, True, True)}
-    world.calm()
+    manual.calm()
     assert (assembly.delivery.level, wakeup._window_s, assembly.parking.shut) == (0, 0.0, False)
 
 
-def test_governor_measures_how_late_it_is(world: World) -> None:
+def test_governor_measures_how_late_it_is(manual: ManualServer) -> None:
     """Pressure comes from loop lag, ten times a second."""
-    world.assembly.governor.start()
+    manual.assembly.governor.start()
     for _ in range(30):
-        world.clock.advance(3_000)
-        world.loop.turn()
-    assert world.assembly.pressure.level == 4
-    world.loop.advance(8_000, step_ms=100)
-    assert world.assembly.pressure.level == 0
-    world.assembly.governor.stop()
+        manual.clock.advance(3_000)
+        manual.loop.turn()
+    assert manual.assembly.pressure.level == 4
+    manual.loop.advance(8_000, step_ms=100)
+    assert manual.assembly.pressure.level == 0
+    manual.assembly.governor.stop()
 
 
-def claim(world: World) -> Client:
-    client = Client(world.app)
-    body = json.dumps({"node": "w"}).encode()
-    client.send(request("POST", "/v0/topics/q/claim", body, "Content-Type: application/json"))
-    world.loop.settle()
-    return client
+def claim(manual: ManualServer) -> Client:
+    return manual.send("POST", "/v0/topics/q/claim", {"node": "w"})
 
 
-def test_claim_waits_under_pressure_and_is_then_429(world: World) -> None:
+def test_claim_waits_under_pressure_and_is_then_429(manual: ManualServer) -> None:
     """API §10.2: `429 throttled`, and `throttle_wait_ms` in its performance."""
-    world.engine.put_topic("q", ConfigPatch(type="queue"))
-    world.engine.write("q", Write.of([1]))
-    world.overload()
-    client = claim(world)
+    manual.engine.put_topic("q", ConfigPatch(type="queue"))
+    manual.engine.write("q", Write.of([1]))
+    manual.overload()
+    client = claim(manual)
     assert client.replies() == []
-    world.loop.advance(WAIT_MS_MAX + 50)
+    manual.loop.advance(WAIT_MS_MAX + 50)
     reply, body = only(client)
     assert reply.status == 429
     assert body["error"]["detail"]["retry_after_ms"] >= 250
-    client = claim(world)
-    world.loop.advance(50)
-    world.calm()
-    world.loop.advance(50)
+    client = claim(manual)
+    manual.loop.advance(50)
+    manual.calm()
+    manual.loop.advance(50)
     reply, body = only(client)
     assert (reply.status, body["count"]) == (200, 1)
     assert body["performance"]["throttle_wait_ms"] >= 50
 
 
-def test_claim_whose_client_goes_away_under_pressure_leases_nothing(world: World) -> None:
+def test_claim_whose_client_goes_away_under_pressure_leases_nothing(manual: ManualServer) -> None:
     """API §10.2: no job is leased to nobody."""
-    world.engine.put_topic("q", ConfigPatch(type="queue"))
-    world.engine.write("q", Write.of([1]))
-    world.overload()
-    client = claim(world)
+    manual.engine.put_topic("q", ConfigPatch(type="queue"))
+    manual.engine.write("q", Write.of([1]))
+    manual.overload()
+    client = claim(manual)
     client.lose()
-    world.calm()
-    world.loop.advance(100)
-    state = world.engine.state("q").queue
+    manual.calm()
+    manual.loop.advance(100)
+    state = manual.engine.state("q").queue
     assert (state.ready, state.in_flight) == (1, 0)  # type: ignore[union-attr]
 
 
-def test_work_stream_is_refused_under_pressure_and_acks_are_not(world: World) -> None:
+def test_work_stream_is_refused_under_pressure_and_acks_are_not(manual: ManualServer) -> None:
     """API §10.8: `429 throttled` at establishment; API §10.4 names none for an ack."""
-    world.engine.put_topic("q", ConfigPatch(type="queue"))
-    world.engine.write("q", Write.of([1]))
-    claim(world)
-    world.overload()
-    client = Client(world.app)
-    client.send(request("GET", "/v0/topics/q/work?node=w", b"", "Accept: text/event-stream"))
-    world.loop.settle()
+    manual.engine.put_topic("q", ConfigPatch(type="queue"))
+    manual.engine.write("q", Write.of([1]))
+    claim(manual)
+    manual.overload()
+    client = manual.send("GET", "/v0/topics/q/work?node=w", None, "Accept: text/event-stream")
     assert only(client)[0].status == 429
-    client = Client(world.app)
-    body = json.dumps({"node": "w", "seqs": [1]}).encode()
-    client.send(request("POST", "/v0/topics/q/ack", body, "Content-Type: application/json"))
-    world.loop.advance(10)
+    client = manual.send("POST", "/v0/topics/q/ack", {"node": "w", "seqs": [1]})
+    manual.loop.advance(10)
     reply, answer = only(client)
     assert (reply.status, answer["acked"]) == (200, 1)

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.durability.engine.test_restart import Machine
 from tests.harness.loop import ManualLoop
+from tests.harness.machine import Machine
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, RecordIn, Write
 from topics.engine.write.ticket import Ticket
 from topics.errors import TopicsError
@@ -21,8 +21,8 @@ from topics.testing import ManualClock
 from topics.testing.fault_disk import FaultDisk
 
 
-class Client:
-    """Somebody who writes, and remembers what came of it."""
+class Sender:
+    """Sends one write, and remembers what came of it."""
 
     def __init__(self) -> None:
         self.throttled_ns = 0
@@ -39,8 +39,8 @@ class Client:
         self.errors.append(error)
 
 
-class House:
-    """An engine on a disk with a topic `t`, and the way of writes to it."""
+class Intake:
+    """An engine on a disk with a topic `t`, and the admission that writes to it pass."""
 
     def __init__(self, limits: Limits | None = None, **config: Any) -> None:
         self.machine = Machine(limits=limits)
@@ -49,21 +49,21 @@ class House:
         self.parking = Parking(loop, self.engine.clock, Pressure())
         self.admission = Admission(self.engine, self.parking, lambda: None)
         self.engine.put_topic("t", ConfigPatch(**config))
-        self.settle()
+        self.run_until_idle()
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         self.admission.flush()
-        self.machine.settle()
+        self.machine.run_until_idle()
 
-    def write(self, data: Any, topic: str = "t", **fields: Any) -> Client:
+    def write(self, data: Any, topic: str = "t", **fields: Any) -> Sender:
         record = {name: fields.pop(name) for name in ("tag", "node", "meta", "delay_ms") if name in fields}
-        client = Client()
+        sender = Sender()
         write = Write([RecordIn(msgspec.Raw(msgspec.json.encode(data)), **record)], **fields)
         try:
-            self.admission.write(topic, write, client.written, client)
+            self.admission.write(topic, write, sender.written, sender)
         except TopicsError as error:
-            client.fail(error)
-        return client
+            sender.fail(error)
+        return sender
 
     @property
     def frames(self) -> int:
@@ -73,104 +73,104 @@ class House:
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
 def test_writes_of_a_turn_are_one_frame_and_have_their_own_seqs(durability: str) -> None:
     """API §2: seqs rise in the order of the writes; each answer names its own, once its class is satisfied."""
-    house = House(durability=durability)
-    house.write(0)
-    house.settle()
-    before = house.frames
-    clients = [house.write(i) for i in range(1, 6)]
-    assert not any(client.tickets for client in clients)
-    house.settle()
-    assert house.frames - before == (0 if durability == "ephemeral" else 1)
-    assert [(t.first_seq, t.last_seq, t.count, t.head_seq) for c in clients for t in c.tickets] == [
+    intake = Intake(durability=durability)
+    intake.write(0)
+    intake.run_until_idle()
+    before = intake.frames
+    senders = [intake.write(i) for i in range(1, 6)]
+    assert not any(sender.tickets for sender in senders)
+    intake.run_until_idle()
+    assert intake.frames - before == (0 if durability == "ephemeral" else 1)
+    assert [(t.first_seq, t.last_seq, t.count, t.head_seq) for sender in senders for t in sender.tickets] == [
         (i, i, 1, 6) for i in range(2, 7)
     ]
-    records = house.engine.diff("t", Diff()).records
+    records = intake.engine.diff("t", Diff()).records
     assert [(record["$seq"], record["data"]) for record in records] == [(i + 1, i) for i in range(6)]
     if durability != "ephemeral":
-        house.machine.crash("kill")
-        assert house.machine.read("t")[0] == [1, 2, 3, 4, 5, 6]
+        intake.machine.crash("kill")
+        assert intake.machine.read("t")[0] == [1, 2, 3, 4, 5, 6]
 
 
 def test_labels_stay_with_their_records() -> None:
     """API §2: node, tag and meta belong to one record, also where its neighbours have none."""
-    house = House()
-    house.write(1, tag="a")
-    house.write(2)
-    house.write(3, node="n", meta=msgspec.Raw(b'{"k":"v"}'))
-    house.settle()
-    records = house.engine.diff("t", Diff(include_tags=True)).records
+    intake = Intake()
+    intake.write(1, tag="a")
+    intake.write(2)
+    intake.write(3, node="n", meta=msgspec.Raw(b'{"k":"v"}'))
+    intake.run_until_idle()
+    records = intake.engine.diff("t", Diff(include_tags=True)).records
     assert [(r.get("$tag"), r.get("meta")) for r in records] == [("a", None), (None, None), (None, {"k": "v"})]
-    assert [r["$seq"] for r in house.engine.diff("t", Diff(node="n")).records] == [1, 2]
-    assert house.engine.delete("t", Delete(match="a")).result.deleted == 1
+    assert [r["$seq"] for r in intake.engine.diff("t", Diff(node="n")).records] == [1, 2]
+    assert intake.engine.delete("t", Delete(match="a")).result.deleted == 1
 
 
 def test_write_that_cannot_wait_comes_behind_those_that_do() -> None:
     """API §2.2: one connection's writes keep their order, whatever each of them asks for."""
-    house = House()
-    first = house.write("first")
-    second = house.write("second", idempotency_key="k")
-    third = house.write("third")
-    house.settle()
-    assert [client.tickets[0].first_seq for client in (first, second, third)] == [1, 2, 3]
+    intake = Intake()
+    first = intake.write("first")
+    second = intake.write("second", idempotency_key="k")
+    third = intake.write("third")
+    intake.run_until_idle()
+    assert [sender.tickets[0].first_seq for sender in (first, second, third)] == [1, 2, 3]
 
 
 def test_bad_write_costs_its_neighbours_nothing() -> None:
     """API §0.5: the error is that of the write at fault, and only of it."""
-    house = House(Limits(max_record_bytes=20, max_tag_bytes=4))
-    good, large, long, last = house.write(1), house.write("x" * 50), house.write(2, tag="12345"), house.write(3)
-    house.settle()
-    assert [error.code for client in (large, long) for error in client.errors] == [
+    intake = Intake(Limits(max_record_bytes=20, max_tag_bytes=4))
+    good, large, long, last = intake.write(1), intake.write("x" * 50), intake.write(2, tag="12345"), intake.write(3)
+    intake.run_until_idle()
+    assert [error.code for sender in (large, long) for error in sender.errors] == [
         "record_too_large",
         "invalid_request",
     ]
-    assert [client.tickets[0].first_seq for client in (good, last)] == [1, 2]
+    assert [sender.tickets[0].first_seq for sender in (good, last)] == [1, 2]
 
 
 def test_refused_frame_is_told_to_each_and_takes_no_seq() -> None:
     """A shard that takes nothing refuses every write of the turn; no seq is used up."""
-    house = House()
-    house.write(1)
-    house.settle()
-    disk = FaultDisk(house.machine.disk)
-    house.machine.store.shards[0]._disk = disk
+    intake = Intake()
+    intake.write(1)
+    intake.run_until_idle()
+    disk = FaultDisk(intake.machine.disk)
+    intake.machine.store.shards[0]._disk = disk
     disk.fail("write")
-    lost = [house.write(2), house.write(3)]
-    house.admission.flush()
-    house.engine.turn()
-    refused = [house.write(4), house.write(5)]
-    house.admission.flush()
-    house.engine.turn()
-    assert [error.status for client in (*lost, *refused) for error in client.errors] == [503] * 4
-    assert house.engine.topics["t"].pending.records == 0
-    house.machine.crash("kill")
-    assert house.machine.read("t")[0] == [1]
+    lost = [intake.write(2), intake.write(3)]
+    intake.admission.flush()
+    intake.engine.turn()
+    refused = [intake.write(4), intake.write(5)]
+    intake.admission.flush()
+    intake.engine.turn()
+    assert [error.status for sender in (*lost, *refused) for error in sender.errors] == [503] * 4
+    assert intake.engine.topics["t"].pending.records == 0
+    intake.machine.crash("kill")
+    assert intake.machine.read("t")[0] == [1]
 
 
 def test_full_queue_makes_gathered_writes_wait_one_by_one() -> None:
     """API §0.9: a write that finds no room waits and says so in throttle_wait_ms; it is not lost and not refused."""
-    house = House()
-    shard = house.machine.store.shards[0]
+    intake = Intake()
+    shard = intake.machine.store.shards[0]
     limit, shard._queue_bytes_max = shard._queue_bytes_max, 1
-    house.engine.write("t", Write.of([0]), on_done=lambda ticket: None)
-    clients = [house.write(1), house.write(2)]
-    house.admission.flush()
-    house.engine.prepare()
-    assert len(house.parking.waiting) == 2
+    intake.engine.write("t", Write.of([0]), on_done=lambda ticket: None)
+    senders = [intake.write(1), intake.write(2)]
+    intake.admission.flush()
+    intake.engine.prepare()
+    assert len(intake.parking.waiting) == 2
     shard._queue_bytes_max = limit
-    house.admission.flush()
-    house.engine.turn()
-    house.parking.pump()
-    house.settle()
-    assert [client.tickets[0].first_seq for client in clients] == [2, 3]
+    intake.admission.flush()
+    intake.engine.turn()
+    intake.parking.pump()
+    intake.run_until_idle()
+    assert [sender.tickets[0].first_seq for sender in senders] == [2, 3]
 
 
 def test_gathering_is_bounded() -> None:
     """What waits for the end of a turn never grows beyond its bound, however long the turn."""
-    house = House()
-    clients = [house.write(i) for i in range(GATHERED_RECORDS_MAX + 1)]
-    assert len(house.admission.gathered["t"]) == 1
-    house.settle()
-    assert all(client.tickets for client in clients)
+    intake = Intake()
+    senders = [intake.write(i) for i in range(GATHERED_RECORDS_MAX + 1)]
+    assert len(intake.admission.gathered["t"]) == 1
+    intake.run_until_idle()
+    assert all(sender.tickets for sender in senders)
 
 
 @pytest.mark.parametrize(
@@ -184,32 +184,32 @@ def test_gathering_is_bounded() -> None:
 )
 def test_write_that_asks_for_more_is_taken_alone(fields: dict[str, Any]) -> None:
     """Keys, conditions and topics that have to be created are looked at in the order of the writes."""
-    house = House()
-    house.write(1, **fields)
-    assert not house.admission.gathered
+    intake = Intake()
+    intake.write(1, **fields)
+    assert not intake.admission.gathered
 
 
 def test_topic_that_rejects_looks_at_each_write() -> None:
     """DESIGN §5.3: `discard: reject` refuses the write that does not fit, and no other."""
-    house = House(cap_records=2, discard="reject")
-    clients = [house.write(i) for i in range(4)]
-    house.settle()
-    assert [bool(client.tickets) for client in clients] == [True, True, False, False]
-    assert {error.code for client in clients[2:] for error in client.errors} == {"topic_full"}
+    intake = Intake(cap_records=2, discard="reject")
+    senders = [intake.write(i) for i in range(4)]
+    intake.run_until_idle()
+    assert [bool(sender.tickets) for sender in senders] == [True, True, False, False]
+    assert {error.code for sender in senders[2:] for error in sender.errors} == {"topic_full"}
 
 
 def test_defect_in_writing_together_is_told_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """API §0.5: whatever goes wrong is answered; nobody waits for ever."""
-    house = House()
+    intake = Intake()
 
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(house.engine, "write_together", broken)
-    clients = [house.write(1), house.write(2)]
-    house.admission.flush()
-    house.engine.turn()
-    assert [error.code for client in clients for error in client.errors] == ["internal", "internal"]
+    monkeypatch.setattr(intake.engine, "write_together", broken)
+    senders = [intake.write(1), intake.write(2)]
+    intake.admission.flush()
+    intake.engine.turn()
+    assert [error.code for sender in senders for error in sender.errors] == ["internal", "internal"]
 
 
 def test_turns_go_on_behind_one_that_failed() -> None:

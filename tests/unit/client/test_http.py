@@ -1,4 +1,4 @@
-"""What a command does when the server does not answer as it should: retry what may be retried, and say the rest."""
+"""What a command does when the server does not answer as it should: retry what may be retried, and report the rest."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from topics.client import server as client
-from topics.client.server import Refused, Server, ServerError
+from topics.client import http
+from topics.client.http import HttpClient, Refused, ServerError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BUSY = (
@@ -45,30 +45,34 @@ def answering(*connections: list[bytes]) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr(http, "PAUSE_FIRST_S", 0.001)
 
 
 def test_a_server_that_restarts_is_waited_for() -> None:
-    with answering([], [BUSY], [OK]) as url, Server(url, None) as server:
-        assert server.call("GET", "/", patience_s=10) == b"{}"
+    with answering([], [BUSY], [OK]) as url, HttpClient(url, None) as client:
+        assert client.call("GET", "/", patience_s=10) == b"{}"
 
 
 def test_without_patience_the_first_failure_is_told() -> None:
     with answering([]) as url, pytest.raises(ServerError, match="cannot reach"):
-        Server(url, None).call("GET", "/")
-    with answering([BUSY]) as url, Server(url, None) as server, pytest.raises(Refused) as refused:
-        server.call("GET", "/")
+        HttpClient(url, None).call("GET", "/")
+    with answering([BUSY]) as url, HttpClient(url, None) as client, pytest.raises(Refused) as refused:
+        client.call("GET", "/")
     assert str(refused.value) == "later (503 shutting_down)"
 
 
 def test_a_connection_that_was_closed_while_it_rested_is_opened_again() -> None:
-    with answering([OK], [OK]) as url, Server(url, None) as server:
-        assert server.call("GET", "/") == server.call("GET", "/") == b"{}"
+    with answering([OK], [OK]) as url, HttpClient(url, None) as client:
+        assert client.call("GET", "/") == client.call("GET", "/") == b"{}"
 
 
 def test_an_answer_of_something_else_is_told_as_such() -> None:
-    with answering([FOREIGN]) as url, Server(url, None) as server, pytest.raises(Refused, match="404 and is not of"):
-        server.call("GET", "/", patience_s=10)
+    with (
+        answering([FOREIGN]) as url,
+        HttpClient(url, None) as client,
+        pytest.raises(Refused, match="404 and is not from"),
+    ):
+        client.call("GET", "/", patience_s=10)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +80,10 @@ def test_an_answer_of_something_else_is_told_as_such() -> None:
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ServerError, match=r"it must be like http://127\.0\.0\.1:4000"):
-        Server(url, None)
+        HttpClient(url, None)
 
 
 def test_a_key_that_could_not_be_one_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ServerError, match="printable ASCII") as refused:
-        Server("http://127.0.0.1:1", "se\ncret")
+        HttpClient("http://127.0.0.1:1", "se\ncret")
     assert "se" not in str(refused.value).split()

@@ -1,4 +1,4 @@
-"""Server: the calls that the commands make, over one kept-alive connection.
+"""HttpClient: the calls that the commands make, over one kept-alive connection.
 
 Every call is safe to repeat: reads are by nature, and a write carries an idempotency key. So a connection that breaks
 and an answer of 429 or 503 may be retried, with growing pauses, for as long as the caller has patience. Without any,
@@ -20,22 +20,22 @@ from topics.client.options import ClientError
 TIMEOUT_S: Final = 60.0
 """Longer than any long-poll."""
 PATIENCE_S: Final = 30.0
-"""How long a command that is under way waits for a server that restarts: well within the window of a key."""
+"""How long a command waits for a server that restarts: well within the time for which a key is remembered."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 _RETRIED: Final = frozenset((429, 503))
 
 
 class ServerError(ClientError):
-    """The server is not there, or says no."""
+    """The server cannot be reached, or refuses the request."""
 
 
 class Refused(ServerError):
-    """The server says no."""
+    """The server refuses the request."""
 
 
-class Server:
-    """A server at an address, and the key for it."""
+class HttpClient:
+    """A connection to the server at an address, with the key for it."""
 
     def __init__(self, url: str, token: str | None) -> None:
         parts = urlsplit(url)
@@ -44,7 +44,7 @@ class Server:
         except ValueError:
             port = 0
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise ServerError(f'the address "{url}" is none: it must be like http://127.0.0.1:4000')
+            raise ServerError(f'the address "{url}" is not valid: it must be like http://127.0.0.1:4000')
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._url = url
         self._base = parts.path.rstrip("/")
@@ -55,7 +55,7 @@ class Server:
                 raise ServerError("the key holds characters that no key has: it must be printable ASCII")
             self._headers["Authorization"] = f"Bearer {token}"
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> HttpClient:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -100,7 +100,7 @@ def _reason(error: Exception) -> str:
 
 def _refusal(status: int, content: bytes) -> Refused:
     try:
-        told = msgspec.json.decode(content)["error"]
-        return Refused(f"{told['message']} ({status} {told['code']})")
+        error = msgspec.json.decode(content)["error"]
+        return Refused(f"{error['message']} ({status} {error['code']})")
     except (msgspec.DecodeError, KeyError, TypeError):
-        return Refused(f"the answer was {status} and is not of a topics server")
+        return Refused(f"the answer was {status} and is not from a topics server")
