@@ -1,4 +1,4 @@
-"""Dispatch: hands the jobs of a queue out to those who want them (API §10.2, DESIGN §10.3).
+"""Dispatch: leases the jobs of a queue to the claimers that want them (API §10.2, DESIGN §10.3).
 
 One call serves a whole cohort of claimers: what is ready is divided among them, what was delivered too often goes to
 the dead letters on the way, and each claimer gets its jobs under leases of its own.
@@ -44,7 +44,7 @@ class Dispatch:
         self._last_id = journal.clock.now_ms() << LEASE_ID_SHIFT
 
     def serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> list[Claimer]:
-        """Divide what is ready among the claimers; those that were answered. A claim whose wait is over is one.
+        """Divide what is ready among the claimers; returns those that were answered, also where their wait is over.
 
         Nothing has changed where this raises Miss.
         """
@@ -65,7 +65,7 @@ class Dispatch:
                     claimer.fail(error)
         if queue.free:
             queue.prune_free()
-        # A client that learns here that a job was moved finds it where it went.
+        # A client that sees from the answer that a job was moved must find it where it went.
         moving = self._dead_letters.moving
         moved = moving.get(topic) if moving else None
         for claimer, hand, receipt in served:

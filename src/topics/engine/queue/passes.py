@@ -1,8 +1,8 @@
-"""Passes: when those who wait for jobs are served (API §10, DESIGN §10.3).
+"""Passes: when the claimers that wait for jobs are served (API §10, DESIGN §10.3).
 
-Whoever is not served at once waits in the queue's Line, and a pass serves the whole line together: at the end of the
-turn in which jobs were produced or given back, when a window closes, when a lease runs out or a delay ends, and when a
-claim has waited long enough. Where no one waits, nothing is looked at.
+A claimer that is not served at once waits in the queue's Line, and a pass serves the whole line together: at the end of
+the turn in which jobs were produced or given back, when a window closes, when a lease runs out or a delay ends, and
+when a claim has waited long enough. Where no claimer waits, there is no pass.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Queues:
         return self._answer(receipt, logged)
 
     def extend(self, name: str, request: ExtendJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
-        """Push deadlines out (API §10.6); the result is an ExtendedJobs."""
+        """Extend deadlines (API §10.6); the result is an ExtendedJobs."""
         now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
         deadline_ms = now + clamp_lease_ms(request.lease_ms)
@@ -262,7 +262,7 @@ class Queues:
     def _held(
         self, name: str, request: AckJobs | NackJobs | ExtendJobs, now: int
     ) -> tuple[Topic, Queue, list[Lease], list[int]]:
-        """The leases among `seqs` that the node holds, and the seqs that are none of its own."""
+        """The leases among `seqs` that the node holds, and the other seqs."""
         topic, queue = self.topic(name)
         self._check_node(request.node)
         seqs, lease_ids = request.seqs, request.lease_ids

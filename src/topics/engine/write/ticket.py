@@ -95,14 +95,7 @@ class Receipt(Promise):
     __slots__ = ("result",)
 
     def __init__(self, result: Any = None, on_done: OnReceipt | None = None, context: Any = None) -> None:
-        # Not by way of the base, here and in Ticket: every command makes one.
-        self.on_done = on_done
-        self.context = context
-        self.done = False
-        self.error = None
-        self.write_ns = 0
-        self.sync_ns = 0
-        self.followers = None
+        super().__init__(on_done, context)
         self.result = result
 
     def waited(self, run_until_idle: Callable[[], None]) -> Receipt:
@@ -147,6 +140,7 @@ class Ticket(Promise):
     )
 
     def __init__(self, topic: Target, on_done: OnDone | None, context: Any) -> None:
+        # Not by way of the base: every write makes one.
         self.on_done = on_done
         self.context = context
         self.done = False
