@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from topics.engine.queue.lease import Candidate
     from topics.engine.topic import Topic
 
+    Served = tuple[Claimer, Hand, Receipt | None]
+    """A claimer that was answered, with what, and what the answer waits for."""
+
 LEASE_ID_SHIFT: Final = 20
 
 
@@ -43,7 +46,7 @@ class Dispatch:
         # Ids rise over restarts too, because time does: a token from before never fits a lease of today.
         self._last_id = journal.clock.now_ms() << LEASE_ID_SHIFT
 
-    def serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> list[Claimer]:
+    def serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> list[Served]:
         """Divide what is ready among the claimers; returns those that were answered, also where their wait is over.
 
         Nothing has changed where this raises Miss.
@@ -55,7 +58,7 @@ class Dispatch:
         queue.advance(now)
         demands = [claimer.demand for claimer in claimers]
         jobs = topic.reading(self._choose, topic, queue, sum(demands), now)
-        served: list[tuple[Claimer, Hand, Receipt | None]] = []
+        served: list[Served] = []
         hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
         for claimer, dealt in zip(claimers, hands, strict=True):
             if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= now):
@@ -73,7 +76,7 @@ class Dispatch:
                 claimer.deliver(hand, queue.ready)
             else:
                 _deliver_after(claimer, hand, queue.ready, [each for each in (receipt, moved) if each is not None])
-        return [claimer for claimer, _, _ in served]
+        return served
 
     def _choose(self, topic: Topic, queue: Queue, wanted: int, now: int) -> list[Candidate]:
         """Up to `wanted` jobs; those that were delivered too often go to the dead letters on the way."""

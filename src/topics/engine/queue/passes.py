@@ -108,7 +108,7 @@ class Passes:
             line.closes_ms = now + jitter_ms
         if line.closes_ms is None or line.closes_ms <= now:
             line.closes_ms = None
-            line.reorder(self._dispatch.serve(topic, line.wanting(), now))
+            line.reorder([claimer for claimer, _, _ in self._dispatch.serve(topic, line.wanting(), now)])
             self._drop_if_empty(topic, line)
         self.schedule(topic, now)
 

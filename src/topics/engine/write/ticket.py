@@ -95,7 +95,14 @@ class Receipt(Promise):
     __slots__ = ("result",)
 
     def __init__(self, result: Any = None, on_done: OnReceipt | None = None, context: Any = None) -> None:
-        super().__init__(on_done, context)
+        # Not by way of the base, here and in Ticket: every command makes one.
+        self.on_done = on_done
+        self.context = context
+        self.done = False
+        self.error = None
+        self.write_ns = 0
+        self.sync_ns = 0
+        self.followers = None
         self.result = result
 
     def waited(self, run_until_idle: Callable[[], None]) -> Receipt:
@@ -140,7 +147,6 @@ class Ticket(Promise):
     )
 
     def __init__(self, topic: Target, on_done: OnDone | None, context: Any) -> None:
-        # Not by way of the base: every write makes one.
         self.on_done = on_done
         self.context = context
         self.done = False
