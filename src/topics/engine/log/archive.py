@@ -3,7 +3,7 @@
 A segment takes the place of the records that it holds, and goes when none of them is live any more. Tags of sealed
 records are looked up in the index of their segment, those of the tail in memory.
 
-The Shelf is the data directory behind all archives: where segments are, and which topics wait for their next one.
+The Shelf is the data directory that all archives share: where segments are, and which topics wait for their next one.
 Without a data directory there is none, and everything stays in memory.
 """
 

@@ -189,7 +189,7 @@ class Directory:
         return k
 
     def seq_at_ts(self, ts: int) -> int:
-        """The first seq whose record has a `$ts` of at least `ts`, or head + 1."""
+        """The seq of the first record with a `$ts` of at least `ts`, or head + 1."""
         low, high = self._base, len(self.entries)
         while low < high:
             middle = (low + high) // 2

@@ -197,14 +197,14 @@ def _metas(block: Block, fields: int) -> list[bytes]:
 
 
 def foreign_runs(block: Block, i: int, j: int, nodes: Collection[bytes]) -> list[tuple[int, int]]:
-    """The runs of records in [i, j) whose node is not in `nodes`."""
+    """The runs of records in [i, j) with a node that is not in `nodes`."""
     if not block.bits & HAS_NODE:
         return [(i, j)]
     return _runs([block.node(k) not in nodes for k in range(i, j)], i)
 
 
 def matching_runs(block: Block, i: int, j: int, match: TagMatch) -> list[tuple[int, int]]:
-    """The runs of records in [i, j) whose tag matches."""
+    """The runs of records in [i, j) with a matching tag."""
     if not block.bits & HAS_TAG:
         return []
     return _runs([match(block.tag(k)) for k in range(i, j)], i)

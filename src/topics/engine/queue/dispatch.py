@@ -122,7 +122,7 @@ class Dispatch:
         return Hand(leased, job_texts(jobs, leased)), receipt
 
     def log(self, topic: Topic, event: Event, receipt: Receipt | None = None) -> None:
-        """Append to the leases log. A queue whose jobs are only in memory has a log that is, too."""
+        """Append to the leases log. Where the jobs are only in memory, so are the leases."""
         if topic.config.durability == "ephemeral":
             if receipt is not None:
                 receipt.commit(0, 0)
