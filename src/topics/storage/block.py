@@ -54,6 +54,7 @@ HEADER_BYTES: Final = HEADER.size
 CHECKSUM_BYTES: Final = 8
 ABSENT: Final = 0xFFFF
 
+BITS_AT: Final = 5
 HAS_NODE: Final = 1
 HAS_TAG: Final = 2
 HAS_META: Final = 4
@@ -174,7 +175,7 @@ class Block(Extent):
     @property
     def bits(self) -> int:
         """Which optional columns there are, and whether node and tag are plain."""
-        return self.raw[5]
+        return self.raw[BITS_AT]
 
     def block(self, *, keep: bool = True) -> Block:
         """Itself."""
@@ -340,13 +341,13 @@ def decode(buffer: bytes | memoryview, at: int = 0, *, with_flags: bool = True) 
     header, end = check(buffer, at, with_flags=with_flags)
     end += CHECKSUM_BYTES
     n, first_seq = header[4], header[7]
-    # Bytes that are this Block and nothing else are taken as they are: a read of a sealed Block copies nothing.
-    raw = buffer if isinstance(buffer, bytes) and end - at == len(buffer) else bytes(memoryview(buffer)[at:end])
+    # A slice of bytes from end to end is the same object: a read of a sealed Block copies nothing.
+    raw = bytes(buffer[at:end])
     (first_ts,) = _TS.unpack_from(raw, HEADER_BYTES)
     (last_ts,) = _TS.unpack_from(raw, HEADER_BYTES + 8 * (n - 1))
     size_bytes = sum(header[8:]) + RECORD_FRAMING_BYTES * n
     block = Block(raw, first_seq, n, first_ts, last_ts, size_bytes)
     if with_flags:
-        block.set_flags(bytes(memoryview(buffer)[end : end + n]))
+        block.set_flags(bytes(buffer[end : end + n]))
         end += n
     return block, end

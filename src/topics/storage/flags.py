@@ -113,5 +113,6 @@ class Flagged:
     def set_flags(self, flags: bytes) -> None:
         """Take delete flags as they were read; anything but the sentinel is live."""
         assert len(flags) == self.n
-        for i, j in deleted_runs(flags):
-            self.delete(i, j)
+        if DELETED in flags:
+            for i, j in deleted_runs(flags):
+                self.delete(i, j)

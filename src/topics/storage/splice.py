@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from topics.storage.block import (
+    BITS_AT,
     CHECKSUM_BYTES,
     HAS_META,
     HAS_NODE,
@@ -90,7 +91,7 @@ def merge(found: Iterable[Block]) -> Block:
     if len(found) == 1:
         return found[0]
     bits = PLAIN
-    for own in {block.bits for block in found}:
+    for own in {block.raw[BITS_AT] for block in found}:
         bits = bits | (own & ~PLAIN) if own & PLAIN else (bits | own) & ~PLAIN
     parts = _MergedColumns(bits)
     n = sum([block.n for block in found])
