@@ -1,5 +1,8 @@
 """The engine: topics and the commands on them, without sockets, threads or files.
 
+Guarantees what the API promises about records, queues and routers, whatever the store under it survives. Knows storage,
+and no server.
+
 from topics.engine import Engine, Write, Diff
 from topics.testing import ManualClock
 

@@ -2,9 +2,9 @@
 
 The engine is pure: it takes a Clock, a Store and commands, and answers. It knows no socket, no thread and no event
 loop. One thread owns it, so there are no locks. A command that changes something takes effect in memory at once or
-when its frame is committed, and hands a frame to the store; whoever drives the engine calls `turn` once per turn of
-its loop, which writes all frames of the turn in one go. A caller that passes no `on_done` wants to wait: the engine
-then drives itself.
+when its frame is committed, and submits a frame to the store. The driver calls `prepare` and then `turn` once per turn
+of its loop, which writes all frames of the turn in one go. A caller that passes no `on_done` wants to wait: then the
+engine drives itself.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ class Engine:
         shelf: Shelf | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`shelf` holds what leaves memory; `wake` asks whoever drives the engine for a turn."""
+        """`shelf` holds what leaves memory; `wake` asks the driver for a turn."""
         self.clock = clock
         self.store: Store | MemoryStore = MemoryStore() if store is None else store
         self.limits = Limits() if limits is None else limits
-        self.shelf = shelf
         self.journal = Journal(clock, self.store, wake)
         self.catalog = Catalog(self.journal, self.limits, shelf, Queue)
         self.topics = self.catalog.topics
@@ -75,7 +74,7 @@ class Engine:
         self.wires = WireCache()
         self.routers = Routers(self)
         self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle)
-        # Topics that are gone and whose frame is on its way.
+        # Receipts of deleted topics, until their DROP frame is durable.
         self._dropping: dict[str, Receipt] = {}
 
     # Driving
@@ -107,7 +106,7 @@ class Engine:
             )
 
     def next_due_ns(self) -> int | None:
-        """The `clock.elapsed_ns()` at which a turn will next have something to do that nobody asks for, or None."""
+        """The `clock.elapsed_ns()` at which a turn will next have something to do by time alone, or None."""
         due_ns = self.store.next_due_ns()
         for due_ms in (self.routers.next_due_ms(), self.queues.passes.next_due_ms()):
             if due_ms is not None:
@@ -145,7 +144,7 @@ class Engine:
             topic.inbound.catch_up()
             topic.inbound.mark(leaves=config.durability)
         if topic.outbound is not None and config.durability != topic.config.durability:
-            # What a class does not keep, the next one cannot say that it is missing: the copies do.
+            # What the old class does not keep, the new one cannot report as missing: the copies can.
             topic.outbound.mark()
         payload = frames.Config(
             msgspec.json.encode(config), self.clock.now_ms(), topic.next_seq - 1, bound_head=topic.log.head
@@ -158,7 +157,7 @@ class Engine:
         return receipt.waited(self.run_until_idle)
 
     def state(self, name: str, touch: bool = True) -> TopicState:
-        """What there is in a topic right now (API §1.2)."""
+        """The state of a topic right now (API §1.2)."""
         topic = self.topic(name)
         topic.catch_up()
         now = self.clock.now_ms()
@@ -189,7 +188,7 @@ class Engine:
         allowed: tuple[str, ...] = (),
         touch: bool = False,
     ) -> tuple[list[TopicSummary], str | None]:
-        """A page of topics behind the name `after`, and the name to go on from if there are more (API §1.3)."""
+        """A page of topics after the name `after`, and the name to continue from if there are more (API §1.3)."""
         self.queues.acks.apply_all()
         now = self.clock.now_ms()
         page: list[TopicSummary] = []
@@ -278,7 +277,7 @@ class Engine:
         return ticket
 
     def joins(self, name: str, write: requests.Write) -> bool:
-        """Whether a write may be one of several in `write_together`: one record, and nothing asked about it."""
+        """Whether a write may be one of several in `write_together`: one record, and nothing special asked."""
         topic = self.topics.get(name)
         if topic is None or len(write.records) != 1 or topic.config.discard == "reject" or self.limits.max_total_bytes:
             return False
@@ -293,9 +292,9 @@ class Engine:
         )
 
     def write_together(self, name: str, writes: Sequence[tuple[requests.Write, OnDone, Any]]) -> None:
-        """Append writes that `joins` found to be simple, each with what to call when it is done, and its context.
+        """Append writes that `joins` accepted, each with its callback and its context.
 
-        Raises, and has changed nothing, where the WAL takes no more.
+        Raises, without having changed anything, where the WAL takes no more.
         """
         append_together(self.journal, self.limits, self.topics[name], writes)
 
@@ -332,7 +331,7 @@ class Engine:
     # Reading
 
     def diff(self, name: str, diff: requests.Diff) -> Difference:
-        """The records behind a cursor (API §3)."""
+        """The records after a cursor (API §3)."""
         topic = self.topic(name)
         topic.catch_up()
         now = self.clock.now_ms()
@@ -340,7 +339,7 @@ class Engine:
         return self.read(topic, self.cursor(topic, diff), self.window(topic, diff))
 
     def read(self, topic: Topic, from_seq: int, window: Window) -> Difference:
-        """What lies behind a cursor now. Raises Miss where a sealed Block has to be read from disk first."""
+        """What comes after a cursor now. Raises Miss where a sealed Block has to be read from disk first."""
         topic.expire(self.clock.now_ms())
         return topic.reading(read, topic.log, self.wires, from_seq, window)
 
@@ -356,7 +355,7 @@ class Engine:
 
     @staticmethod
     def cursor(topic: Topic, diff: requests.Diff) -> int:
-        """Where a diff starts: behind `from_seq`, or before the first record whose `$ts` is at least `from_ts`."""
+        """Where a diff starts: after `from_seq`, or before the first record with a `$ts` of at least `from_ts`."""
         if diff.from_ts is None:
             return diff.from_seq
         return max(diff.from_seq, topic.log.cursor_at_ts(diff.from_ts))
@@ -378,7 +377,7 @@ class Engine:
         before_seq = log.head + 1 if delete.before_seq is None else min(delete.before_seq, log.head + 1)
         seqs = [] if match is None else topic.tagged(match, before_seq)
         receipt = Receipt(None, on_done, context)
-        # Whatever has to be read from disk is read before anything is changed: a Miss is tried again from the start.
+        # Everything that has to be read from disk is read before anything changes: after a Miss it starts over.
         last_change = topic.last_change
         deleted, logged = remove(self.journal, topic, before_seq if match is None else 0, seqs, receipt, now)
         receipt.result = Deleted(
@@ -390,6 +389,6 @@ class Engine:
             bytes=log.bytes,
         )
         if not logged:
-            # What there was nothing left to delete of is as durable as the change that took it.
+            # What was gone already is as durable as the change that took it.
             receipt.follow(last_change)
         return receipt.waited(self.run_until_idle)

@@ -44,7 +44,7 @@ class Journal:
     def submit_twice(
         self, topic: Topic, kind: int, payload: msgspec.Struct | bytes, future: Promise | None, gated: bool = True
     ) -> int:
-        """Log what stands nowhere else twice, so that no single damaged place in the WAL can take it; the last lsn."""
+        """Log what is nowhere else twice, so that no single damaged place can take it; returns the last lsn."""
         self.submit(topic, _frame(kind, self.next_lsn(), topic.id, payload), gated, future)
         lsn = self.next_lsn()
         # The change is on its way with the first; a queue that is too full for the second is no reason to take it back.

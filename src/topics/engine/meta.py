@@ -1,7 +1,7 @@
 """Fields that the server adds to a record's `meta`: where a copy came from (DESIGN §8.3, §10.7).
 
-`meta` is JSON text that is otherwise never touched. A field is put in behind what is there, byte for byte as it was;
-only where the text may hold the field already is it decoded and written anew.
+`meta` is JSON text that is otherwise never touched. A field is appended to what is there, which stays byte for byte as
+it was; only text that may hold the field already is decoded and written anew.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def auto_recency(elapsed_ms: int) -> int:
 
 
 def age_boost(waited_ms: int) -> int:
-    """The ageing term of a topic whose delivery has waited `waited_ms`."""
+    """The ageing term of a topic that has waited `waited_ms` for delivery."""
     return AGE_RATE_PER_S * max(0, min(waited_ms, AGE_CAP_MS)) // 1000
 
 

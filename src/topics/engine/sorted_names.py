@@ -1,7 +1,7 @@
 """Sorted names: the order in which topics and routers are listed, and pages of it.
 
-A key that may touch only some prefixes sees only those names, and looking for them costs as much as they are many, not
-as much as there are names in all.
+A key that is limited to some prefixes sees only those names, and finding them costs in proportion to their number, not
+to the number of all names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SortedNames:
         self._names: list[str] = []
 
     def add(self, name: str) -> None:
-        """Enter a name that is not there yet."""
+        """Add a name that is not there yet."""
         insort(self._names, name)
 
     def remove(self, name: str) -> None:
@@ -29,7 +29,7 @@ class SortedNames:
         del self._names[at]
 
     def after(self, name: str, prefix: str, allowed: tuple[str, ...]) -> Iterator[str]:
-        """The names behind `name` that start with `prefix` and with one of `allowed` (empty: any), in order."""
+        """The names after `name` that start with `prefix` and with one of `allowed` (empty: any), in order."""
         for each in _narrow(prefix, allowed):
             at = max(bisect_left(self._names, each), bisect_right(self._names, name))
             while at < len(self._names) and self._names[at].startswith(each):

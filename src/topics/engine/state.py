@@ -17,7 +17,7 @@ class PutTopic(Struct, frozen=True):
 
 
 class TopicState(Struct, frozen=True):
-    """What there is in a topic right now."""
+    """The state of a topic right now."""
 
     topic: str
     type: str
@@ -46,7 +46,7 @@ class TopicSummary(Struct, frozen=True):
 
 
 class DeletedTopic(Struct, frozen=True):
-    """A topic was deleted, or was not there."""
+    """A topic was deleted, or did not exist."""
 
     topic: str
     deleted: bool

@@ -190,7 +190,7 @@ class Topic:
             self.notify()
 
     def notify(self) -> None:
-        """Tell whoever listens that the topic has changed."""
+        """Call the listeners: the topic has changed."""
         for listener in tuple(self.listeners):
             listener(self)
 
@@ -208,7 +208,7 @@ class Topic:
     def hold_caps(self, besides: int = 0, besides_bytes: int = 0) -> None:
         """Evict what is beyond the caps; where a sealed Block has to be read for that first, with the next write.
 
-        So many of the newest records, and their bytes, do not count.
+        The newest `besides` records, of `besides_bytes`, do not count.
         """
         config = self.config
         if not (config.cap_records or config.cap_bytes):
@@ -264,16 +264,16 @@ class Topic:
                 self.lose(corrupt)
 
     def read_then(self, miss: Miss, then: Callable[[], None]) -> None:
-        """Have the Block that is missing read by a job, then call `then`, whatever came of the job."""
+        """Have the Block that is missing read by a job, then call `then`, whether or not the job succeeded."""
         assert self.archive.shelf is not None
         self.archive.shelf.read_then(miss, then)
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Have the sealed Blocks that hold these seqs at hand. Raises Miss where one has to be read from disk first."""
+        """Have the sealed Blocks that hold these seqs in memory. Raises Miss where one has to be read first."""
         self.reading(self.log.fetch, ranges)
 
     def tagged(self, match: TagMatch, before_seq: int) -> list[int]:
-        """The ascending seqs below `before_seq` whose tag matches. May raise Miss."""
+        """The ascending seqs below `before_seq` of records with a matching tag. May raise Miss."""
         return self.archive.tagged(match, before_seq, self.lose)
 
     def lose(self, corrupt: Corrupt) -> None:
@@ -293,7 +293,7 @@ class Topic:
             self.inbound.catch_up()
 
     def touch(self, now_ms: int) -> None:
-        """Count as consumed now: what the recency term of the priority looks at."""
+        """Count as consumed now: the recency term of the priority depends on it."""
         self.last_read_ts = now_ms
 
     def effective_priority(self, now_ms: int, waited_ms: int = 0) -> int:

@@ -3,7 +3,7 @@
 A segment takes the place of the records that it holds, and goes when none of them is live any more. Tags of sealed
 records are looked up in the index of their segment, those of the tail in memory.
 
-The Shelf is the data directory behind all archives: where segments are, and which topics wait to get their next one.
+The Shelf is the data directory that all archives share: where segments are, and which topics wait for their next one.
 Without a data directory there is none, and everything stays in memory.
 """
 
@@ -44,7 +44,7 @@ class Sealable(Protocol):
 
 
 class Shelf:
-    """The segments of a data directory, how large one may be, and the topics that wait to get their next one."""
+    """The segments of a data directory, how large one may be, and the topics that wait for their next one."""
 
     __slots__ = ("asked", "enqueue", "max_bytes", "max_events", "segments")
 
@@ -62,7 +62,7 @@ class Shelf:
             self.asked.append(topic)
 
     def read_then(self, miss: Miss, then: Callable[[], None]) -> None:
-        """Have the Block that is missing read by a job, then call `then`, whatever came of the job."""
+        """Have the Block that is missing read by a job, then call `then`, whether or not the job succeeded."""
         job = miss.job
 
         def finish(error: BaseException | None) -> None:
@@ -119,7 +119,7 @@ class Archive:
             self._drop(self.segments.pop(0))
 
     def drop_dead(self, first_seq: int, last_seq: int) -> None:
-        """Drop every segment among those that hold these seqs whose records are all deleted (DESIGN §7.4)."""
+        """Drop the segments that hold these seqs and have no live record left (DESIGN §7.4)."""
         i = max(0, bisect_right(self.segments, first_seq, key=_first_seq) - 1)
         j = bisect_right(self.segments, last_seq, key=_first_seq)
         for segment in [segment for segment in self.segments[i:j] if not segment.live]:
@@ -139,7 +139,7 @@ class Archive:
         self.shelf.segments.drop(segment)
 
     def tagged(self, match: TagMatch, before_seq: int, on_damage: Callable[[Corrupt], None]) -> list[int]:
-        """The ascending seqs below `before_seq` whose tag matches. Raises Miss where an index has to be read first."""
+        """The ascending seqs below `before_seq` of records with a matching tag. May raise Miss."""
         start = self._log.start
         found: list[int] = []
         for segment in self.segments:

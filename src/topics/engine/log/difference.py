@@ -1,7 +1,7 @@
 """Reading a topic from a cursor: the one read path of diff, long-poll, SSE and WebSocket (API §3, DESIGN §7.3).
 
-In order: the floors (tombstone or silent gap), TTL and deletes (applied by the log before), then the node filter and
-the tag predicate, which are silent. Every seq that was looked at advances the cursor, whether it is delivered or not.
+In order: the floors (tombstone or silent gap), TTL and deletes (already applied by the log), then the node filter and
+the tag predicate, which are silent. Every seq that was examined advances the cursor, whether it is delivered or not.
 A filtered read takes a window of at most `limit` live seqs and filters that: it never scans on to fill a batch.
 """
 
@@ -55,7 +55,7 @@ class Tombstone(msgspec.Struct, frozen=True):
 
 
 class Difference:
-    """What lies behind a cursor: rendered records, the cursor to go on from, and at most one tombstone."""
+    """What comes after a cursor: rendered records, the cursor to continue from, and at most one tombstone."""
 
     __slots__ = ("count", "earliest_seq", "head_seq", "next_from_seq", "pieces", "runs", "scanned", "tombstone")
 
@@ -67,7 +67,7 @@ class Difference:
         self.head_seq = log.head
         self.earliest_seq = log.start
         self.tombstone = tombstone
-        # Which records of which Block were delivered, for who wants to filter the same stretch in many ways.
+        # Which records of which Block were delivered, for a caller that filters the same records in many ways.
         self.runs: list[tuple[Block, int, int]] | None = None
 
     @property
@@ -77,7 +77,7 @@ class Difference:
 
     @property
     def lag(self) -> int:
-        """How many seqs are still behind the cursor."""
+        """How many seqs there still are after the cursor."""
         return self.head_seq - self.next_from_seq
 
     @property
@@ -113,7 +113,7 @@ class Window:
 
 
 def gap_at(log: Log, from_seq: int) -> tuple[Tombstone | None, int]:
-    """The tombstone that a cursor must see before anything else, if any, and the cursor behind it."""
+    """The tombstone that a cursor must see before anything else, if any, and the cursor after it."""
     if from_seq > log.head:
         return Tombstone(SEQ_BASE, log.head, loss.RECREATED, log.start, log.head), log.start - 1
     first = from_seq + 1
@@ -130,7 +130,7 @@ def gap_at(log: Log, from_seq: int) -> tuple[Tombstone | None, int]:
 def read(
     log: Log, wires: WireCache, from_seq: int, window: Window, upto: int | None = None, keep_runs: bool = False
 ) -> Difference:
-    """The records behind `from_seq`, as far as the window goes, and not behind `upto` where that is given.
+    """The records after `from_seq`, as far as the window goes, and up to `upto` where that is given.
 
     May raise Miss where a sealed Block has to be read.
     """
@@ -138,7 +138,7 @@ def read(
     difference = Difference(log, cursor, tombstone)
     if keep_runs:
         difference.runs = []
-    # A read ends before the next lost range, so that its tombstone comes to a cursor that stands right before it.
+    # A read ends before the next lost range, so that its tombstone comes to a cursor right before it.
     stop = log.lost_after(cursor) - 1 if log.lost else log.head
     if upto is not None and upto < stop:
         stop = upto
@@ -181,7 +181,7 @@ def labelled(difference: Difference, wires: WireCache, fields: int) -> list[tupl
 def _take(
     difference: Difference, wires: WireCache, entry: Any, a: int, b: int, window: Window, bytes_left: int
 ) -> tuple[int, int]:
-    """Deliver the live records [a, b) of an entry; the index behind the last one examined, and the bytes still left."""
+    """Deliver the live records [a, b) of an entry; the index after the last one examined, and the bytes still left."""
     block = entry.block()
     runs = [(a, b)] if not window.nodes else foreign_runs(block, a, b, window.nodes)
     if window.match is not None:

@@ -59,7 +59,7 @@ class Directory:
         self.totals = totals
         self.entries: list[Extent] = []
         self.firsts: list[int] = []
-        # Entries before this index hold nothing live, and are dropped some time.
+        # Entries before this index hold nothing live; they are dropped in bulk.
         self._base = 0
         self._run_blocks = 0
         self._run_bytes = 0
@@ -121,7 +121,7 @@ class Directory:
         self.firsts[i:j] = [entry.first_seq for entry in kept]
 
     def retained(self) -> Iterator[Extent]:
-        """The entries that still hold a live record or lie behind one, in order."""
+        """The entries from the first one with a live record on, in order."""
         for k in range(self._base, len(self.entries)):
             yield self.entries[k]
 
@@ -141,7 +141,7 @@ class Directory:
         return flags is None or flags[seq - self.entries[k].first_seq] != DELETED
 
     def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Have the sealed Blocks that hold these seqs at hand, so that a delete needs no read. May raise Miss."""
+        """Have the sealed Blocks that hold these seqs in memory, so that a delete needs no read. May raise Miss."""
         entries = self.entries
         for first, last in ranges:
             k = self.index_of(first)
@@ -150,7 +150,7 @@ class Directory:
                 k += 1
 
     def end_run(self) -> None:
-        """Merge nothing published up to now with what comes: it is about to be sealed as it is."""
+        """Do not merge what is published by now with what follows: it is about to be sealed as it is."""
         self._run_blocks = self._run_bytes = 0
 
     def tail_first(self) -> Block | None:
@@ -161,7 +161,7 @@ class Directory:
         return tail[0] if tail else None
 
     def tail(self) -> list[Block]:
-        """The Blocks that are not sealed, in order: they stand behind all sealed ones."""
+        """The Blocks that are not sealed, in order: they come after all sealed ones."""
         blocks: list[Block] = []
         for k in range(len(self.entries) - 1, self._base - 1, -1):
             entry = self.entries[k]
@@ -172,14 +172,14 @@ class Directory:
         return blocks
 
     def sealed(self, first_seq: int, last_seq: int, entries: Iterable[Extent]) -> None:
-        """The records [first_seq, last_seq] are in a segment now: `entries` stand in their place."""
+        """The records [first_seq, last_seq] are in a segment now: `entries` take their place."""
         self.replace(first_seq, last_seq, entries)
         tail = self.tail()
         self.tail_records = sum(block.n for block in tail)
         self.tail_bytes = sum(block.live_bytes for block in tail)
 
     def index_of(self, seq: int) -> int:
-        """The directory index of the entry that holds `seq`, or of the first one behind it."""
+        """The directory index of the entry that holds `seq`, or of the first one after it."""
         base = self._base
         k = bisect_right(self.firsts, seq, base)
         if k > base:
@@ -189,7 +189,7 @@ class Directory:
         return k
 
     def seq_at_ts(self, ts: int) -> int:
-        """The first seq whose record has a `$ts` of at least `ts`, or head + 1."""
+        """The seq of the first record with a `$ts` of at least `ts`, or head + 1."""
         low, high = self._base, len(self.entries)
         while low < high:
             middle = (low + high) // 2
@@ -203,7 +203,7 @@ class Directory:
         return entry.first_seq + entry.ts_index(ts)
 
     def delete_below(self, before_seq: int) -> int:
-        """Delete every record with a lower seq; how many there were."""
+        """Delete every record with a lower seq; returns how many there were."""
         before_seq = min(before_seq, self.head + 1)
         deleted = 0
         while self.start < before_seq:
@@ -216,13 +216,13 @@ class Directory:
         return deleted
 
     def delete_seqs(self, seqs: Iterable[int]) -> list[int]:
-        """Delete these records; the ascending seqs of those that were live."""
+        """Delete these records; returns the ascending seqs of those that were live."""
         return self.delete_ranges(ranges(sorted(set(seqs))))[0]
 
     def delete_ranges(self, ranges: Iterable[tuple[int, int]]) -> tuple[list[int], bool]:
         """Delete the records of ascending ranges, both ends included.
 
-        The ascending seqs of those that were live, and whether an entry has none left.
+        Returns the ascending seqs of those that were live, and whether an entry has none left.
         """
         gone: list[int] = []
         emptied = False

@@ -1,4 +1,4 @@
-"""Log: the records of one topic that readers may see, and what they must be told about those that are gone.
+"""Log: the records of one topic that readers may see, and what a reader has to learn about those that are gone.
 
 Rules it keeps (DESIGN §5, §7; documents 002 and 004):
 
@@ -56,8 +56,8 @@ class Log(Directory):
     def cursor_at_ts(self, ts: int) -> int:
         """The cursor before the first record with a `$ts` of at least `ts`; 0 where such records were evicted.
 
-        When lost records were written is lost with them, but for what the records around them say. So a cursor that
-        would stand right behind a lost range stands before it, and its reader is told.
+        When lost records were written is known only from the records around them. So a cursor that
+        would be right after a lost range is put before it, so that its reader gets the tombstone.
         """
         if self.evict_floor > 1 and ts <= self.evicted_ts:
             return 0
@@ -71,7 +71,7 @@ class Log(Directory):
         return seq - 1
 
     def expire(self, cutoff: int, upto: int = ANYWHERE) -> None:
-        """Take every record up to the seq `upto` whose ts is below `cutoff`: TTL (DESIGN §5.2)."""
+        """Take every record up to the seq `upto` with a ts below `cutoff`: TTL (DESIGN §5.2)."""
         entries = self.entries
         while self._base < len(entries):
             entry = entries[self._base]
@@ -101,9 +101,9 @@ class Log(Directory):
             self._take(entry, i, j)
 
     def evictable_bytes(self, over: int, over_bytes: int) -> int:
-        """About how many bytes go with the oldest records where so many of them, or so many bytes, are too many.
+        """About how many bytes would go if the oldest `over` records, or records of `over_bytes`, had to.
 
-        No Block is looked into: the records of one count as equally large.
+        No Block is opened: its records count as equally large.
         """
         freed_bytes = 0
         for entry in self.retained():
@@ -119,7 +119,7 @@ class Log(Directory):
         return freed_bytes
 
     def raise_floors(self, cap_evicted: int, ttl_expired: int) -> None:
-        """Take everything that cap and TTL are known to have taken: a restart, where they may see fewer records."""
+        """Take everything that cap and TTL are known to have taken: for a restart, where they may see fewer records."""
         self.cap_evicted = max(self.cap_evicted, cap_evicted)
         self.ttl_expired = max(self.ttl_expired, ttl_expired)
         while self.start < self.evict_floor and self._base < len(self.entries):
@@ -156,14 +156,14 @@ class Log(Directory):
             self.lost = [lost for lost in self.lost if lost.last >= self.evict_floor]
 
     def drop_extent(self, seq: int, reason: str) -> tuple[int, int] | None:
-        """The entry that holds `seq` cannot be read: its records are lost, from the first live seq on. The range."""
+        """The entry that holds `seq` cannot be read: lose its records from the first live one on. Returns them."""
         k = self.index_of(seq)
         if k == len(self.entries) or self.entries[k].first_seq > seq:
             return None
         entry = self.entries[k]
         live, size = entry.live, entry.live_bytes
         if k == self._base and self.start > entry.first_seq:
-            # Part of it was taken before, and how many bytes that was stands only in the bytes that cannot be read.
+            # Part of it was taken before, and how many bytes that was is known only from the bytes that cannot be read.
             others = list(self.retained())[1:]
             live = self.count - sum(other.live for other in others)
             size = self.bytes - sum(other.live_bytes for other in others)
@@ -175,7 +175,7 @@ class Log(Directory):
         return first, entry.last_seq
 
     def lose(self, first: int, last: int, reason: str) -> None:
-        """Record that [first, last] cannot be read any more; where that lies behind the head, the head moves there."""
+        """Record that [first, last] cannot be read any more; where that is beyond the head, the head moves there."""
         if self.head < last:
             empty = not self.count
             self.head = last
@@ -193,7 +193,7 @@ class Log(Directory):
         return None
 
     def lost_after(self, seq: int) -> int:
-        """The first seq of the first lost range behind `seq`, or head + 1."""
+        """The first seq of the first lost range after `seq`, or head + 1."""
         for lost in self.lost:
             if lost.first > seq:
                 return lost.first

@@ -2,9 +2,9 @@
 
 A `Wire` is a whole Block in one piece of text, records separated by commas, with the offset of each; a read of any
 part of it is a slice. Which fields are in it depends on the reader's `Fields`, so a Block keeps one Wire per
-combination that was asked for. `data` and `meta` are the bytes that the client sent, never parsed.
+combination in use. `data` and `meta` are the bytes that the client sent, never parsed.
 
-The bytes kept in this way are bounded over all topics by `WireCache`: what was read least recently goes first.
+`WireCache` bounds the bytes kept in this way over all topics: what was read least recently goes first.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def render(block: Block, fields: int) -> list[bytes]:
 
 
 def render_whole(block: Block, fields: int) -> Wire:
-    """The whole Block as text: what `render` says, joined by commas.
+    """The whole Block as text: what `render` gives, joined by commas.
 
     Works by column: the pieces of all records are interleaved in one list and joined once, at half the cost of
     formatting record by record.
@@ -143,12 +143,12 @@ def render_whole(block: Block, fields: int) -> Wire:
     return Wire(text, _offsets(columns))
 
 
-def _times(block: Block, behind: bytes) -> list[bytes]:
+def _times(block: Block, suffix: bytes) -> list[bytes]:
     """The times as text, with the bytes that follow them."""
     if block.first_ts == block.last_ts:
-        return [b',"$ts":%d%b' % (block.first_ts, behind)] * block.n
+        return [b',"$ts":%d%b' % (block.first_ts, suffix)] * block.n
     column = block.columns.ts
-    texts = {ts: b',"$ts":%d%b' % (ts, behind) for ts in set(column)}
+    texts = {ts: b',"$ts":%d%b' % (ts, suffix) for ts in set(column)}
     return [texts[ts] for ts in column]
 
 
@@ -164,7 +164,7 @@ def _offsets_by_data(data_at: list[int], columns: list[list[bytes]], n: int) -> 
 
 
 def _offsets(columns: list[list[bytes]]) -> array[int]:
-    """The offsets of records whose pieces these are."""
+    """The offsets of the records that are made of these pieces."""
     lengths: Iterable[int] = repeat(len(_BETWEEN))
     for column in columns:
         lengths = map(add, lengths, map(len, column))
@@ -197,14 +197,14 @@ def _metas(block: Block, fields: int) -> list[bytes]:
 
 
 def foreign_runs(block: Block, i: int, j: int, nodes: Collection[bytes]) -> list[tuple[int, int]]:
-    """The runs of records in [i, j) whose node is not in `nodes`."""
+    """The runs of records in [i, j) with a node that is not in `nodes`."""
     if not block.bits & HAS_NODE:
         return [(i, j)]
     return _runs([block.node(k) not in nodes for k in range(i, j)], i)
 
 
 def matching_runs(block: Block, i: int, j: int, match: TagMatch) -> list[tuple[int, int]]:
-    """The runs of records in [i, j) whose tag matches."""
+    """The runs of records in [i, j) with a matching tag."""
     if not block.bits & HAS_TAG:
         return []
     return _runs([match(block.tag(k)) for k in range(i, j)], i)

@@ -2,8 +2,8 @@
 
 `TagIndex` covers the records of a topic that are not sealed; a sealed segment has its own in its `.idx` file. Exact
 match is a point lookup, prefix match a range over the sorted tags. Entries of records that were evicted or deleted are
-dropped lazily: a lookup skips them, and once they outnumber the live ones the index is swept, so upkeep stays constant
-per record.
+dropped lazily: a lookup skips them, and once they outnumber the live ones the index is swept, so the cost per record
+stays constant.
 
 `TagMatch` is the predicate of API §5: `Eq`, or `Glob` with a single trailing `*`.
 """
@@ -45,11 +45,11 @@ def parse_match(value: Any, field: str = "match") -> TagMatch:
         )
     subject, op, pattern = value
     if subject != "tag":
-        raise InvalidRequest(f'{field} can only look at "tag", not at "{subject[:64]}"', field=field)
+        raise InvalidRequest(f'{field} can only match on "tag", not on "{subject[:64]}"', field=field)
     if op == "Eq":
         return TagMatch(pattern.encode(), prefix=False)
     if op != "Glob":
-        raise InvalidRequest(f'{field} knows the operators Eq and Glob, not "{op[:64]}"', field=field)
+        raise InvalidRequest(f'{field} supports the operators Eq and Glob, not "{op[:64]}"', field=field)
     if not pattern.endswith("*") or pattern.count("*") != 1:
         raise InvalidRequest(
             f"{field}: a Glob pattern is a literal prefix followed by a single trailing *", field=field
@@ -91,7 +91,7 @@ class TagIndex:
             self._seqs += 1
 
     def find(self, match: TagMatch, start: int, before_seq: int) -> list[int]:
-        """The seqs in [start, before_seq) whose tag matches, not sorted between tags."""
+        """The seqs in [start, before_seq) of records with a matching tag, sorted within each tag only."""
         found: list[int] = []
         for tag in self._matching(match):
             seqs = self._postings[tag]
@@ -129,13 +129,3 @@ class TagIndex:
         self._keys = sorted(kept)
         self._fresh = []
         self._seqs = sum(map(len, kept.values()))
-
-    def postings(self, start: int, end: int) -> list[tuple[bytes, list[int]]]:
-        """The tags with seqs in [start, end], sorted by tag: what a sealed segment's index holds."""
-        found = []
-        for tag in self._sorted_keys():
-            seqs = self._postings[tag]
-            part = seqs[bisect_left(seqs, start) : bisect_left(seqs, end + 1)]
-            if part:
-                found.append((tag, part))
-        return found

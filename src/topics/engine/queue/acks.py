@@ -1,11 +1,11 @@
-"""Acks: the jobs that were completed in one turn, and leave their queue's log together at its end (API §10.4).
+"""Acks: the jobs that were completed in one turn leave their queue's log together at its end (API §10.4).
 
-Many workers ack at the same time, and what a delete costs it costs once: one look into the Blocks, one DELETE frame. An
-ack is answered when that frame is as safe as the topic's class asks, so nobody can tell that it waited for others.
+Many workers ack at the same time, and a delete costs the same for all of them: one look into the Blocks, one DELETE
+frame. An ack is answered when that frame is as safe as the topic's class asks, as it would be alone.
 
-From the ack on a job is `GONE` (lease.py): nobody claims it, and a second ack skips it. Its record stands in the log
-until the turn ends; a command that looks at the log has the acks settled first, so that it sees what came before it.
-Where the storage refuses the frame, every ack in it fails and its jobs are held as they were.
+From the ack on a job is `GONE` (lease.py): it cannot be claimed, and a second ack skips it. Its record is in the log
+until the turn ends; a command that reads the log applies the acks first, so that it sees what came before it. Where the
+storage refuses the frame, every ack in it fails and its jobs are held as they were.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from topics.engine.topic import Topic
 
     Ack = tuple[str, list[Lease], Receipt]
-    """A node, what it has completed, and what it waits for."""
+    """A node, what it has completed, and the receipt it waits for."""
 
 
 class Acks:
-    """The acks of all queues that are not in the log yet."""
+    """The acks of all queues that are not logged yet."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -53,12 +53,12 @@ class Acks:
         acks.append((node, leases, receipt))
 
     def apply_all(self) -> None:
-        """Let everything leave that was acked."""
+        """Remove everything that was acked."""
         for topic in list(self._waiting):
             self.apply(topic)
 
     def apply(self, topic: Topic) -> None:
-        """Let everything leave that was acked in this queue."""
+        """Remove everything that was acked in this queue."""
         acks = self._waiting.pop(topic, None)
         if acks is None:
             return

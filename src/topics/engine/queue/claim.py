@@ -1,8 +1,8 @@
-"""Claim: who asks for jobs, and how a pass divides what there is (API §10.2, DESIGN §10.3).
+"""Claim: a request for jobs, and how a pass divides the jobs that are ready (API §10.2, DESIGN §10.3).
 
-A `Claimer` is anybody who waits for jobs: a claim that is answered once, or a /work stream that is never satisfied for
-good. A pass serves a whole cohort of them at once: everybody gets a share in proportion to what they asked for, the
-remainder goes to those who have waited longest, and the jobs are dealt in turns, so that nobody gets only the oldest.
+A `Claimer` waits for jobs: it is a claim that is answered once, or a /work stream that is never done. A pass serves a
+whole cohort of them at once: each gets a share in proportion to what it asked for, the remainder goes to those that
+have waited longest, and the jobs are dealt in turns, so that no claimer gets only the oldest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SINGLE_DATA_AT: Final = 60
 
 
 class Hand:
-    """What a pass dealt to one claimer: leases, lowest seq first, and each one's job as a client reads it."""
+    """What a pass dealt to one claimer: leases, lowest seq first, and the text of each job as a client reads it."""
 
     __slots__ = ("leases", "texts")
 
@@ -39,13 +39,13 @@ NOTHING: Final = Hand([], [])
 
 
 class Claimer(ABC):
-    """Somebody who waits for jobs."""
+    """Something that waits for jobs."""
 
     __slots__ = ("lease_ms", "node")
 
     def __init__(self, node: str, lease_ms: int | None) -> None:
         self.node = node
-        # None: what the topic says at the time of the claim.
+        # None: that of the topic's config at the time of the claim.
         self.lease_ms = lease_ms
 
     @property
@@ -59,7 +59,7 @@ class Claimer(ABC):
 
     @abstractmethod
     def deliver(self, hand: Hand, ready: int) -> None:
-        """Take these jobs; `ready` more wait behind them. They may be none where a wait has ended."""
+        """Take these jobs; `ready` more are waiting. There may be none where a wait has ended."""
 
     @abstractmethod
     def fail(self, error: TopicsError) -> None:
@@ -67,7 +67,7 @@ class Claimer(ABC):
 
 
 class Claim(Claimer):
-    """One `POST /v0/topics/:q/claim`; `on_done` is called once with it, after the jobs, or `error`, are there."""
+    """One `POST /v0/topics/:q/claim`; `on_done` is called once with it, when the jobs or `error` are there."""
 
     __slots__ = ("context", "demand", "done", "error", "hand", "on_done", "ready", "until_ms")
 
@@ -86,7 +86,7 @@ class Claim(Claimer):
         self.node = node
         self.lease_ms = lease_ms
         self.demand = max
-        # An empty queue is waited for until then.
+        # How long to wait where the queue is empty.
         self.until_ms = until_ms
         self.on_done = on_done
         self.context = context
@@ -139,7 +139,7 @@ def shares(available: int, demands: Sequence[int]) -> list[int]:
     given = [available * demand // wanted for demand in demands]
     left = available - sum(given)
     for i, demand in enumerate(demands):
-        # Whoever's share was rounded down comes before those who got theirs in full.
+        # A claimer that had its share rounded down comes before those that got theirs in full.
         if left and available * demand % wanted:
             given[i] += 1
             left -= 1
@@ -148,7 +148,7 @@ def shares(available: int, demands: Sequence[int]) -> list[int]:
 
 
 def deal(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candidate]]:
-    """The jobs dealt in turns, a job per turn, until each hand has its quota."""
+    """The jobs dealt in turns, one per turn, until each hand has its quota."""
     hands: list[list[Candidate]] = [[] for _ in quotas]
     at = 0
     turn = 0

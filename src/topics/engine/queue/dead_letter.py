@@ -1,9 +1,9 @@
 """Dead letters: a job that was delivered too often moves to another topic (API §10.6, DESIGN §10.7).
 
-The move is one frame in the queue's shard that says both: these jobs are deleted, and this is the Block of their copies
-in the dead-letter topic, which is logged nowhere else. So after a crash both halves have happened or neither has. The
-frame holds the Block, because the delete may be on the disk already when the frame is replayed. A copy keeps node, tag,
-meta and data, and says in its meta where it came from.
+The move is one frame in the queue's shard that is both: the delete of these jobs, and the Block of their copies in the
+dead-letter topic, which is logged nowhere else. So after a crash both halves have happened or neither has. The frame
+holds the Block, because the delete may already be on disk when the frame is replayed. A copy keeps node, tag, meta and
+data, and its meta names where it came from.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from topics.engine.meta import with_fields
 from topics.engine.queue import event as lease_event
@@ -24,7 +22,7 @@ from topics.engine.write.reserve import reserve_over
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.errors import TopicsError
 from topics.storage import block as blocks
-from topics.storage.block import HAS_NODE, HAS_TAG, Block
+from topics.storage.block import Block
 from topics.storage.wal import frame as frames
 
 if TYPE_CHECKING:
@@ -39,56 +37,44 @@ DELIVERIES = "$dead_letter_deliveries"
 SRC_SEQ = "$dead_letter_src_seq"
 
 
-class Letter(msgspec.Struct, frozen=True):
-    """A job on its way: its record, and how often it was delivered."""
-
-    block: Block
-    index: int
-    seq: int
-    deliveries: int
-
-
 class DeadLetters:
-    """The moves of one engine."""
+    """Moves jobs to dead-letter topics."""
 
     def __init__(self, journal: Journal, catalog: Catalog, link: Callable[[Topic, Topic], None]) -> None:
         """`link` notes that dead letters of a queue went to a topic."""
         self._journal = journal
         self._catalog = catalog
         self._link = link
-        # Queues with letters that are not shown yet, and what ends when the last of these are.
+        # By queue: done when its letters that are not shown yet are.
         self.moving: dict[Topic, Receipt] = {}
 
     def bury(self, topic: Topic, queue: Queue, jobs: Sequence[Candidate], now: int) -> bool:
-        """Move jobs to the dead-letter topic; False where there is none and none may be made.
+        """Move jobs to the dead-letter topic; False where there is none and it may not be created.
 
-        Where it is full and refuses, jobs stay where they are and are delivered to nobody.
+        Where it is full and rejects, jobs stay where they are and are not delivered.
         """
-        letters = [
-            Letter(block, seq - block.first_seq, seq, lease.deliveries if lease else 0) for seq, block, lease in jobs
-        ]
         dest = self._topic(topic)
         if dest is None:
             return False
         dest.catch_up()
         if topic.outbound is not None:
             topic.outbound.catch_up()
-        block = _copies(topic.name, letters, dest, now)
+        block = _copies(topic.name, jobs, dest, now)
         if not _fits(dest, block, now):
-            upto = range(1, len(letters))
+            upto = range(1, len(jobs))
             count = bisect_left(
-                upto, True, key=lambda n: not _fits(dest, _copies(topic.name, letters[:n], dest, now), now)
+                upto, True, key=lambda n: not _fits(dest, _copies(topic.name, jobs[:n], dest, now), now)
             )
             if not count:
                 return True
-            letters = letters[:count]
-            block = _copies(topic.name, letters, dest, now)
+            jobs = jobs[:count]
+            block = _copies(topic.name, jobs, dest, now)
         if topic.inbound is not None:
             topic.inbound.mark()
-        seqs = [letter.seq for letter in letters]
-        total = queue.dead_lettered + len(letters)
+        seqs = [seq for seq, _, _ in jobs]
+        total = queue.dead_lettered + len(seqs)
         if topic.config.durability == "ephemeral":
-            # What the queue forgets in a restart, its dead letters need not: they are what their own topic makes them.
+            # The queue forgets its jobs in a restart; its dead letters are kept as their own topic's class says.
             append(self._journal, dest, block)
         else:
             lagging = [] if topic.outbound is None else topic.outbound.lagging()
@@ -102,11 +88,8 @@ class DeadLetters:
         return True
 
     def _log(self, topic: Topic, dest: Topic, block: Block, buried: Buried) -> None:
-        """Log a move and show the letters behind its frame: where either class is `fsync`, once that is synced.
-
-        It is logged twice: no single damaged place may take what stands nowhere else.
-        """
-        behind = reserve_over(self._journal, dest, block.last_seq) if dest.config.durability == "disk" else []
+        """Log a move and show the letters after its frame: where either class is `fsync`, once that is synced."""
+        after = reserve_over(self._journal, dest, block.last_seq) if dest.config.durability == "disk" else []
         payload = lease_event.encode(buried)
         gated = "fsync" in (topic.config.durability, dest.config.durability)
         logged, moved = Receipt(), Receipt()
@@ -121,7 +104,7 @@ class DeadLetters:
             else:
                 moved.fail(ticket.error)
 
-        derive(dest, block, shown, [*behind, logged])
+        derive(dest, block, shown, [*after, logged])
 
     def _topic(self, topic: Topic) -> Topic | None:
         name = topic.config.dead_letter
@@ -143,22 +126,23 @@ def _fits(dest: Topic, block: Block, now: int) -> bool:
     return True
 
 
-def _copies(queue: str, letters: Sequence[Letter], dest: Topic, now: int) -> Block:
+def _copies(queue: str, jobs: Sequence[Candidate], dest: Topic, now: int) -> Block:
     """The Block of the copies."""
-    nodes = [letter.block.node(letter.index) if letter.block.bits & HAS_NODE else None for letter in letters]
-    tags = [letter.block.tag(letter.index) if letter.block.bits & HAS_TAG else None for letter in letters]
+    records = [(block, seq - block.first_seq) for seq, block, _ in jobs]
+    nodes = [block.node(i) for block, i in records]
+    tags = [block.tag(i) for block, i in records]
     metas = [
         with_fields(
-            letter.block.meta(letter.index),
-            {FROM: queue, DELIVERIES: str(letter.deliveries), SRC_SEQ: str(letter.seq)},
+            block.meta(seq - block.first_seq),
+            {FROM: queue, DELIVERIES: str(lease.deliveries if lease else 0), SRC_SEQ: str(seq)},
         )
-        for letter in letters
+        for seq, block, lease in jobs
     ]
     return blocks.encode(
         dest.id,
         dest.next_seq,
         max(now, dest.last_ts),
-        [letter.block.data(letter.index) for letter in letters],
+        [block.data(i) for block, i in records],
         nodes if any(node is not None for node in nodes) else None,
         tags if any(tag is not None for tag in tags) else None,
         metas,

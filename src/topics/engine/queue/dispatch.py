@@ -1,4 +1,4 @@
-"""Dispatch: hands the jobs of a queue out to those who want them (API §10.2, DESIGN §10.3).
+"""Dispatch: leases the jobs of a queue to the claimers that want them (API §10.2, DESIGN §10.3).
 
 One call serves a whole cohort of claimers: what is ready is divided among them, what was delivered too often goes to
 the dead letters on the way, and each claimer gets its jobs under leases of its own.
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from topics.engine.queue.lease import Candidate
     from topics.engine.topic import Topic
 
+    Served = tuple[Claimer, Hand, Receipt | None]
+    """A claimer that was answered, with what, and what the answer waits for."""
+
 LEASE_ID_SHIFT: Final = 20
 
 
@@ -43,8 +46,8 @@ class Dispatch:
         # Ids rise over restarts too, because time does: a token from before never fits a lease of today.
         self._last_id = journal.clock.now_ms() << LEASE_ID_SHIFT
 
-    def serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> list[Claimer]:
-        """Divide what is ready among the claimers; those that were answered. A claim whose wait is over is one.
+    def serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> list[Served]:
+        """Divide what is ready among the claimers; returns those that were answered, also where their wait is over.
 
         Nothing has changed where this raises Miss.
         """
@@ -55,7 +58,7 @@ class Dispatch:
         queue.advance(now)
         demands = [claimer.demand for claimer in claimers]
         jobs = topic.reading(self._choose, topic, queue, sum(demands), now)
-        served: list[tuple[Claimer, Hand, Receipt | None]] = []
+        served: list[Served] = []
         hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
         for claimer, dealt in zip(claimers, hands, strict=True):
             if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= now):
@@ -65,7 +68,7 @@ class Dispatch:
                     claimer.fail(error)
         if queue.free:
             queue.prune_free()
-        # A client that learns here that a job was moved finds it where it went.
+        # A client that sees from the answer that a job was moved must find it where it went.
         moving = self._dead_letters.moving
         moved = moving.get(topic) if moving else None
         for claimer, hand, receipt in served:
@@ -73,7 +76,7 @@ class Dispatch:
                 claimer.deliver(hand, queue.ready)
             else:
                 _deliver_after(claimer, hand, queue.ready, [each for each in (receipt, moved) if each is not None])
-        return [claimer for claimer, _, _ in served]
+        return served
 
     def _choose(self, topic: Topic, queue: Queue, wanted: int, now: int) -> list[Candidate]:
         """Up to `wanted` jobs; those that were delivered too often go to the dead letters on the way."""
@@ -119,7 +122,7 @@ class Dispatch:
         return Hand(leased, job_texts(jobs, leased)), receipt
 
     def log(self, topic: Topic, event: Event, receipt: Receipt | None = None) -> None:
-        """Append to the leases log. A queue whose jobs are only in memory has a log that is, too."""
+        """Append to the leases log. Where the jobs are only in memory, so are the leases."""
         if topic.config.durability == "ephemeral":
             if receipt is not None:
                 receipt.commit(0, 0)

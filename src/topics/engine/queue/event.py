@@ -1,9 +1,9 @@
-"""The leases log: the events that a queue's leases are the projection of (DESIGN §10.1).
+"""The leases log: the events that a queue's leases are derived from (DESIGN §10.1).
 
-A LEASE frame in the queue's shard of the WAL carries the msgpack of one event, which speaks of all jobs of one call.
+A LEASE frame in the queue's shard of the WAL carries the msgpack of one event, which is about all jobs of one call.
 Acks need no frame of their own: the DELETE frame that removes the jobs carries a list of `Acked` in its extra, so that
-the acks and the delete cannot come apart. A DEAD_LETTER frame says delete and copy at once, and is all or nothing for
-the same reason. Events name absolute values (deadline, deliveries, totals), never steps, so that replaying one twice
+the acks and the delete cannot come apart. A DEAD_LETTER frame is both the delete and the copy, and is all or nothing
+for the same reason. Events hold absolute values (deadline, deliveries, totals), never steps, so replaying one twice
 changes nothing.
 """
 
@@ -17,7 +17,7 @@ Seqs = list[int]
 class Claimed(msgspec.Struct, array_like=True, frozen=True, tag=1):
     """Jobs were leased to `node`: `seqs[i]` got the lease `first_id` + i and is delivered for the `deliveries[i]` time.
 
-    `expired` are those among them whose lease had run out: their `released` is recorded here, lazily.
+    `expired` are those of them that had a lease which ran out: that they were released is recorded here, lazily.
     """
 
     node: str
@@ -61,8 +61,8 @@ Event = Claimed | Released | Extended | Acked
 class Buried(msgspec.Struct, array_like=True, frozen=True):
     """DEAD_LETTER: the jobs `seqs` left the queue for the topic `dest_id`; `block` is the Block of their copies there.
 
-    `total` is the queue's `dead_lettered` behind this move. `position` in `source_id` is that of the router into the
-    destination at this moment, -1 without one. `lagging` are routers out of the queue, as those of a delete.
+    `total` is the queue's `dead_lettered` after this move. `position` in `source_id` is that of the router into the
+    destination at this moment, -1 without one. `lagging` are routers out of the queue, as in a delete.
     """
 
     seqs: Seqs

@@ -1,7 +1,7 @@
-"""Line: who waits for jobs of one queue, in the order of their arrival (DESIGN §10.3).
+"""Line: the claimers that wait for jobs of one queue, in the order of their arrival (DESIGN §10.3).
 
-Claims with `wait_ms`, claims of a coalescing window and /work streams stand in the same line, so that a pass balances
-them together. A line exists only while somebody stands in it.
+Claims with `wait_ms`, claims of a coalescing window and /work streams wait in the same line, so that a pass balances
+them together. A line exists only while a claimer waits in it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Line:
         self.closes_ms: int | None = None
 
     def wanting(self) -> list[Claimer]:
-        """Those who want jobs now, longest waiting first."""
+        """The claimers that want jobs now, longest waiting first."""
         return [claimer for claimer in self.claimers if claimer.demand]
 
     def reorder(self, served: Collection[Claimer]) -> None:
@@ -39,7 +39,7 @@ class Line:
         self.claimers = stay + back
 
     def leave(self, claimer: Claimer) -> None:
-        """Somebody waits no longer."""
+        """A claimer waits no longer."""
         self.claimers = [each for each in self.claimers if each is not claimer]
 
     def next_due_ms(self) -> int | None:

@@ -1,8 +1,8 @@
-"""Passes: when those who wait for jobs are served (API §10, DESIGN §10.3).
+"""Passes: when the claimers that wait for jobs are served (API §10, DESIGN §10.3).
 
-Whoever is not served at once waits in the queue's Line, and a pass serves the whole line together: at the end of the
-turn in which jobs were produced or given back, when a window closes, when a lease runs out or a delay ends, and when a
-claim has waited long enough. Where no one waits, nothing is looked at.
+A claimer that is not served at once waits in the queue's Line, and a pass serves the whole line together: at the end of
+the turn in which jobs were produced or given back, when a window closes, when a lease runs out or a delay ends, and
+when a claim has waited long enough. Where no claimer waits, there is no pass.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Passes:
             line.closes_ms = now + jitter_ms
         if line.closes_ms is None or line.closes_ms <= now:
             line.closes_ms = None
-            line.reorder(self._dispatch.serve(topic, line.wanting(), now))
+            line.reorder([claimer for claimer, _, _ in self._dispatch.serve(topic, line.wanting(), now)])
             self._drop_if_empty(topic, line)
         self.schedule(topic, now)
 

@@ -1,10 +1,11 @@
-"""Queue: who holds which job of one topic, as the projection of its leases log (DESIGN §10.1, §10.2).
+"""Queue: which worker holds which job of one topic, derived from its leases log (DESIGN §10.1, §10.2).
 
-The jobs are the topic's log and nothing else. What is kept here is what the log does not say: a Lease per job that was
-delivered or delayed, the freelist of jobs to be delivered again, and the claim cursor `fresh`, behind which no job was
-ever delivered. So a queue of a million waiting jobs costs nothing here, and a claim costs as much as the jobs it takes.
+The jobs are the topic's log and nothing else. What is kept here is what the log does not hold: a Lease per job that was
+delivered or delayed, the freelist of jobs to be delivered again, and the claim cursor `fresh`: from it on no job was
+ever delivered. So a queue of a million waiting jobs costs nothing here, and a claim costs in proportion to the jobs it
+takes.
 
-`ready` = live records - `in_flight` - `delayed` - `leaving` at every moment that `advance` was called for, because a
+`ready` = live records - `in_flight` - `delayed` - `leaving` whenever `advance` was called for the present, because a
 record that leaves the log in any way takes its Lease with it: an ack or a delete by tag names the seqs (`forget`), and
 what a cap, a TTL or a `before_seq` took lies below `log.start` (`trim`).
 """
@@ -95,7 +96,7 @@ class Queue:
         return self.log.count - self.in_flight - self.delayed - self.leaving
 
     def advance(self, now_ms: int) -> None:
-        """Take the steps that time has made due, and forget jobs that are below the floor."""
+        """Take the steps that are due by now, and forget jobs below the floor."""
         if self._floor != self.log.start:
             self.trim()
         # A lease that is noted twice for the same time takes its step once.
@@ -110,7 +111,7 @@ class Queue:
 
     def next_due_ms(self) -> int | None:
         """When `advance` will next make a job ready, or None."""
-        # A lease runs out strictly behind its deadline, a delay ends at its time.
+        # A lease runs out strictly after its deadline, a delay ends at its time.
         lapse_ms, due_ms = self._deadlines.first_ms(), self._delays.first_ms()
         if lapse_ms is None:
             return due_ms
@@ -121,10 +122,10 @@ class Queue:
     def choose(
         self, count: int, is_dead: Callable[[Lease], bool] | None = None
     ) -> tuple[list[Candidate], list[Candidate]]:
-        """The first `count` jobs that are ready, given back ones first, then fresh ones in order.
+        """The first `count` jobs that are ready, those that were given back first, then fresh ones in order.
 
-        Beside them, those on the way that `is_dead` finds have been delivered too often. Raises Miss or Corrupt where a
-        record cannot be had.
+        Also those met on the way that were delivered too often, as `is_dead` says. Raises Miss or Corrupt where a
+        record cannot be read.
         """
         jobs: list[Candidate] = []
         dead: list[Candidate] = []
@@ -160,7 +161,7 @@ class Queue:
                 if not leases.keys().isdisjoint(run):
                     run = range(first_seq + a, first_seq + b)
                     while leading and run and run[0] in leases:
-                        # Delayed jobs at the cursor are looked at once and not with every claim.
+                        # Delayed jobs at the cursor are passed once and not with every claim.
                         self.fresh = run[0] + 1
                         run = run[1:]
                     run = [each for each in run if each not in leases][:missing]
@@ -177,7 +178,7 @@ class Queue:
     # The steps
 
     def lease(self, jobs: list[Candidate], node: str, first_id: int, deadline_ms: int) -> list[Lease]:
-        """Hand jobs out, under the ids `first_id` and following."""
+        """Lease jobs, under the ids from `first_id` on."""
         leases = self.leases
         leased: list[Lease] = []
         fresh = self.fresh
@@ -226,7 +227,7 @@ class Queue:
 
     def complete(self, leases: list[Lease]) -> None:
         """Ack: the jobs are done. Their leases stay until the records have left the log."""
-        # ACK leads to the same state from every one in which a job is held, so that this needs no look at the table.
+        # ACK leads to the same state from both in which a job is held, so the table is not needed.
         for lease in leases:
             if lease.state is LEASED:
                 self.in_flight -= 1
@@ -270,7 +271,7 @@ class Queue:
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
-        # REMOVE leads from every state to the same one, so that this needs no look at the table.
+        # REMOVE leads from every state to the same one, so the table is not needed.
         pop = self.leases.pop
         for seq in seqs:
             lease = pop(seq, None)
@@ -293,7 +294,7 @@ class Queue:
             return
         self._floor = start
         leases = self.leases
-        # Every seq passes the floor once, so that this costs a look at each job and no more.
+        # Every seq passes the floor once, so each job is looked up once.
         passed = range(floor, start) if start - floor <= len(leases) else [seq for seq in leases if seq < start]
         if not leases.keys().isdisjoint(passed):
             self.forget(passed)
@@ -325,7 +326,7 @@ class Queue:
     # Restart
 
     def apply(self, event: Event) -> None:
-        """Take over an event of the leases log; what it says of jobs that are gone is put right by `reconcile`."""
+        """Take over an event of the leases log; `reconcile` drops what it says about jobs that are gone."""
         if isinstance(event, Claimed):
             claimed = [self._restored(seq, LEASED) for seq in event.seqs]
             for i, lease in enumerate(claimed):
@@ -356,7 +357,7 @@ class Queue:
         return lease
 
     def reconcile(self) -> None:
-        """After a restart: drop leases of jobs that are gone, and free jobs that nothing speaks of any more."""
+        """After a restart: drop leases of jobs that are gone, and free jobs that the leases log no longer mentions."""
         log = self.log
         last = max(self.fresh - 1, max(self.leases, default=0))
         free = set(self.free)
@@ -380,7 +381,7 @@ class Queue:
         self._floor = log.start
 
     def capture(self) -> bytes:
-        """The queue as a checkpoint keeps it. The frame of an ack that has none yet comes behind it."""
+        """The queue as a checkpoint keeps it. An ack that has no frame yet gets it after the checkpoint."""
         return _encode(
             QueueImage(
                 self.fresh,
@@ -412,4 +413,4 @@ def queue_of(topic: Topic) -> Queue | None:
 
 
 _STATES: Final = {state: state for state in (LEASED, LAPSED, FREE, DELAYED)}
-"""States by their text: those of a checkpoint are other objects, and are compared by identity here."""
+"""States by their text: those read from a checkpoint are other objects, and states are compared by identity."""

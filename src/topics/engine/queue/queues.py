@@ -64,6 +64,7 @@ class Queues:
         self._clock = journal.clock
         self._write = write
         self._catalog = catalog
+        self._topics = catalog.topics
         self._limits = catalog.limits
         self._run_until_idle = run_until_idle
         self.acks = Acks(journal)
@@ -72,7 +73,7 @@ class Queues:
 
     def topic(self, name: str) -> tuple[Topic, Queue]:
         """The queue of this name; raises TopicNotFound or NotAQueue."""
-        topic = self._catalog.topic(name)
+        topic = self._topics.get(name) or self._catalog.topic(name)
         queue = topic.queue
         if not isinstance(queue, Queue):
             raise NotAQueue(f'topic "{name}" is a log, not a queue', topic=name, type=topic.config.type)
@@ -133,7 +134,7 @@ class Queues:
     def give_up(self, name: str, claim: Claim) -> None:
         """The client that waited for this claim is gone."""
         claim.give_up()
-        topic = self._catalog.topics.get(name)
+        topic = self._topics.get(name)
         if topic is not None:
             self.passes.leave(topic, claim)
 
@@ -193,7 +194,7 @@ class Queues:
         return self._answer(receipt, logged)
 
     def extend(self, name: str, request: ExtendJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
-        """Push deadlines out (API §10.6); the result is an ExtendedJobs."""
+        """Extend deadlines (API §10.6); the result is an ExtendedJobs."""
         now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
         deadline_ms = now + clamp_lease_ms(request.lease_ms)
@@ -221,7 +222,7 @@ class Queues:
             self._check_count(request.seqs)
         max_claim = self._limits.max_claim
         limit = min(request.limit or max_claim, max_claim) if max_claim else request.limit or ANYWHERE
-        letters = self._catalog.topics.get(dead_letter)
+        letters = self._topics.get(dead_letter)
         found: list[tuple[Block, int]] = []
         if letters is not None:
             self.apply_acks(letters).catch_up()
@@ -262,7 +263,7 @@ class Queues:
     def _held(
         self, name: str, request: AckJobs | NackJobs | ExtendJobs, now: int
     ) -> tuple[Topic, Queue, list[Lease], list[int]]:
-        """The leases among `seqs` that the node holds, and the seqs that are none of its own."""
+        """The leases among `seqs` that the node holds, and the other seqs."""
         topic, queue = self.topic(name)
         self._check_node(request.node)
         seqs, lease_ids = request.seqs, request.lease_ids

@@ -1,7 +1,7 @@
 """Timetable: when leases run out, or delays end, as a heap with one entry for all jobs of a call.
 
-An entry is not removed when it loses its meaning (an ack, an extend): it is recognised as stale when it comes up, and
-the heap is built anew once most of it is stale.
+An entry is not removed when an ack or an extend makes it obsolete: it is recognised as stale when it comes up, and the
+heap is built anew once most of it is stale.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Timetable:
 
     def __init__(self, state: str) -> None:
         self._state = state
-        # The serial stands between, so that lists are never compared.
+        # The serial is there so that lists are never compared.
         self._entries: list[tuple[int, int, list[Lease]]] = []
         self._serial = 0
         self._noted = 0
@@ -36,7 +36,7 @@ class Timetable:
         return sum(len(leases) for _, _, leases in self._entries)
 
     def add(self, due_ms: int, leases: list[Lease], all_leases: dict[int, Lease]) -> None:
-        """Note leases whose `due_ms` this is; `all_leases` are those of the queue."""
+        """Note leases that are due then; `all_leases` are those of the queue."""
         self._noted += len(leases)
         if self._noted > 2 * len(all_leases) + STALE_SLACK:
             self._rebuild(all_leases)
@@ -53,7 +53,7 @@ class Timetable:
         self._noted = sum(map(len, by_time.values()))
 
     def take(self, now_ms: int) -> Sequence[Lease]:
-        """The leases that are due at `now_ms`, which are noted no longer."""
+        """The leases that are due at `now_ms`; they are no longer noted."""
         due: list[Lease] = []
         while self._entries and self._entries[0][0] <= now_ms:
             due_ms, _, leases = heapq.heappop(self._entries)

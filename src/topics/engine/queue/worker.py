@@ -1,8 +1,8 @@
 """Worker: one /work stream as the engine sees it (API §10.8).
 
-It is a claimer that is never satisfied for good: it holds at most `max` jobs at a time, and wants the next one as soon
-as one of them is acked, given back, or lost to a deadline. Only leases that were delivered on this stream count, and
-only those are released when it ends; what the same node claimed elsewhere is none of its business.
+It is a claimer that is never done: it holds at most `max` jobs at a time, and wants the next one as soon as one of them
+is acked, given back, or lost to a deadline. Only leases that were delivered on this stream count, and only those are
+released when it ends; what the same node claimed elsewhere is not affected.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Worker(Claimer):
         self.on_jobs = on_jobs
         self.on_end = on_end
         self.held: dict[int, Lease] = {}
-        # Set while the client does not read: its jobs would only age in a buffer.
+        # Set while the client does not read: more jobs would only age in a buffer.
         self.paused = False
         self.closed = False
 
     @property
     def demand(self) -> int:
-        """How many jobs are missing to `max`."""
+        """How many more jobs it may hold."""
         return 0 if self.closed or self.paused else self.max - len(self.held)
 
     def took(self, leases: list[Lease]) -> None:
@@ -56,7 +56,7 @@ class Worker(Claimer):
             self.on_jobs(hand)
 
     def lost(self, lease: Lease) -> None:
-        """A job of this stream is no longer leased to it. Belongs to the Queue."""
+        """A job of this stream is no longer leased to it; the Queue calls this."""
         lease.worker = None
         self.held.pop(lease.seq, None)
 

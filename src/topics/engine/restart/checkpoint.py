@@ -2,11 +2,11 @@
 
 A topic is captured in one step, so its own state is consistent; different topics are captured at different moments.
 The WAL up to `lsn` (taken at the start, when every write up to it has been committed) is not needed any more once the
-snapshot is durable. Frames behind `lsn` whose effect a section already holds are replayed over it and change nothing:
-an append whose seqs are there is skipped, a delete is idempotent, and a config carries its lsn.
+snapshot is durable. Where a section already includes the effect of later frames, replaying them changes nothing: an
+append of seqs that are there is skipped, a delete is idempotent, and a config carries its lsn.
 
-A write that still waits for its sync is not part of the capture, and neither is what it would make the topic remember:
-after a crash that lost it, its retry must be appended.
+A write that still waits for its sync is not part of the capture, and neither is its idempotency key: after a crash that
+lost it, its retry must be appended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class TopicExtra(msgspec.Struct, array_like=True):
-    """What the engine keeps of a topic beside the fields that every snapshot names."""
+    """What the engine keeps of a topic besides the fields that every snapshot has."""
 
     cap_evicted: int = 0
     ttl_expired: int = 0
@@ -39,7 +39,7 @@ class TopicExtra(msgspec.Struct, array_like=True):
     taken_lsn: int = 0
     queue: bytes = b""
     forward: bytes = b""
-    # Where the Blocks behind the state begin, 0 where there are none.
+    # Where the Blocks after the state begin, 0 where there are none.
     tail_first: int = 0
 
 
@@ -48,7 +48,7 @@ decode_extra = msgspec.msgpack.Decoder(TopicExtra).decode
 
 
 def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
-    """The sections of one topic: its state, then the Blocks of its tail. An ephemeral topic leaves its state alone."""
+    """The sections of one topic: its state, then the Blocks of its tail. Of an ephemeral topic, only its state."""
     log = topic.log
     ephemeral = topic.config.durability == "ephemeral"
     tail = [] if ephemeral else [entry for entry in log.retained() if isinstance(entry, Block)]
@@ -63,7 +63,7 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
         evict_floor=log.evict_floor,
         earliest_seq=log.start,
         last_ts=topic.last_ts,
-        # The frame that asks for a ceiling may be among those that the snapshot makes superfluous.
+        # The frame that raises the ceiling may be among those that the snapshot replaces.
         ceiling=max(topic.ceiling.seq, topic.ceiling.asked),
         lost=[(first, last, reason) for first, last, reason in log.lost],
         producers=producers,
@@ -92,7 +92,7 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
 def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, int, int, int]]]:
     if dedupe is None:
         return {}, []
-    # A producer whose last write is not committed yet has at least everything below it.
+    # Where a producer's last write is not committed yet, everything below it is.
     producers = {
         who: seq if write.ticket is None else seq - 1
         for who, (seq, write) in dedupe.producers.items()
@@ -103,7 +103,7 @@ def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, 
 
 
 class Capture:
-    """The sections of a snapshot in the making. `step` is called until it says that it is done."""
+    """The sections of a snapshot in the making. `step` is called until it returns True."""
 
     def __init__(self, engine: Engine, store: Store, lsn: int) -> None:
         self._engine = engine
@@ -114,7 +114,7 @@ class Capture:
         self._begin()
 
     def _begin(self) -> None:
-        """Sources before their destinations: then a destination lacks nothing that its source has let go of."""
+        """Sources before their destinations: then a destination lacks nothing that its source no longer has."""
         routers = self._engine.routers
         self.sections = []
         self.essential = []
@@ -122,7 +122,7 @@ class Capture:
         self._rest: Iterator[Topic] = iter(routers.lineage.in_order(self._engine.topics.values()))
 
     def step(self, topics: int) -> bool:
-        """Capture up to so many topics; whether that was all."""
+        """Capture up to `topics` topics; returns whether that was all."""
         for _ in range(topics):
             topic = next(self._rest, None)
             if topic is None:

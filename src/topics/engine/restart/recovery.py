@@ -4,14 +4,14 @@ The storage yields events in order (storage/recovery.py); this applies them. Rul
 
 1. An append is applied once: seqs that the checkpoint already holds are skipped.
 2. A jump in a topic's seqs is a loss, and so is everything that damage names: both become lost ranges, never silence.
-   Whatever stands behind the damage is kept.
+   Everything after the damage is kept.
 3. Config changes act at the time they were made, so retention decides as it did then.
 4. After a loss of power, a `disk` topic goes on above its durable ceiling: seqs that may have been acked are never
    handed out again, and the range between is a lost range (`given_up`, which goes into the WAL before anything else, so
    that the next start knows it too). After the death of the process alone nothing is missing (decision 37).
-5. An `ephemeral` topic keeps its config and its head; its records are gone, and said to be.
-6. A topic whose name and config are lost, because every copy of them is damaged, is not thrown away with them: what is
-   left of its records is kept under a name made of its id, with everything before and between told as lost.
+5. An `ephemeral` topic keeps its config and its head; its records are gone, and reported as lost.
+6. Where every copy of a topic's name and config is damaged, what is left of its records is kept under a name made of
+   its id, with everything before and between reported as lost.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ class Recovery:
         self._caps = AwaitingCaps()
         self._derivation = Derivation(engine, self._by_id, self._caps, self._apply_as_it_is)
         self._clean = False
-        # (topic id, first, last) of what a loss of power has taken, beyond what the log says itself.
+        # (topic id, first, last) of what a loss of power has taken, beyond what the WAL says itself.
         self.given_up: list[tuple[int, int, int]] = []
         self._nameless: set[int] = set()
-        # Whether seqs were missing between two records of a topic, and nothing was said about them.
+        # Whether seqs were missing between two records of a topic, with nothing to explain it.
         self.jumped = False
-        # The topics of which the log had records.
+        # The topics that the WAL had records of.
         self._seen: set[int] = set()
 
     def run(self, events: Iterator[Event], lost_power: Callable[[], bool]) -> Iterator[None]:
         """Apply everything; yields after each event, so that a caller may do other things in between.
 
-        `lost_power` is asked at the end: whether the power was lost since the last frame.
+        `lost_power` is called at the end: whether the power was lost since the last frame.
         """
         for event in events:
             self.apply(event)
@@ -160,7 +160,7 @@ class Recovery:
         log.error("%s: corruption at offset %d, %d bytes", corrupt.path, corrupt.offset, corrupt.length)
 
     def _load_nameless(self, event: TopicsNameless) -> None:
-        shelf = self._engine.shelf
+        shelf = self._engine.catalog.shelf
         assert shelf is not None
         tails = dict(event.tails)
         if not event.complete:
@@ -204,7 +204,7 @@ class Recovery:
         catalog = self._engine.catalog
         topic = self._by_id[id] = catalog.new(id, name, config, created_ts)
         named = catalog.topics.get(name)
-        # A checkpoint may hold a topic whose predecessor of the same name is still to be replayed, up to its end.
+        # A checkpoint may hold a topic while its predecessor of the same name is still to be replayed, up to its end.
         if named is None or named.id < id:
             catalog.enter(topic)
         catalog.next_topic_id = max(catalog.next_topic_id, id + 1)
@@ -214,7 +214,7 @@ class Recovery:
         topic = self._by_id.get(event.topic_id)
         if topic is None:
             if not self._engine.totals.corruption_total:
-                # Its CREATE went with the power, and nobody was told that there is such a topic; or its DROP follows.
+                # Its CREATE was lost with the power and was never acked; or its DROP follows.
                 return
             topic = self._new_nameless(event.topic_id)
         block = event.block
@@ -258,7 +258,7 @@ class Recovery:
             if event.lsn > topic.config_lsn:
                 self._caps.apply(topic, payload.bound_head)
                 if topic.config.durability != "fsync":
-                    # Seqs that the class before may have shown and did not keep: the next class cannot tell.
+                    # Seqs that the old class may have shown and did not keep: the new class cannot report them.
                     self._lose(topic, topic.log.head + 1, payload.head_seq, CRASH)
                 config = _decode_config(payload.config)
                 self._caps.reconfigure(topic, config, payload.ts, payload.bound_head)
@@ -317,7 +317,7 @@ class Recovery:
                 self._lose(topic, first_seq, first_seq + n - 1)
 
     def heads(self) -> list[tuple[int, int]]:
-        """The (id, head) of the topics whose last records only the log holds; copies follow from their sources."""
+        """The (id, head) of topics with their last records only in the WAL; copies follow from their sources."""
         return [
             (topic.id, topic.log.head)
             for id, topic in sorted(self._by_id.items())
@@ -356,7 +356,7 @@ class Recovery:
 
 
 def _check_first(topic: Topic, start: int) -> list[Corrupt]:
-    """The damage to the sealed Block in which the log begins, whose content says how much of it is left."""
+    """The damage to the sealed Block in which the log begins: only its content tells how much of it is left."""
     for segment in topic.archive.segments:
         for sealed in segment.blocks:
             if sealed.first_seq < start <= sealed.last_seq and sealed.live:
@@ -371,7 +371,7 @@ def _check_first(topic: Topic, start: int) -> list[Corrupt]:
 
 
 def _delete(topic: Topic, payload: frames.Delete) -> None:
-    """Delete what a frame says; a sealed Block that turns out to be damaged has nothing left to delete."""
+    """Delete what a frame says; a sealed Block that is found damaged has nothing left to delete."""
     log = topic.log
 
     def delete() -> None:

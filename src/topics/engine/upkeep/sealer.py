@@ -1,11 +1,11 @@
 """Sealer: turns the tail of a topic into a segment, off the path of any request (DESIGN §5.6).
 
 A tail that has enough records, bytes or age is merged into Blocks of about a thousand records, one per slice of the
-loop's time, and written by a job. The merged Blocks stand in the log from the moment they are made, so a delete that
-comes while the job runs lands on them and is taken over when it is done. Readers notice nothing: before, in between
-and after they read the same records.
+loop's time, and written by a job. The merged Blocks are in the log from the moment they are made, so a delete that
+comes while the job runs applies to them and is carried over when it is done. Readers see the same records before,
+during and after.
 
-At most one segment is made at a time: it is background work, and the disk has better things to do.
+At most one segment is made at a time: it is background work, and requests need the disk more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sealer:
         self._writing = False
 
     def step(self) -> bool:
-        """Do one slice; whether there is more to do at once."""
+        """Do one slice; returns whether there is more to do at once."""
         if self._writing:
             return False
         if self._topic is None:

@@ -1,4 +1,4 @@
-"""Upkeep: what the engine does for its data directory beside serving: checkpoints, seals, relocation.
+"""Upkeep: what the engine does for its data directory besides serving: checkpoints, seals, relocation.
 
 All of it happens off the path of any request: on the engine's thread in slices of at most about a millisecond, and in
 jobs that wait for the disk elsewhere. `step` is called after every turn and at least once a second.
@@ -20,8 +20,6 @@ from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
 from topics.engine.upkeep.sealer import Sealer
 from topics.storage.job import run_inline
-from topics.storage.segment.segments import Loaded
-from topics.storage.snapshot.snapshot import SegmentRef
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 from topics.storage.wal.shard import Shard
@@ -56,8 +54,9 @@ class Upkeep:
         self._engine = engine
         self._store = store
         self._settings = settings or UpkeepSettings()
-        assert engine.shelf is not None, "an engine with a data directory has a shelf"
-        self._shelf = engine.shelf
+        shelf = engine.catalog.shelf
+        assert shelf is not None, "an engine with a data directory has a shelf"
+        self._shelf = shelf
         self._sealer = Sealer(self._shelf)
         self._round: Iterator[Topic] | None = None
         self._round_due_ns = 0
@@ -66,16 +65,16 @@ class Upkeep:
         self._waiting_lsn = 0
         self._capture: Capture | None = None
         self._checkpointing = False
-        # After a checkpoint that failed: not before then.
+        # The next checkpoint after one that failed does not begin before then.
         self._retry_ns = 0
 
     def recover(self) -> Iterator[None]:
         """Take over what the data directory holds, then open it for writing; yields between events."""
         engine, store = self._engine, self._store
-        recovery = Recovery(engine, self._load_segments)
+        recovery = Recovery(engine, store.segments.load)
         yield from recovery.run(store.recover(), lambda: store.recovery.lost_power)
         if recovery.jumped and store.recovery.one_boot:
-            # No loss of power has taken what is missing.
+            # There was no loss of power that could have taken what is missing.
             engine.totals.corruption_total = max(1, engine.totals.corruption_total)
         intact = not engine.totals.corruption_total
         for name in store.segments.sweep(intact=intact):
@@ -90,11 +89,11 @@ class Upkeep:
             topic.ask_seal()
 
     def _log_losses(self, ranges: list[tuple[int, int, int]]) -> None:
-        """Put what a loss of power took into the WAL, as the first frame of this start, before anybody is served.
+        """Log what a loss of power took, as the first frame of this start, before any request is served.
 
-        It is one frame, so that all of it is there or nothing; in the latter case the next start finds the same anew.
-        And it is there twice, as everything that no other frame can stand in for. Where records are derived, it is
-        there in any case: what could not be derived by now never will be, whatever seqs a source hands out again.
+        It is one frame, so that all of it is there or nothing; in the latter case the next start finds the same again.
+        It is there twice, as everything that no other frame repeats. Where records are derived, it is there in any
+        case: what could not be derived by now never will be, whatever seqs a source hands out again.
         """
         store, routers = self._store, self._engine.routers
         if ranges or routers.derived:
@@ -105,19 +104,16 @@ class Upkeep:
         store.settle()
 
     def _log_heads(self, heads: list[tuple[int, int]]) -> None:
-        """Put down how far the log went, in the files of this start: then a file that goes missing is missed.
+        """Log how far each topic went, in the files of this start: then a file that goes missing is noticed.
 
-        Nobody waits for it, and nothing but that depends on it.
+        Nothing waits for it, and nothing else depends on it.
         """
         if heads:
             store = self._store
             store.shards[0].submit(frames.control(frames.HEADS, store.next_lsn(), 0, frames.Heads(heads)), False)
 
-    def _load_segments(self, topic_id: int, refs: list[SegmentRef]) -> Loaded:
-        return self._store.segments.load(topic_id, refs)
-
     def step(self) -> bool:
-        """Do a slice of what is due; whether there is more to do at once."""
+        """Do a slice of what is due; returns whether there is more to do at once."""
         more = self._sealer.step()
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
@@ -128,7 +124,7 @@ class Upkeep:
         return self._step_checkpoint() or more
 
     def _look_round(self) -> bool:
-        """Seal what is old and move what is beyond the hot tier, some topics per slice; whether there are more."""
+        """Seal what is old and move what is beyond the hot tier, some topics per slice; returns whether more remain."""
         assert self._round is not None
         oldest_ts = self._engine.clock.now_ms() - self._settings.segment_max_age_ms
         for _ in range(ROUND_TOPICS):
@@ -150,7 +146,7 @@ class Upkeep:
         job = segments.relocate_job(found[0], self._relocated) if found else None
         if job is not None:
             self._relocating = True
-            # The next look comes as soon as this one has moved, so that a backlog does not take a round per segment.
+            # The next round begins as soon as this one has moved, so that a backlog does not take a round per segment.
             self._store.enqueue(job)
 
     def _relocated(self, error: BaseException | None) -> None:
@@ -162,11 +158,11 @@ class Upkeep:
 
     def _step_checkpoint(self) -> bool:
         if self._read_only():
-            # What was not acknowledged must not become durable, and a restart is the only way on.
+            # What was not acknowledged must not become durable; only a restart helps.
             return False
         if self._capture is not None:
             if any(shard.pending for shard in self._store.shards):
-                # What is captured may have been changed by frames that the kernel does not even have yet.
+                # What would be captured may have been changed by frames that are not even written yet.
                 return False
             if not self._capture.step(CAPTURE_TOPICS):
                 return True
@@ -217,10 +213,10 @@ class Upkeep:
         self._checkpointing = False
         if error is not None:
             self._retry_ns = self._engine.clock.elapsed_ns() + RETRY_NS
-            log.error("a checkpoint could not be written, and the log grows until one can: %s", error)
+            log.error("a checkpoint could not be written, and the WAL grows until one can: %s", error)
 
     def close(self) -> None:
-        """A last checkpoint that says that the stop was orderly. Nothing may be in flight any more."""
+        """A last checkpoint that marks the stop as orderly. Nothing may be in flight any more."""
         store = self._store
         if self._read_only():
             return

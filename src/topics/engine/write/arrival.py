@@ -1,8 +1,8 @@
 """Arrival: records enter a topic, by one write or by several together (DESIGN §2, API §2).
 
 The seqs are assigned, the Block is built and its frame is queued in one step, so that seq order and WAL order cannot
-disagree. One frame per call, whatever the number of records. What has to be looked at before, limits, conditions and
-repeats, is the engine's; when the records become visible is the ticket's.
+disagree. There is one frame per call, whatever the number of records. The engine checks limits, conditions and repeats
+before; the ticket decides when the records become visible.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def append(
     on_done: OnDone | None,
     context: Any,
 ) -> Ticket:
-    """Give records their seqs and put their frame on its way: the ticket of a write that was found to be in order.
+    """Give records their seqs and submit their frame: the ticket of a write that has passed every check.
 
-    `created` is the receipt of the topic, where this write makes it. Raises, and has changed nothing, where the WAL
-    takes no more.
+    `created` is the receipt of the topic, where this write makes it. Raises, without having changed anything, where the
+    WAL takes no more.
     """
     jobs = topic.queue
     delays = None if jobs is None else delays_of(write.records, now)
@@ -92,9 +92,9 @@ def _show(topic: Topic, ticket: Ticket, created: Receipt | None, last: Ticket | 
 def append_together(
     journal: Journal, limits: Limits, topic: Topic, writes: Sequence[tuple[Write, OnDone, Any]]
 ) -> None:
-    """Append writes of one record each that ask for nothing else, in their order, as one Block; each has its ticket.
+    """Append writes of one record each, in their order, as one Block; each has its ticket.
 
-    One that breaks a limit fails alone. Raises, and has changed nothing, where the WAL takes no more.
+    One that breaks a limit fails alone. Raises, without having changed anything, where the WAL takes no more.
     """
     taken: list[tuple[Ticket, batches.Batch]] = []
     refused: list[tuple[Ticket, TopicsError]] = []
@@ -117,7 +117,7 @@ def append_together(
 
 
 def _extra(topic: Topic, write: Write, delays: list[tuple[int, int]] | None, derived: bool) -> bytes:
-    """What the frame says beside the records: keys, delays, and where `derived` records stood."""
+    """What the frame holds besides the records: keys, delays, and the place of `derived` records."""
     position, source_id = position_of(topic) if derived else (None, 0)
     return extras.encode(
         extras.AppendExtra(

@@ -1,7 +1,7 @@
 """Batch: the records of one write, checked against every limit and turned into columns (DESIGN §1, API §2).
 
-Nothing is changed anywhere until the whole batch has passed, so a bad record costs nobody anything. Sizes are bytes of
-the JSON text as it was received. The checks look at whole columns first and at single records only to name the one at
+Nothing changes until the whole batch has passed, so a bad record has no effect on anything else. Sizes are bytes of the
+JSON text as it was received. The checks look at whole columns first and at single records only to name the one at
 fault.
 """
 
@@ -46,7 +46,7 @@ class Batch:
 
 
 def check(write: Write, limits: Limits) -> Batch:
-    """The columns of a write that keeps every limit; raises an InvalidRequest that names the record which does not."""
+    """The columns of a write that keeps every limit; raises an InvalidRequest that names the record that does not."""
     records = write.records
     n = len(records)
     if n == 0:

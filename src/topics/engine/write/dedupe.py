@@ -2,7 +2,7 @@
 
 An idempotency key is remembered for the topic's window: a retry with the same key answers with the seqs of the first
 write and appends nothing, whatever its content. A producer numbers its writes itself; the last number is kept without
-a time bound, and a write at or below it is a repeat. Both ride in the WAL frame of the write they belong to, so both
+a time bound, and a write at or below it is a repeat. Both are in the WAL frame of the write they belong to, so both
 survive a restart.
 """
 
@@ -39,7 +39,7 @@ class Dedupe:
         return None if found is None or now_ms - found.ts > window_ms else found
 
     def remember_key(self, key: str, write: Remembered) -> None:
-        """Keep the write under its key; the dict stays in order of time, so that expiry works from its front."""
+        """Keep the write under its key. The dict stays in order of time, so that expiry starts at its front."""
         self.keys.pop(key, None)
         self.keys[key] = write
 

@@ -1,8 +1,8 @@
 """Delay: jobs that are produced now and delivered later (an addition to API §10).
 
-A record of a write to a queue may say `delay_ms` or `deliver_at`. It is in the log at once, so it can be read, counted
-and deleted, which cancels it; and no claim gets it before its time. The times ride in the frame of the write, so they
-survive a restart. On a log both are accepted and mean nothing, as the queue fields of a config do.
+A record of a write to a queue may have `delay_ms` or `deliver_at`. It is in the log at once, so it can be read, counted
+and deleted, which cancels it; but no claim gets it before its time. The times are in the frame of the write, so they
+survive a restart. On a log both are accepted and have no effect, like the queue fields of a config.
 """
 
 from __future__ import annotations

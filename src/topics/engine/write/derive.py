@@ -2,8 +2,8 @@
 
 A router's copies and dead letters can be made again from what is logged elsewhere, so they cost no frame. They take
 their seqs in the order in which readers see them: where the topic has writes that wait for their WAL class, the copy
-becomes visible right behind those. Where what they follow from must be on disk first, they wait for that, and so do the
-topic's writes behind them, whichever shard it is in.
+becomes visible right after those. Where what they follow from must be on disk first, they wait for that, and so do the
+topic's writes after them, whichever shard it is in.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from topics.engine.topic import Topic
 
 
-def derive(topic: Topic, block: Block, on_done: OnDone | None = None, behind: Sequence[Receipt] = ()) -> None:
-    """Append the Block, whose first seq is the topic's `next_seq`; it becomes visible once all of `behind` are done."""
+def derive(topic: Topic, block: Block, on_done: OnDone | None = None, after: Sequence[Receipt] = ()) -> None:
+    """Append a Block that begins at the topic's `next_seq`; it becomes visible once all of `after` are done."""
     last = topic.last_ticket
     ticket = Ticket(topic, on_done, None)
     _take_seqs(topic, ticket, block)
-    if behind:
+    if after:
         ticket.gated = ticket.apart = True
         ticket.before = last
         topic.last_ticket = ticket
-        ticket.follow_all(behind)
+        ticket.follow_all(after)
     elif last is None:
         ticket.commit(0, 0)
     else:
@@ -42,7 +42,7 @@ def derive(topic: Topic, block: Block, on_done: OnDone | None = None, behind: Se
 
 
 def append(journal: Journal, topic: Topic, block: Block) -> None:
-    """Append a Block likewise that follows from nothing on disk: it is logged here, as a write is."""
+    """Append a Block in the same way that follows from nothing on disk: it is logged here, as a write is."""
     if topic.config.durability == "ephemeral":
         derive(topic, block)
         return

@@ -1,7 +1,7 @@
-"""What rides in frames beside the records: AppendExtra behind the Block of an APPEND, DeleteExtra in a DELETE.
+"""What frames hold besides the records: AppendExtra after the Block of an APPEND, DeleteExtra in a DELETE.
 
-Retries stay safe after a restart because their keys are here; and a topic that copies are forwarded into says here
-where those stood, so that a restart puts them between the same records again.
+Retries stay safe after a restart because their keys are here; and for a topic that copies are forwarded into, their
+place is here, so that a restart puts them between the same records again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ class AppendExtra(msgspec.Struct, array_like=True, frozen=True):
     producer_seq: int = 0
     # Into a topic that takes derived records: the source seq up to which they were there, -1 without a router.
     position: int | None = None
-    # (index, due_ms) of each record that is a job to be hidden until then.
+    # (index, due_ms) of each job that is hidden until then.
     delays: list[tuple[int, int]] | None = None
     # The source that `position` is about, 0 without a router.
     source_id: int = 0
 
 
 class DeleteExtra(msgspec.Struct, array_like=True, frozen=True):
-    """Where a delete stands among derived records.
+    """The place of a delete among derived records.
 
     `next_seq` and `position` in `source_id` place it in a topic that takes them (0: it takes none). `lagging` are
-    (destination id, cursor) of routers out of the topic that had not forwarded everything: what is deleted behind their
-    cursor was never copied. `acked` are the leases log's events where the delete is acks.
+    (destination id, cursor) of routers out of the topic that had not forwarded everything: what is deleted after their
+    cursor was never copied. `acked` are the events of the leases log where the delete is an ack.
     """
 
     next_seq: int = 0

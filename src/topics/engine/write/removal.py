@@ -1,7 +1,7 @@
 """Removal: records leave a topic for good, by a delete or by an ack (DESIGN §7, API §10.4).
 
-One frame per call, whatever the number of records. Routers out of the topic see everything first: a record that was
-there when it was forwarded is forwarded, and one that a blocked router had not reached is not; the frame says which.
+There is one frame per call, whatever the number of records. Routers out of the topic see everything first, except for
+those that are blocked: what these had not reached is never forwarded, and the frame says how far they were.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def remove(
     journal: Journal, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, now: int, acked: bytes = b""
 ) -> tuple[int, bool]:
-    """Delete everything below `before_seq` and the ascending `seqs`; how many there were, and whether it was logged.
+    """Delete everything below `before_seq` and the ascending `seqs`; how many there were, and whether it is logged.
 
-    Where it was, the receipt waits for the topic's class. Raises, and has changed nothing, where the WAL takes no more
-    or, as Miss, where something has to be read first.
+    Where it is, the receipt waits for the topic's class. Raises, without having changed anything, where the WAL takes
+    no more, and Miss where something has to be read first.
     """
     log = topic.log
     if before_seq <= log.start and not seqs:
@@ -61,7 +61,7 @@ def remove(
 
 
 def delete_extra(topic: Topic, acked: bytes) -> bytes:
-    """What a DELETE frame says about derived records, and about an ack."""
+    """What a DELETE frame holds about derived records, and about an ack."""
     lagging = [] if topic.outbound is None else topic.outbound.lagging()
     if topic.inbound is not None or topic.letters:
         position, source_id = position_of(topic)

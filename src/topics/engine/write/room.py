@@ -1,7 +1,7 @@
-"""Room: whether there is a place for what a client wants to add, asked before anything changes (DESIGN §5.3, API §11).
+"""Room: whether a topic has room for a write, checked before anything changes (DESIGN §5.3, API §11).
 
-A topic that rejects says so before any seq is assigned, so nothing is ever acked and then dropped. A write that could
-never fit is refused for good; one that may fit later is told to come back.
+A topic that rejects does so before any seq is assigned, so nothing is ever acked and then dropped. The error says
+whether the write can never fit or may fit later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_head(name: str, head_seq: int, write: Write) -> None:
 
 
 def check_fits(config: TopicConfig, n: int, size_bytes: int) -> None:
-    """Raise RecordTooLarge where a topic that rejects could never take so much, however empty it is."""
+    """Raise RecordTooLarge where a topic that rejects could never take this much, however empty it is."""
     if config.discard != "reject":
         return
     for name, cap, size in (("cap_records", config.cap_records, n), ("cap_bytes", config.cap_bytes, size_bytes)):
@@ -42,7 +42,7 @@ def check_fits(config: TopicConfig, n: int, size_bytes: int) -> None:
 
 
 def check_topic(topic: Topic, n: int, size_bytes: int, now: int) -> None:
-    """Raise TopicFull where a topic that rejects has no room for so much, RecordTooLarge where it never has."""
+    """Raise TopicFull where a topic that rejects has no room for this much, RecordTooLarge where it never has."""
     config = topic.config
     if config.discard != "reject":
         return
@@ -65,7 +65,7 @@ def check_topic(topic: Topic, n: int, size_bytes: int, now: int) -> None:
 
 
 def freed_bytes(topic: Topic, n: int, size_bytes: int) -> int:
-    """What the caps of a topic take away for a write: one that trims itself does not grow with it."""
+    """How much the caps of a topic evict for a write: a topic that trims itself does not grow with it."""
     config, log = topic.config, topic.log
     if config.discard != "old":
         return 0

@@ -1,10 +1,10 @@
-"""Unkept: which seqs of a topic have records that no restart may bring back, as far as anybody copies them.
+"""Unkept: which seqs of a topic have records that a restart may not bring back, as far as routers copy them.
 
 Writes to an `ephemeral` topic are in no log, and neither is a copy of such a record (GONE). What a topic holds when it
-becomes `ephemeral` is in the log still, and in no checkpoint from then on (DOUBTFUL). How many copies such records made
-cannot be told afterwards, since a filter may have passed only some of them. So a router that goes on from them to other
-ones says in the log where it is; the records themselves need no word. Only the memory of this process knows them: after
-a restart they are there or told as lost, and nothing is in doubt.
+becomes `ephemeral` is still in the log, but in no checkpoint from then on (DOUBTFUL). How many copies such records made
+cannot be derived afterwards, since a filter may have passed only some of them. So a router that goes on from them to
+other records logs where it is; for the records themselves nothing is logged. This is known only in the memory of the
+process: after a restart such records are there or are reported as lost, and nothing is in doubt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GONE: Final = 2
 
 
 class Unkept:
-    """What becomes of records at a restart, by ascending ranges of seqs; whatever lies in none of them is kept."""
+    """What becomes of records at a restart, by ascending ranges of seqs; what lies in none of them is kept."""
 
     __slots__ = ("_lasts", "_ranges")
 
@@ -33,7 +33,7 @@ class Unkept:
         return len(self._ranges)
 
     def add(self, first_seq: int, last_seq: int, fate: int) -> None:
-        """Enter seqs behind all others."""
+        """Add seqs that follow all others."""
         if self._ranges and self._ranges[-1][2] == fate and first_seq <= self._lasts[-1] + 1:
             first_seq = self._ranges.pop()[0]
             self._lasts.pop()
@@ -54,7 +54,7 @@ class Unkept:
             self.add(at, upto, DOUBTFUL)
 
     def run(self, seq: int) -> tuple[int, int]:
-        """What becomes of `seq`, and the last seq behind it of which that is true."""
+        """What becomes of `seq`, and the last seq after it for which that is true."""
         k = bisect_left(self._lasts, seq)
         if k == len(self._ranges):
             return KEPT, ANYWHERE
@@ -62,6 +62,6 @@ class Unkept:
         return (fate, last) if first <= seq else (KEPT, first - 1)
 
     def forget(self, upto: int) -> None:
-        """Nobody asks any more about seqs up to `upto`."""
+        """Seqs up to `upto` are not asked about any more."""
         k = bisect_left(self._lasts, upto + 1)
         del self._ranges[:k], self._lasts[:k]
