@@ -71,6 +71,9 @@ class Server:
     async def _serve(self) -> int:
         """Build everything, serve, and take it down again."""
         loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
         clock = SystemClock()
         unsynced = Unsynced()
         store = self._store(clock, unsynced)
@@ -93,7 +96,7 @@ class Server:
             replayed=lambda: store.history.progress,
         )
         connections = Connections(assembly.app, loop, self._connection_limits(), http2=Http2)
-        code = await self._run(assembly, connections, store, upkeep)
+        code = await self._run(assembly, connections, store, upkeep, stop)
         connections.stop()
         assembly.driver.stop()
         if code == 0 and store.shards:
@@ -103,13 +106,11 @@ class Server:
             log.info("stopped")
         return code
 
-    async def _run(self, assembly: Assembly, connections: Connections, store: Store, upkeep: Upkeep) -> int:
-        """Listen, recover, serve until a signal, drain; the exit code."""
-        loop = asyncio.get_running_loop()
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        listener = await self._listen(loop, connections)
+    async def _run(
+        self, assembly: Assembly, connections: Connections, store: Store, upkeep: Upkeep, stop: asyncio.Event
+    ) -> int:
+        """Listen, recover, serve until `stop`, drain; the exit code."""
+        listener = await self._listen(connections)
         if listener is None:
             return EXIT_CANNOT_LISTEN
         connections.start()
@@ -134,11 +135,11 @@ class Server:
         await assembly.driver.run_until_idle()
         return 0
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop, connections: Connections) -> asyncio.Server | None:
+    async def _listen(self, connections: Connections) -> asyncio.Server | None:
         """Bind, and log where; None, with the reason in the log, where that is not possible."""
         settings = self._settings
         try:
-            listener = await loop.create_server(
+            listener = await asyncio.get_running_loop().create_server(
                 lambda: Connection(connections), settings.host, settings.port, backlog=BACKLOG, reuse_address=True
             )
         except OSError as error:

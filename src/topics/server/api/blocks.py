@@ -35,6 +35,7 @@ import msgspec
 
 from topics.engine.log.difference import Tombstone, gap_at
 from topics.engine.log.log import Log
+from topics.engine.log.loss import RECREATED
 from topics.errors import InvalidRequest
 from topics.server.api.answers import answer
 from topics.server.http.reply import prefix
@@ -199,7 +200,7 @@ def _gaps(log: Log, from_seq: int, to_seq: int) -> Iterator[dict[str, Any]]:
     for _ in range(GAPS_MAX):
         tombstone, after = gap_at(log, cursor)
         if tombstone is not None:
-            if tombstone.reason == "recreated":
+            if tombstone.reason == RECREATED:
                 yield _gap(tombstone.gap_from, tombstone.gap_to, tombstone)
                 return
             yield _gap(tombstone.gap_from, min(tombstone.gap_to, to_seq), tombstone)

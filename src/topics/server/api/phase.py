@@ -6,12 +6,11 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Final
 
-from topics.errors import NotReady, ShuttingDown
+from topics.errors import RETRY_AFTER_MS, NotReady, ShuttingDown
 
 STARTING: Final = "starting"
 READY: Final = "ready"
 DRAINING: Final = "draining"
-RETRY_AFTER_MS: Final = 1000
 
 
 class Phase:

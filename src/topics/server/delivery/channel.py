@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
+from topics.engine.log import loss
 from topics.engine.log.difference import SEQ_BASE, Difference, Tombstone, gap_at, labelled, read
 from topics.errors import Internal, TopicsError
 from topics.server.delivery import notice as notices
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("topics.delivery")
 
 FROM_SEQ_TOO_OLD: Final = "from_seq_too_old"
-_FLOOR_REASONS: Final = frozenset(("cap", "ttl", "mixed"))
+_FLOOR_REASONS: Final = frozenset((loss.CAP, loss.TTL, loss.MIXED))
 
 
 class Rounds(Protocol):
@@ -102,7 +103,7 @@ class Channel:
         if epoch is not None and epoch != topic.id:
             log = topic.log
             topic.expire(now_ms)
-            lost = Tombstone(SEQ_BASE, log.head, "recreated", log.start, log.head)
+            lost = Tombstone(SEQ_BASE, log.head, loss.RECREATED, log.start, log.head)
             feed.subscriber.send(feed, notices.tombstone(self.name, lost))
         else:
             self.welcome(feed)

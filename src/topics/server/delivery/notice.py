@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from topics.engine.log.difference import Tombstone
+from topics.engine.log.loss import RECREATED
 
 RECORD: Final = b"record"
 TOMBSTONE: Final = b"tombstone"
@@ -102,7 +103,7 @@ def record(name: bytes, texts: list[bytes], from_seq: int, to_seq: int, head: in
 
 def tombstone(name: bytes, lost: Tombstone) -> Notice:
     """An explicit gap; its cursor is the position after it."""
-    cursor = lost.earliest_seq - 1 if lost.reason == "recreated" else lost.gap_to
+    cursor = lost.earliest_seq - 1 if lost.reason == RECREATED else lost.gap_to
     return Notice(TOMBSTONE, b'{"topic":"%b",%b' % (name, lost.wire()[1:]), cursor)
 
 

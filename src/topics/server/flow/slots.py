@@ -10,12 +10,10 @@ there are keys: without any, the one principal there is gets a cap that is off.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
-from topics.errors import Throttled
+from topics.errors import RETRY_AFTER_MS, Throttled
 from topics.settings import Settings
-
-RETRY_AFTER_MS: Final = 1000
 
 
 class Holder(Protocol):

@@ -18,9 +18,9 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from topics.errors import ShuttingDown, TopicsError
+from topics.errors import RETRY_AFTER_MS, ShuttingDown, TopicsError
 from topics.server.http import reply
 from topics.server.http.head import Head
 from topics.server.http.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON
@@ -28,8 +28,6 @@ from topics.server.http.stream import Sink, Stream
 from topics.server.http.upgrade import Upgrade
 
 log = logging.getLogger("topics.server")
-
-SHUTDOWN_RETRY_AFTER_MS: Final = 1000
 
 
 class App(Protocol):
@@ -190,7 +188,7 @@ class Exchange:
     def hurry(self) -> None:
         """The server stops: a request that only waits is answered with what there is, or else turned away."""
         if self.leave():
-            self.fail(ShuttingDown(retry_after_ms=SHUTDOWN_RETRY_AFTER_MS))
+            self.fail(ShuttingDown(retry_after_ms=RETRY_AFTER_MS))
 
     def abandon(self) -> None:
         """No answer can be sent any more: call everyone that waits for the end. Belongs to the carrier."""
