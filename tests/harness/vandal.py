@@ -2,7 +2,7 @@
 
 `House.furnish` makes a directory with something of everything: topics of every class, sealed segments in both tiers, a
 checkpoint, a log behind it, a queue with acked jobs and dead letters, a router. `House.visit` takes a copy of it, does
-one of ACTS to its files, by dice, and starts an engine on what is left. Then (document 002, issue 3):
+one of ACTS to its files, by dice, and starts an engine on what is left. Then (DURABLE-18):
 
 1. The start succeeds, or refuses with one line that says why and what to do (only where an act says so).
 2. Nothing is delivered that was not written, or with other content, or of another topic.

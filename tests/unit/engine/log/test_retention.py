@@ -1,4 +1,4 @@
-"""DESIGN §5 to the millisecond: TTL, caps, the two floors and who gets a tombstone, on a clock that the test moves."""
+"""The LOSS and RETAIN rules to the millisecond: TTL, caps, floors and tombstones, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Bench:
 
 
 def test_record_expires_strictly_after_its_ttl() -> None:
-    """DESIGN §5.2: "A record is expired when now - $ts > ttl_ms (strict)"."""
+    """RETAIN-1."""
     bench = Bench(ttl_ms=1000)
     bench.write()
     bench.clock.advance(1000)
@@ -61,7 +61,7 @@ def test_record_expires_strictly_after_its_ttl() -> None:
 
 
 def test_ttl_floor_moves_with_the_clock_alone() -> None:
-    """DESIGN §5.1: the TTL sub-floor "moves continuously with wall-clock even with no writes"."""
+    """RETAIN-2."""
     bench = Bench(ttl_ms=100)
     for _ in range(5):
         bench.write(2)
@@ -79,7 +79,7 @@ def test_ttl_floor_moves_with_the_clock_alone() -> None:
 
 
 def test_expired_records_leave_count_and_bytes() -> None:
-    """DESIGN §5.2: "excluded from count/bytes/earliest_seq"."""
+    """RETAIN-3, TOPIC-16."""
     bench = Bench(ttl_ms=100)
     bench.write(3)
     one = bench.engine.state("t").bytes // 3
@@ -93,7 +93,7 @@ def test_expired_records_leave_count_and_bytes() -> None:
 
 
 def test_no_ttl_never_expires() -> None:
-    """API §0.10: "0 = no TTL"."""
+    """RETAIN-1: 0 means no TTL."""
     bench = Bench()
     bench.write(3)
     bench.clock.advance(10 * 365 * 86_400_000)
@@ -101,7 +101,7 @@ def test_no_ttl_never_expires() -> None:
 
 
 def test_clock_that_steps_back_brings_nothing_back() -> None:
-    """Decisions 18: "`earliest_seq` never goes down"; DESIGN §5.1: it is monotonically non-decreasing."""
+    """LOSS-2."""
     bench = Bench(ttl_ms=100)
     bench.write(3)
     bench.clock.advance(101)
@@ -112,7 +112,7 @@ def test_clock_that_steps_back_brings_nothing_back() -> None:
 
 
 def test_ts_is_never_below_its_predecessor() -> None:
-    """Decisions 18: "`$ts` is max(now, previous `$ts` of the topic)"; DESIGN §5.2: non-decreasing in seq."""
+    """WRITE-17."""
     bench = Bench()
     bench.write()
     bench.clock.set(START_MS - 5000)
@@ -123,7 +123,7 @@ def test_ts_is_never_below_its_predecessor() -> None:
 
 
 def test_loosened_ttl_brings_nothing_back() -> None:
-    """Decisions 18: "a loosened one brings nothing back", also where nobody looked in between."""
+    """RETAIN-9: also if nothing has read it in between."""
     bench = Bench(ttl_ms=100)
     bench.write(3)
     bench.clock.advance(101)
@@ -135,7 +135,7 @@ def test_loosened_ttl_brings_nothing_back() -> None:
 
 
 def test_tightened_ttl_shows_at_once() -> None:
-    """Decisions 18: "A tightened cap or TTL shows at once"."""
+    """RETAIN-9."""
     bench = Bench()
     bench.write(2)
     bench.clock.advance(50)
@@ -146,7 +146,7 @@ def test_tightened_ttl_shows_at_once() -> None:
 
 
 def test_deleted_record_does_not_expire() -> None:
-    """DESIGN §5.1: evict_floor is "advanced only by involuntary loss of live records"."""
+    """LOSS-3."""
     bench = Bench(ttl_ms=100)
     bench.write(3)
     bench.engine.delete("t", Delete(before_seq=4))
@@ -156,11 +156,7 @@ def test_deleted_record_does_not_expire() -> None:
 
 
 def test_expiry_beside_a_deleted_record_moves_the_floor_to_the_live_one() -> None:
-    """DESIGN §5.1.
-
-    `evict_floor = max(cap-evicted seq, TTL-expired seq) + 1` over live records; invariant evict_floor <=
-    earliest_seq.
-    """
+    """LOSS-3."""
     bench = Bench(ttl_ms=100)
     bench.write()
     bench.write(tag="gone")
@@ -175,10 +171,7 @@ def test_expiry_beside_a_deleted_record_moves_the_floor_to_the_live_one() -> Non
 
 
 def test_eviction_beside_a_deleted_record_moves_the_floor_to_the_live_one() -> None:
-    """DESIGN §5.1.
-
-    "popping already-deleted slots (voluntary) does not advance evict_floor; evicting live records does".
-    """
+    """LOSS-3."""
     bench = Bench()
     bench.write()
     bench.write(tag="gone")
@@ -191,7 +184,7 @@ def test_eviction_beside_a_deleted_record_moves_the_floor_to_the_live_one() -> N
 
 
 def test_delete_after_eviction_widens_the_gap_but_not_the_trigger() -> None:
-    """DESIGN §5.4: gap_to is earliest_seq - 1; the trigger is from_seq + 1 < evict_floor."""
+    """LOSS-3, LOSS-6: `gap_to` is `earliest_seq - 1`, and the trigger is the `evict_floor`."""
     bench = Bench(cap_records=8)
     bench.write(10)
     bench.engine.delete("t", Delete(before_seq=6))
@@ -200,7 +193,7 @@ def test_delete_after_eviction_widens_the_gap_but_not_the_trigger() -> None:
 
 
 def test_cap_and_ttl_in_one_gap_are_mixed() -> None:
-    """Explicit loss (004): "mixed: Both cap and TTL contributed to the gap"."""
+    """LOSS-8."""
     bench = Bench(cap_records=3, ttl_ms=100)
     bench.write(5)
     assert bench.gap() == (1, 2, "cap")
@@ -210,7 +203,7 @@ def test_cap_and_ttl_in_one_gap_are_mixed() -> None:
 
 
 def test_ttl_then_cap_in_one_gap_are_mixed() -> None:
-    """Explicit loss (004): "mixed", in either order."""
+    """LOSS-8: in either order."""
     bench = Bench(cap_records=3, ttl_ms=100)
     bench.write(2)
     bench.clock.advance(101)
@@ -221,10 +214,7 @@ def test_ttl_then_cap_in_one_gap_are_mixed() -> None:
 
 
 def test_expired_records_do_not_count_toward_the_cap() -> None:
-    """DESIGN §2.2.
-
-    a record leaves "when any of (ttl expired) OR (beyond cap_records)"; the expired ones are gone already.
-    """
+    """RETAIN-3, RETAIN-7: the expired ones are gone already."""
     bench = Bench(cap_records=3, ttl_ms=100)
     bench.write(3)
     bench.clock.advance(101)
@@ -235,7 +225,7 @@ def test_expired_records_do_not_count_toward_the_cap() -> None:
 
 @pytest.mark.parametrize("batch", [1, 7, 40])
 def test_cap_is_exact_at_every_moment(batch: int) -> None:
-    """Decisions 11: "`count`, `bytes`, `earliest_seq` and floors are exact and immediate"."""
+    """RETAIN-4, TOPIC-16."""
     bench = Bench(cap_records=25)
     for _ in range(200 // batch):
         head = bench.write(batch)
@@ -245,7 +235,7 @@ def test_cap_is_exact_at_every_moment(batch: int) -> None:
 
 
 def test_recreated_topic_has_fresh_floors() -> None:
-    """DESIGN §5.5: a new topic of the same name starts at seq_base; a cursor from the future is told."""
+    """TOPIC-22, LOSS-9: seqs start again, and a cursor from the future gets a tombstone."""
     bench = Bench(cap_records=1)
     bench.write(9)
     bench.engine.delete_topic("t")
@@ -259,7 +249,7 @@ def test_recreated_topic_has_fresh_floors() -> None:
 
 
 def test_time_of_expiry_follows_the_record_not_the_reader() -> None:
-    """DESIGN §5.2: "Expiry is evaluated at read/delivery time against current now"; reading does not prolong it."""
+    """RETAIN-1: reading does not prolong a life."""
     bench = Bench(ttl_ms=100)
     bench.write()
     for _ in range(10):
@@ -271,7 +261,7 @@ def test_time_of_expiry_follows_the_record_not_the_reader() -> None:
 
 @pytest.mark.parametrize("config", [{"cap_records": 2}, {"ttl_ms": 150}], ids=str)
 def test_reader_from_a_time_is_told_what_was_lost_since(config: dict[str, int]) -> None:
-    """Issue 2, 002: `from_ts` begins with the first record of that time; where that one was evicted, it is a gap."""
+    """READ-14: `from_ts` begins with the first record of that time; where that one was evicted, it is a gap."""
     bench = Bench(**config)
     stamps = []
     for _ in range(4):

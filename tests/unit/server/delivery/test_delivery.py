@@ -1,4 +1,4 @@
-"""The delivery loop: slices, sharing, stalls, pacing, heartbeats (API §7.6, DESIGN §3)."""
+"""The delivery loop: slices, sharing, stalls, pacing, heartbeats (WATCH-29 to WATCH-32)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def world() -> World:
 
 
 def test_frames_are_read_once_for_all_streams_at_the_same_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Architecture: one frame per (topic, cursor, options), shared by every stream that stands there."""
+    """WATCH-32: one frame per topic, cursor and options."""
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(SLICE_FEEDS)]
     tagged = [world.listener("t", 1, include_tags=True) for _ in range(3)]
@@ -55,7 +55,7 @@ real_read = channels.read
 
 
 def test_fan_out_is_sliced(world: World) -> None:
-    """Issue: 1,000 streams never hold up a POST: a turn of the loop serves a bounded number of feeds."""
+    """WATCH-32: 1,000 streams never hold up a POST: a turn of the loop serves a bounded number of feeds."""
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(1_000)]
     world.loop.settle()
@@ -69,7 +69,7 @@ def test_fan_out_is_sliced(world: World) -> None:
 
 
 def test_writes_between_slices_coalesce(world: World) -> None:
-    """API §7.6: records coalesce into larger and fewer batches, in order."""
+    """WATCH-29: records coalesce into larger and fewer batches, in order."""
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(500)]
     world.loop.settle()
@@ -99,7 +99,7 @@ def test_feed_far_behind_does_not_stand_before_those_at_the_head(world: World) -
 
 
 def test_stalled_stream_is_passed_over_and_then_gets_everything(world: World) -> None:
-    """API §7.6: a slow stream lags alone."""
+    """WATCH-29: a slow stream lags alone."""
     world.write("t")
     slow, quick = world.listener("t", 1), world.listener("t", 1)
     world.loop.settle()
@@ -116,7 +116,7 @@ def test_stalled_stream_is_passed_over_and_then_gets_everything(world: World) ->
 
 
 def test_grace_and_timeout_of_a_stalled_stream(world: World) -> None:
-    """API §7.6: past the grace a cap's loss is from_seq_too_old; past the timeout the stream is given up."""
+    """WATCH-30, WATCH-31."""
     world.engine.put_topic("t", ConfigPatch(cap_records=2))
     world.write("t")
     short, long, never = (world.listener("t", 1) for _ in range(3))
@@ -141,7 +141,7 @@ def test_grace_and_timeout_of_a_stalled_stream(world: World) -> None:
 
 
 def test_stream_that_still_reads_a_little_is_not_given_up(world: World) -> None:
-    """API §7.6: the timeout is for a stream that stays full."""
+    """WATCH-31: the timeout is for a stream that stays full."""
     world.write("t")
     listener = world.listener("t", 1)
     world.loop.settle()
@@ -164,7 +164,7 @@ def pulse(world: World, ms: int) -> None:
 
 
 def test_pressure_paces_negative_priority_and_says_so_once(world: World) -> None:
-    """API §7.5: `error` 429 is advisory; the stream stays open and gets everything once the topic has aged."""
+    """WATCH-28: `error` 429 is advisory; the stream stays open and gets everything once the topic has aged."""
     world.engine.put_topic("low", ConfigPatch(priority=-300))
     world.engine.put_topic("high", ConfigPatch(priority=10))
     listener = world.listener("low")
@@ -199,7 +199,7 @@ def test_pressure_coalesces_rounds(world: World) -> None:
 
 
 def test_deleted_topic_reaches_stalled_streams_too(world: World) -> None:
-    """API §7.5: topic-deleted, whenever the stream can take it."""
+    """WATCH-27: topic-deleted, whenever the stream can take it."""
     world.write("t")
     slow, quick = world.listener("t", 1), world.listener("t", 1)
     world.loop.settle()
@@ -214,7 +214,7 @@ def test_deleted_topic_reaches_stalled_streams_too(world: World) -> None:
 
 
 def test_nothing_stays_of_streams_that_left(world: World) -> None:
-    """Issue: no leak."""
+    """LIMIT-10: no leak."""
     world.write("t")
     topic = world.engine.topic("t")
     listeners = [world.listener("t", 1) for _ in range(10)]
@@ -264,7 +264,7 @@ class SlowShard:
 def test_strong_shows_only_what_is_synced(
     world: World, monkeypatch: pytest.MonkeyPatch, durability: Any, waits: bool
 ) -> None:
-    """API §7.2, decision 38: push only after the sync; eventual does not wait."""
+    """WATCH-13: push only after the sync; eventual does not wait."""
     world.engine.put_topic("t", ConfigPatch(durability=durability))
     shard = SlowShard(world.engine.store.shard_of(1))
     monkeypatch.setattr(world.engine.store, "shard_of", lambda topic_id: shard)
@@ -285,7 +285,7 @@ def test_strong_shows_only_what_is_synced(
 
 
 def test_records_deleted_before_their_slice_are_not_delivered(world: World) -> None:
-    """DESIGN §7: a delete is effective immediately for every reader."""
+    """WATCH-24: a delete takes effect at once for every reader."""
     world.write("t")
     listeners = [world.listener("t", 1) for _ in range(300)]
     world.loop.settle()

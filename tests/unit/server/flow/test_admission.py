@@ -1,4 +1,4 @@
-"""Writes under pressure: waiting, 429, and opting out (API §0.6, §0.9, §2)."""
+"""Writes under pressure: waiting, 429, and opting out (the PRESSURE rules)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_calm_writes_do_not_wait(world: World) -> None:
 
 
 def test_overload_is_429_with_retry_after(world: World) -> None:
-    """API §0.6: `throttled` carries Retry-After, and a CPU-pressure throttle adds detail.retry_after_ms."""
+    """PRESSURE-2."""
     world.overload()
     client = world.post()
     assert client.replies() == []
@@ -78,7 +78,7 @@ def test_overload_is_429_with_retry_after(world: World) -> None:
 
 
 def test_wait_that_helps_is_told(world: World) -> None:
-    """API §0.9: throttle_wait_ms is time parked behind the elastic scheduler."""
+    """PRESSURE-4."""
     world.overload()
     client = world.post()
     world.loop.advance(200)
@@ -90,7 +90,7 @@ def test_wait_that_helps_is_told(world: World) -> None:
 
 
 def test_opted_out_writes_are_admitted(world: World) -> None:
-    """API §0.6, §2: `disable_backpressure` pushes through."""
+    """PRESSURE-3."""
     world.overload()
     reply, body = only(world.post(disable_backpressure=True))
     assert reply.status == 201
@@ -98,7 +98,7 @@ def test_opted_out_writes_are_admitted(world: World) -> None:
 
 
 def test_full_storage_queue_makes_writers_wait_in_order(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Architecture: a shard whose queue is full makes writers wait, then answers 429."""
+    """PRESSURE-5."""
     world.post()
     shard = world.engine.store.shard_of(1)
     submit, full = shard.submit, True
@@ -168,7 +168,7 @@ def claim(world: World) -> Client:
 
 
 def test_claim_waits_under_pressure_and_is_then_429(world: World) -> None:
-    """API §10.2: `429 throttled`, and `throttle_wait_ms` in its performance."""
+    """PRESSURE-2: `429 throttled`, and `throttle_wait_ms` in its performance."""
     world.engine.put_topic("q", ConfigPatch(type="queue"))
     world.engine.write("q", Write.of([1]))
     world.overload()
@@ -188,7 +188,7 @@ def test_claim_waits_under_pressure_and_is_then_429(world: World) -> None:
 
 
 def test_claim_whose_client_goes_away_under_pressure_leases_nothing(world: World) -> None:
-    """API §10.2: no job is leased to nobody."""
+    """PRESSURE-2: no job is leased to a client that is gone."""
     world.engine.put_topic("q", ConfigPatch(type="queue"))
     world.engine.write("q", Write.of([1]))
     world.overload()
@@ -201,7 +201,7 @@ def test_claim_whose_client_goes_away_under_pressure_leases_nothing(world: World
 
 
 def test_work_stream_is_refused_under_pressure_and_acks_are_not(world: World) -> None:
-    """API §10.8: `429 throttled` at establishment; API §10.4 names none for an ack."""
+    """PRESSURE-6."""
     world.engine.put_topic("q", ConfigPatch(type="queue"))
     world.engine.write("q", Write.of([1]))
     claim(world)
