@@ -318,7 +318,7 @@ def test_kill_moves_no_copy_beside_direct_writes() -> None:
 
 
 def test_copies_behind_a_direct_write_that_the_power_took_come_again_behind_the_gap() -> None:
-    """ROUTER-18: docs/durability.md, "Copies beside direct writes", says when and which."""
+    """ROUTER-18: docs/durability.md, "Copies mixed with direct writes", says when and which."""
     machine, shown = beside_direct_writes()
     machine.crash("dropped")
     ((first, last, _),) = machine.read("b")[1]
