@@ -221,7 +221,7 @@ def test_sealed_records_that_cannot_be_read_are_a_503_that_names_them(operation:
 def test_checkpoint_that_fails_is_told_and_tried_again_later(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DURABLE-16: nothing is lost by it, but the log grows, and whoever looks after the server must know."""
+    """DURABLE-16: nothing is lost by it, but the log grows, so the operator must know."""
     world = World(settings=UpkeepSettings(segment_max_events=12, checkpoint_wal_bytes=100))
     logging.disable(logging.NOTSET)
 

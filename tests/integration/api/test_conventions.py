@@ -256,7 +256,7 @@ def test_records_scanned_counts_examined_seqs(api: Api, topic_name: str) -> None
 
 
 def test_errors_carry_performance(api: Api, topic_name: str) -> None:
-    """HTTP-24: `performance` stands beside `error`."""
+    """HTTP-24: `performance` is beside `error`."""
     replies: list[Any] = [
         api.get(f"/v0/topics/{topic_name}"),
         api.post(topic_name, {"records": []}),

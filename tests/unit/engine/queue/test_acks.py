@@ -50,7 +50,7 @@ class Crew:
 
 
 def test_acks_of_a_turn_are_one_frame_and_all_are_answered() -> None:
-    """QUEUE-11: each ack says what it did, whoever else acked in the same turn."""
+    """QUEUE-11: each ack reports what it did, whatever else was acked in the same turn."""
     crew = Crew(6)
     assert crew.claim("a", 2) + crew.claim("b", 3) == [1, 2, 3, 4, 5]
     before = crew.machine.store.shards[0].frames_total

@@ -57,7 +57,7 @@ def test_record_at_fault_is_named_alone_and_among_others(
 )
 @pytest.mark.parametrize("node", [None, "all"])
 def test_one_record_has_the_columns_it_would_have_in_a_batch(record: dict[str, Any], node: str | None) -> None:
-    """WRITE-12: `node` of the write stands for records without one; null is as good as absent."""
+    """WRITE-12: the `node` of the write is that of records without one; null means absent."""
     alone = batch.check(_write([record], node=node), LIMITS)
     twice = batch.check(_write([record, record], node=node), LIMITS)
     for name in ("datas", "nodes", "tags", "metas"):
