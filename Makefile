@@ -11,7 +11,7 @@ help:
 	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
 	@echo "make test    install everything and run all tests (ARGS='-k name' for some)"
 	@echo "make setup   install everything: server, development tools, Spark"
-	@echo "make check   format, lint, types, layers, conformance table"
+	@echo "make check   format, lint, types, layers, rules and their tests"
 	@echo "make bench   measure this machine, about 4 minutes (BENCH_ARGS=--full for the long rows, --help for more)"
 	@echo "make bench-spark   measure Spark over topics against Spark over files"
 	@echo "make demo    run a server, archive, transform and replay, and say where to look"
@@ -56,6 +56,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/shape.py
 	$(BIN)/python tools/conformance.py
 
 # All of these are in `make test` as short slices.

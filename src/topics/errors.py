@@ -1,6 +1,6 @@
 """Every way a request can fail, as one family of exceptions.
 
-The class carries the stable `code` and the HTTP `status` (API §0.6); its docstring is the default message. A message
+The class carries the stable `code` and the HTTP `status` (HTTP-10); its docstring is the default message. A message
 says what was wrong, with the value and the limit, and what to do next; `detail` repeats it for machines. Clients branch
 on `code` and never parse `message`.
 """

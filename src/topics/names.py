@@ -1,4 +1,4 @@
-"""The names of topics and routers (DESIGN §2, API §1.1, decision 21).
+"""The names of topics and routers (TOPIC-1, ROUTER-5).
 
 A name is 1 to 255 ASCII characters that start with a letter or a digit and go on with letters, digits and `. _ : -`; a
 router's name may hold `>` as well (`orders->audit`). Names are case-sensitive and compared byte for byte, and they are

@@ -1,4 +1,4 @@
-"""A browser's own EventSource and WebSocket against a real server (API §7.1, §7.4, §7.5)."""
+"""A browser's own EventSource and WebSocket against a real server (WATCH-35)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def seqs(page: Any) -> list[int]:
 def test_eventsource_follows_reconnects_and_misses_nothing(
     start_server: Callable[..., ServerProcess], open_page: Callable[[ServerProcess], Any]
 ) -> None:
-    """API §7.1, §7.4: a browser works unchanged; it reconnects by itself and resumes with its Last-Event-ID."""
+    """WATCH-35: a browser works unchanged; it reconnects by itself and resumes with its Last-Event-ID."""
     server = start_server()
     with closing(Api(server.host, server.port)) as api:
         api.put("t", cap_records=4)
@@ -103,7 +103,7 @@ def test_eventsource_follows_reconnects_and_misses_nothing(
 def test_eventsource_authenticates_with_a_token(
     start_server: Callable[..., ServerProcess], open_page: Callable[[ServerProcess], Any]
 ) -> None:
-    """API §7.1: `?token=` is what a browser has instead of a header."""
+    """AUTH-19: `?token=` is what a browser has instead of a header."""
     server = start_server(api_keys="s3cret")
     with closing(Api(server.host, server.port, "s3cret")) as api:
         api.fill("t", 2)
@@ -117,7 +117,7 @@ def test_eventsource_authenticates_with_a_token(
 def test_browser_websocket_publishes_and_hears(
     start_server: Callable[..., ServerProcess], open_page: Callable[[ServerProcess], Any]
 ) -> None:
-    """API §7.7: a browser's WebSocket, one connection both ways."""
+    """WATCH-35: a browser's WebSocket, one connection both ways."""
     server = start_server()
     with closing(Api(server.host, server.port)) as api:
         api.put("room", durability="ephemeral")

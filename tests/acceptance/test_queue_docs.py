@@ -29,7 +29,7 @@ def jobs(server: ServerProcess) -> dict[str, int]:
 
 
 def test_worker_with_curl_does_every_job(start_server: StartServer) -> None:
-    """API §10: produce, claim, ack with nothing but curl."""
+    """QUEUE-29: produce, claim, ack with nothing but curl."""
     server = start_server()
     script = snippet("sh", server).replace('"wait_ms":20000', '"wait_ms":0')
     run = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=True)
@@ -39,7 +39,7 @@ def test_worker_with_curl_does_every_job(start_server: StartServer) -> None:
 
 
 def test_worker_in_python_does_every_job(start_server: StartServer, tmp_path: Path) -> None:
-    """API §10: a worker waits for jobs and acks what it has done."""
+    """QUEUE-29: a worker waits for jobs and acks what it has done."""
     server = start_server()
     server.request("PUT", "/v0/topics/jobs", json={"type": "queue"})
     log = tmp_path / "log"

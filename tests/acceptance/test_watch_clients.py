@@ -1,4 +1,4 @@
-"""Clients that people use, unchanged: curl and httpx-sse (API §7). The `websockets` client is in test_ws."""
+"""Clients that people use, unchanged: curl and httpx-sse (WATCH-35). The `websockets` client is in test_websocket."""
 
 from __future__ import annotations
 

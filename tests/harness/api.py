@@ -51,7 +51,7 @@ class Reply:
 
     @property
     def pause_ms(self) -> int:
-        """How long a request is to wait before it is sent again, 0 where the server is under no pressure (API §0.6)."""
+        """How long a request is to wait before it is sent again, 0 if the server is under no pressure (PRESSURE-2)."""
         if self.status != 429:
             return 0
         detail = self.json["error"]["detail"]
@@ -68,7 +68,7 @@ class Reply:
         return body
 
     def refused(self, status: int, code: str) -> Json:
-        """The `detail` of an error that has exactly this status, this code and the envelope of API §0.5."""
+        """The `detail` of an error that has exactly this status, this code and the envelope of HTTP-10."""
         assert self.status == status, self
         assert self.headers["content-type"].startswith("application/json"), self.headers
         body = self.json

@@ -2,8 +2,8 @@
 
 Writers on topics of every class with a log send numbered records until the server dies under them, and one client
 deletes. After each restart every acknowledged record must be there with its content, no seq may have been handed out
-twice, and no seq may be missing, with or without a tombstone: a kill loses nothing (decision 37). A write that got no
-answer is sent again under the same idempotency key, and must be there once (API §0.8).
+twice, and no seq may be missing, with or without a tombstone: a kill loses nothing (DURABLE-3). A write that got no
+answer is sent again under the same idempotency key, and must be there once (RETRY-1).
 
 `make soak` runs it for hours; the tests run it for seconds.
 """

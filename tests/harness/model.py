@@ -1,4 +1,4 @@
-"""A model of a topic: the rules of DESIGN §5 to §7 written as plainly as can be, to check the engine against.
+"""A model of a topic: the LOSS, RETAIN, DELETE and NODE rules, written plainly, to check the engine against.
 
 One dict of live records and a few integers; every rule is a loop over all records. Slow, obvious, and sharing no code
 with the engine, so that the two agree only if both are right.

@@ -1,8 +1,8 @@
 """Oracle: what clients asked for and what they were told, as the judge of a recovered engine.
 
 It shares no code with the product's storage. Everything a client did is noted when it is asked for and again when it is
-acknowledged; after a crash, `check` reads everything there is and checks the promises (DESIGN §2.2, §4, §5, §7.4,
-§9; document 002; decisions 18, 20, 37):
+acknowledged; after a crash, `check` reads everything there is and checks the promises (the DURABLE rules,
+LOSS-12, RETAIN-9):
 
 1. An acknowledged record of class `fsync` is there, unless a client asked to delete it or a cap or TTL took it.
 2. So is, after a kill, every acknowledged record of `disk` and `memory`; after a loss of power, every one that a sync

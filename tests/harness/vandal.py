@@ -2,8 +2,7 @@
 
 `Victim.grow` makes a directory with something of everything: topics of every class, sealed segments in both tiers, a
 checkpoint and a log after it, a queue with acked jobs and dead letters, a router. `Victim.suffer` takes a copy of it,
-does one of the acts of tests.harness.damage to its files, and starts an engine on what is left. Then (document 002,
-issue 3):
+does one of the acts of tests.harness.damage to its files, and starts an engine on what is left. Then (DURABLE-18):
 
 1. The start succeeds, or is refused with one line that says why and what to do (only where the act allows it).
 2. Nothing is delivered that was not written, or with other content, or from another topic.

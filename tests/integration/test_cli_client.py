@@ -36,7 +36,7 @@ def failed(ended: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def test_lines_of_the_input_become_records_byte_for_byte(server: ServerProcess, api: Api, topic_name: str) -> None:
-    """API §0.3: data is opaque and stays as it was written."""
+    """CLI-6: data is opaque and stays as it was written."""
     ended = run(
         server.url, "publish", topic_name, "--tag", "a", "--node", "n", given=b'{"price": 1.10}\n\n 2\r\n"last"'
     )
@@ -85,7 +85,7 @@ def test_large_input_goes_in_batches_and_what_is_stored_is_said(
 def test_tail_begins_with_the_last_records_and_shows_what_is_lost(
     server: ServerProcess, api: Api, topic_name: str
 ) -> None:
-    """API §3.3: loss is explicit, for who reads on a terminal too."""
+    """CLI-7: loss is explicit on a terminal too."""
     api.put(topic_name, cap_records=3)
     api.write(topic_name, *({"data": {"n": n}, "tag": "t g" if n % 2 else "even"} for n in range(5)))
     last = run(server.url, "tail", topic_name, "--no-follow", "--last", "2").stdout.decode().splitlines()
@@ -143,7 +143,7 @@ def test_a_reader_that_goes_away_ends_tail_without_a_word(server: ServerProcess,
 
 
 def test_ls_and_show_say_what_topics_and_queues_hold(server: ServerProcess, api: Api, topic_name: str) -> None:
-    """API §10.7: ready, in flight and delayed."""
+    """CLI-8: ready, in flight and delayed."""
     jobs, log = f"{topic_name}.jobs", f"{topic_name}.log"
     api.put(jobs, type="queue")
     api.write(jobs, {"data": 1}, {"data": 2}, {"data": 3, "delay_ms": 600_000})
@@ -174,7 +174,7 @@ def test_what_fails_is_one_line_with_what_to_do(server: ServerProcess, tmp_path:
 def test_the_key_comes_from_the_environment_or_a_file(
     start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
-    """API §0.2."""
+    """CLI-9."""
     server = start_server(api_keys="reader:read,other")
     assert "(401 unauthorized)" in failed(run(server.url, "ls"))
     assert run(server.url, "ls", TOPICS_TOKEN="reader").returncode == 0

@@ -12,7 +12,7 @@ from topics.testing import ServerProcess
 
 
 def test_verify_and_dump_speak_of_a_data_directory(tmp_path: Path) -> None:
-    """Issue 3: `topics verify DIR` has an exit code and a readable report, `topics dump DIR` prints JSON lines."""
+    """CLI-10: `topics verify DIR` has an exit code and a readable report, `topics dump DIR` prints JSON lines."""
     directory = tmp_path / "data"
     with ServerProcess(data_dir=directory) as server:
         server.request("POST", "/v0/topics/t", json={"records": [{"data": {"a": 1}, "tag": "x"}]})
@@ -34,7 +34,7 @@ def test_verify_and_dump_speak_of_a_data_directory(tmp_path: Path) -> None:
 
 
 def test_tools_say_that_a_server_is_writing_to_the_directory(tmp_path: Path) -> None:
-    """Issue 3: what is being written may look torn, and nobody should take that for damage."""
+    """CLI-10: what is being written may look torn, and must not be taken for damage."""
     directory = tmp_path / "data"
     with ServerProcess(data_dir=directory) as server:
         server.request("POST", "/v0/topics/t", json={"records": [{"data": 1}]})
@@ -54,7 +54,7 @@ def test_tools_say_that_a_server_is_writing_to_the_directory(tmp_path: Path) -> 
 
 
 def test_dump_of_nothing_says_so(tmp_path: Path) -> None:
-    """Issue 3: exit code 2, and a word about why."""
+    """CLI-10: exit code 2, and the reason."""
     result = CliRunner().invoke(app, ["dump", str(tmp_path / "none")])
     assert result.exit_code == 2
     assert "is not a data directory" in result.stderr
@@ -62,7 +62,7 @@ def test_dump_of_nothing_says_so(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
-    """Issue 3: exit code 2, no traceback."""
+    """CLI-10: exit code 2, no traceback."""
     (tmp_path / "file").touch()
     (tmp_path / "LAYOUT").mkdir()
     for arguments in (["dump", str(tmp_path / "file")], ["verify", str(tmp_path)]):

@@ -1,4 +1,4 @@
-"""A server process starts, says where it listens, stops cleanly and survives being tested (API §0.2, §8)."""
+"""A server process starts, prints where it listens, stops cleanly and survives being tested (CLI-4, CLI-5)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_killed_server_can_be_started_again_on_the_same_data_dir() -> None:
     ],
 )
 def test_a_server_that_refuses_to_start_says_why(settings: dict[str, str], told: str) -> None:
-    """API §0.2: fail-closed."""
+    """AUTH-16: fail-closed."""
     with pytest.raises(AssertionError, match="ended before") as refused, ServerProcess(**settings):  # type: ignore[arg-type]
         pass
 
@@ -63,7 +63,7 @@ def test_a_server_that_refuses_to_start_says_why(settings: dict[str, str], told:
 
 
 def test_a_server_that_cannot_start_says_what_to_do(server: ServerProcess, tmp_path: Path) -> None:
-    """Issue 2: every message says what to do next; unit tests have the rest of them."""
+    """CLI-4: every message says what to do next; unit tests have the rest of them."""
     (tmp_path / "file").touch()
     for settings, told in (
         ({"port_file": tmp_path / "file" / "port"}, "cannot write the port file"),
@@ -79,7 +79,7 @@ def test_a_server_that_cannot_start_says_what_to_do(server: ServerProcess, tmp_p
 
 
 def test_keys_close_the_api_and_never_show_in_the_log() -> None:
-    """API §0.2; decision 35: keys and tokens appear in no log line at any level, boot included."""
+    """AUTH-6: keys and tokens appear in no log line at any level, boot included."""
     with ServerProcess(api_keys="hush-hush:read,other-secret", log_level="debug", probe_auth=True) as own:
         assert own.request("GET", "/v0/topics").status == 401
         assert own.request("GET", "/v0/topics", headers={"Authorization": "Bearer wrong-token"}).status == 401

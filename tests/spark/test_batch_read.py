@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_topic_is_a_table_with_the_documented_columns(load: Reader, api: Api, topic_name: str) -> None:
-    """Issue 6 §1: the schema, `data` as JSON text, absent fields as null."""
+    """SPARK-1: the schema, `data` as JSON text, absent fields as null."""
     api.write(topic_name, {"data": {"n": 1}, "tag": "t", "node": "a", "meta": {"k": "v", "l": "ü"}}, {"data": "é"})
     frame = load()
     types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
@@ -92,7 +92,7 @@ def test_min_partitions_split_by_seq_and_lose_nothing(load: Reader, api: Api, to
 
 
 def test_deleted_records_are_silent_and_evicted_ones_are_not(load: Reader, api: Api, topic_name: str) -> None:
-    """Document 004, also in Spark: only eviction is loss."""
+    """SPARK-7: only eviction is loss, in Spark too."""
     api.put(topic_name, cap_records=6)
     api.write(topic_name, *({"data": n, "tag": "gone" if n % 2 else "kept"} for n in range(1, 11)))
     api.erase(topic_name, match="gone")

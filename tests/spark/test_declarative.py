@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2] / "examples" / "pipelines"
 
 
 def test_a_declarative_pipeline_keeps_a_table_a_view_and_a_topic(start_server: StartServer, tmp_path: Path) -> None:
-    """Issue 6 §2: it reads topics, keeps a streaming table and a materialised view, and writes a sink topic."""
+    """PIPELINE-8: it reads topics, keeps a streaming table and a materialised view, and writes a sink topic."""
     import pyarrow.parquet as pq
 
     from topics.spark import java

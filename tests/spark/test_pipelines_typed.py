@@ -25,7 +25,7 @@ def rows(root: Path, table: str) -> list[dict[str, Any]]:
 def test_typed_tables_have_columns_out_of_the_json_and_the_rest_is_in_errors(
     archives: Archives, api: Api, topic_name: str
 ) -> None:
-    """Issue 6 §2: columns inferred per topic, schema evolved in a commit of its own, misfits in a table `errors`."""
+    """PIPELINE-2: columns inferred per topic, schema evolved in a commit of its own, misfits in a table `errors`."""
     from deltalake import DeltaTable
 
     orders, clicks = f"{topic_name}:orders", f"{topic_name}.clicks"
@@ -94,7 +94,7 @@ def test_typed_tables_catch_up_and_hold_every_record_once(
 
 
 def test_compacting_merges_files_and_changes_nothing_else(archives: Archives, api: Api, topic_name: str) -> None:
-    """Issue 6 §2: a commit that changes no data, safe beside a running archive, and typed tables do not see it."""
+    """PIPELINE-4: a commit that changes no data, safe beside a running archive, and typed tables do not see it."""
     from deltalake import DeltaTable
 
     from topics.pipeline.compact import compact

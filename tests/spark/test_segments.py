@@ -166,7 +166,7 @@ def test_relocated_segments_are_read_from_the_cold_directory(
 def test_a_damaged_block_is_never_read_and_never_silent(
     sealed: tuple[ServerProcess, Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decision 20: where the server finds it damaged too, it becomes a lost range with its reason."""
+    """SPARK-12: where the server finds it damaged too, it becomes a lost range with its reason."""
     server, api = sealed
     api.fill("push", 1)
     chosen = segments(api)[1]

@@ -97,7 +97,7 @@ def test_tombstone_rows_in_a_stream(streams: Streams, api: Api, topic_name: str)
 def test_a_topic_recreated_between_two_batches_is_seen_by_its_epoch(
     streams: Streams, api: Api, topic_name: str
 ) -> None:
-    """Decision 13: also where the new topic already reaches further than the old cursor."""
+    """SPARK-8: also where the new topic already reaches further than the old cursor."""
     api.fill(topic_name, 3)
     assert len(streams.run()) == 3
     api.remove(topic_name)
@@ -166,7 +166,7 @@ def test_a_stream_survives_a_restart_of_the_server(
 def test_a_head_that_went_back_stops_a_stream_or_starts_it_again(
     spark: Any, start_server: Any, topic_name: str, tmp_path: Path
 ) -> None:
-    """Decision 13: a cursor behind the head reads from the beginning again, because its seqs were given out anew."""
+    """SPARK-8: a cursor above the head reads from the beginning again, because its seqs were given out anew."""
     server: ServerProcess = start_server()
     api = Api(server.host, server.port)
     api.put(topic_name, durability="ephemeral")

@@ -1,4 +1,4 @@
-"""The command `topics`: flags, warnings and refusals (API §0.2, decision 35)."""
+"""The command `topics`: flags, warnings and refusals (the CLI rules)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_serve_takes_settings_from_the_environment_and_flags_over_them(
 
 
 def test_every_setting_has_a_flag_and_keys_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decision 35: keys have no command-line flag. Names are whole on a terminal of the usual width."""
+    """AUTH-7, CLI-1: keys have no command-line flag. Names are whole on a terminal of the usual width."""
     monkeypatch.setenv("COLUMNS", "80")
 
     shown = CliRunner().invoke(app, ["serve", "--help"]).output
@@ -82,7 +82,7 @@ def test_the_list_of_commands_is_not_cut(group: tuple[str, ...], monkeypatch: py
 def test_keys_reach_the_server_and_leave_the_environment(
     served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decision 35."""
+    """AUTH-4."""
     monkeypatch.setenv("TOPICS_API_KEYS", "hush:read")
 
     result = CliRunner().invoke(app, ["serve"])
@@ -117,7 +117,7 @@ def test_an_unknown_variable_is_warned_about_and_the_server_starts(
 def test_the_server_refuses_to_start_with_one_clear_line(
     served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], told: str
 ) -> None:
-    """API §0.2: fail-closed on a malformed key and on a public bind without keys."""
+    """AUTH-16: fail-closed on a malformed key and on a public bind without keys."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
 

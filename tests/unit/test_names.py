@@ -1,4 +1,4 @@
-"""Names of topics and routers (DESIGN §2, API §1.1, API §12, decision 21)."""
+"""Names of topics and routers (TOPIC-1, ROUTER-5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topics.names import check_router_name, check_topic_name
 
 @pytest.mark.parametrize("name", ["a", "0", "render-queue:tenantA", "A.b_c:d-e", "x" * 255])
 def test_a_name_of_the_documented_form_is_taken(name: str) -> None:
-    """API §1.1."""
+    """TOPIC-1."""
     for _ in range(2):
         check_topic_name(name)
         check_router_name(name)
@@ -40,7 +40,7 @@ def test_a_name_of_the_documented_form_is_taken(name: str) -> None:
     ],
 )
 def test_any_other_name_is_refused_every_time(name: str) -> None:
-    """API §1.1, API §12 (no path traversal), decision 5."""
+    """TOPIC-1, TOPIC-2."""
     for check in (check_topic_name, check_router_name) * 2:
         with pytest.raises(InvalidRequest) as refused:
             check(name)
@@ -51,7 +51,7 @@ def test_any_other_name_is_refused_every_time(name: str) -> None:
 
 
 def test_only_a_router_name_may_hold_an_arrow() -> None:
-    """Decision 21, API §12."""
+    """ROUTER-5."""
     check_router_name("jobs->audit")
 
     with pytest.raises(InvalidRequest, match='"jobs->audit" is not a topic name'):

@@ -1,4 +1,4 @@
-"""Settings from the environment and from flags (API §0.2, §2, §11; decisions 36, 38)."""
+"""Settings from the environment and from flags (CLI-1, CLI-2, LIMIT-13)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topics.settings import BadSettings, Settings
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    """API §0.2, §2, §7.2, §10, §11; decisions 36 and 38."""
+    """LIMIT-13."""
     given, warnings = settings.read({})
 
     assert warnings == []
@@ -31,7 +31,7 @@ def test_defaults_are_the_documented_ones() -> None:
 
 @pytest.mark.parametrize("setting", settings.table(), ids=lambda setting: setting.name)
 def test_every_setting_is_read_from_its_variable_and_documents_itself(setting: dataclasses.Field[object]) -> None:
-    """API §0.2: the server is configured by `TOPICS_*` variables."""
+    """CLI-1."""
     samples: dict[type, tuple[str, object]] = {
         bool: ("true", True),
         int: ("777", 777),
@@ -96,7 +96,7 @@ def test_a_very_long_value_is_cut_in_the_message() -> None:
 
 @pytest.mark.parametrize("cap", ["MAX_TOPICS", "MAX_ROUTERS", "MAX_WATCH_SESSIONS", "MAX_SSE_CONNECTIONS"])
 def test_zero_disables_a_resource_cap(cap: str) -> None:
-    """API §11: every cap is disabled by setting it to 0."""
+    """LIMIT-2."""
     given, _ = settings.read({f"TOPICS_{cap}": "0"})
 
     assert getattr(given, cap.lower()) == 0
@@ -104,13 +104,13 @@ def test_zero_disables_a_resource_cap(cap: str) -> None:
 
 @pytest.mark.parametrize("text", ["1", "true", "TRUE", "yes", "on"])
 def test_a_switch_takes_the_usual_words(text: str) -> None:
-    """API §0.2 writes `=1` and API §8 writes `=true`."""
+    """CLI-1: both `=1` and `=true`."""
     assert settings.read({"TOPICS_PROBE_AUTH": text})[0].probe_auth is True
 
 
 @pytest.mark.parametrize("text", ["", "  "])
 def test_an_empty_variable_is_as_good_as_none(text: str) -> None:
-    """An empty TOPICS_HOST must not come to mean every interface (API §0.2)."""
+    """AUTH-18, CLI-1: an empty TOPICS_HOST must not come to mean every interface."""
     given, _ = settings.read({"TOPICS_HOST": text, "TOPICS_PORT": text})
 
     assert given == Settings()
@@ -144,7 +144,7 @@ def test_variables_of_the_commands_are_no_mistake_of_the_server() -> None:
 
 
 def test_keys_are_no_setting_and_no_unknown_variable() -> None:
-    """Decision 35: keys have no flag; settings may be printed, so they hold none."""
+    """AUTH-7: keys have no flag; settings may be printed, so they hold none."""
     given, warnings = settings.read({"TOPICS_API_KEYS": "s3cret"})
 
     assert warnings == []
@@ -154,5 +154,5 @@ def test_keys_are_no_setting_and_no_unknown_variable() -> None:
 
 @pytest.mark.parametrize(("text", "host"), [("[::1]", "::1"), ("::1", "::1"), ("localhost", "localhost")])
 def test_a_host_may_be_written_as_in_a_url(text: str, host: str) -> None:
-    """API §0.2: what the bind takes is an address without brackets."""
+    """CLI-1: what the bind takes is an address without brackets."""
     assert settings.read({"TOPICS_HOST": text})[0].host == host

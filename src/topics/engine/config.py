@@ -1,4 +1,4 @@
-"""Topic config: what a topic promises (API §0.10, DESIGN §2.2).
+"""Topic config: what a topic promises (TOPIC-5 to TOPIC-14).
 
 A `ConfigPatch` is what a client sent: only the fields it named are set. `TopicConfig` is the whole, resolved and
 clamped config that a topic has. A PUT changes only what it names, so one that forgets `durability` never weakens a
@@ -108,5 +108,5 @@ def apply(patch: ConfigPatch, to: TopicConfig | None, topic: str) -> TopicConfig
 
 
 def clamp_lease_ms(lease_ms: int) -> int:
-    """A lease duration within what the specification allows."""
+    """A lease duration within what is allowed (TOPIC-10)."""
     return max(LEASE_MS_MIN, min(LEASE_MS_MAX, lease_ms))

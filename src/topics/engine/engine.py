@@ -126,7 +126,7 @@ class Engine:
     def put_topic(
         self, name: str, patch: ConfigPatch, on_done: OnReceipt | None = None, context: Any = None
     ) -> Receipt:
-        """Create a topic or change its config (API §1.1); the result is a PutTopic."""
+        """Create a topic or change its config (TOPIC-4, TOPIC-6); the result is a PutTopic."""
         check_topic_name(name)
         topic = self.topics.get(name)
         if topic is None:
@@ -157,7 +157,7 @@ class Engine:
         return receipt.waited(self.run_until_idle)
 
     def state(self, name: str, touch: bool = True) -> TopicState:
-        """The state of a topic right now (API §1.2)."""
+        """The state of a topic right now (TOPIC-15)."""
         topic = self.topic(name)
         topic.catch_up()
         now = self.clock.now_ms()
@@ -188,7 +188,7 @@ class Engine:
         allowed: tuple[str, ...] = (),
         touch: bool = False,
     ) -> tuple[list[TopicSummary], str | None]:
-        """A page of topics after the name `after`, and the name to continue from if there are more (API §1.3)."""
+        """A page of topics after the name `after`, and the name to continue from if there are more (TOPIC-19)."""
         self.queues.acks.apply_all()
         now = self.clock.now_ms()
         page: list[TopicSummary] = []
@@ -217,7 +217,7 @@ class Engine:
     def delete_topic(
         self, name: str, if_empty: bool = False, on_done: OnReceipt | None = None, context: Any = None
     ) -> Receipt:
-        """Remove a topic and all it holds for good (API §1.4); the result is a DeletedTopic."""
+        """Remove a topic and all it holds for good (TOPIC-20); the result is a DeletedTopic."""
         check_topic_name(name)
         topic = self.topics.get(name)
         if topic is None:
@@ -244,7 +244,7 @@ class Engine:
     # Writing
 
     def write(self, name: str, write: requests.Write, on_done: OnDone | None = None, context: Any = None) -> Ticket:
-        """Append records (API §2); `on_done` is called with the ticket once it is committed, failed, or a repeat."""
+        """Append records (WRITE-1); `on_done` is called with the ticket once it is committed, failed, or a repeat."""
         topic = self.topics.get(name)
         batch = batches.check(write, self.limits)
         n = len(batch.datas)
@@ -331,7 +331,7 @@ class Engine:
     # Reading
 
     def diff(self, name: str, diff: requests.Diff) -> Difference:
-        """The records after a cursor (API §3)."""
+        """The records after a cursor (the READ rules)."""
         topic = self.topic(name)
         topic.catch_up()
         now = self.clock.now_ms()
@@ -365,7 +365,7 @@ class Engine:
     def delete(
         self, name: str, delete: requests.Delete, on_done: OnReceipt | None = None, context: Any = None
     ) -> Receipt:
-        """Delete records for good, by seq, by tag, or both (API §5); the result is a Deleted."""
+        """Delete records for good, by seq, by tag, or both (the DELETE rules); the result is a Deleted."""
         if delete.before_seq is None and delete.match is None:
             raise InvalidRequest("say what to delete: before_seq, match, or both", field="before_seq")
         match = None if delete.match is None else parse_match(delete.match)

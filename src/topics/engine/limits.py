@@ -1,4 +1,4 @@
-"""The limits that the engine enforces, apart from how a server is configured (API §2, §11). 0 disables a cap."""
+"""The limits that the engine enforces, apart from how a server is configured (WRITE-11, LIMIT-2). 0 disables a cap."""
 
 from __future__ import annotations
 

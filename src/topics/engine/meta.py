@@ -1,4 +1,4 @@
-"""Fields that the server adds to a record's `meta`: where a copy came from (DESIGN §8.3, §10.7).
+"""Fields that the server adds to a record's `meta`: where a copy came from (ROUTER-19, QUEUE-14).
 
 `meta` is JSON text that is otherwise never touched. A field is appended to what is there, which stays byte for byte as
 it was; only text that may hold the field already is decoded and written anew.

@@ -1,4 +1,4 @@
-"""Effective priority (DESIGN §3): which topic the scheduler serves first.
+"""Effective priority (the PRIORITY rules): which topic the scheduler serves first.
 
 A manual `priority` replaces the recency term; otherwise a topic that was consumed recently ranks up to 500 higher,
 halving every 30 s and nothing after 5 min. Waiting for delivery adds 100 per second, at most 1000 after 10 s, so that

@@ -1,7 +1,7 @@
 """The shapes of request bodies, as msgspec structs: JSON in, typed fields out, `data` and `meta` left as raw text.
 
 Decoding checks types; the engine checks limits and meaning. Unknown fields are ignored, so that a client may be newer
-than the server (API §0.1).
+than the server (HTTP-15).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RecordIn(Struct, gc=False):
 
 
 class Write(Struct):
-    """The body of `POST /v0/topics/:topic` (API §2)."""
+    """The body of `POST /v0/topics/:topic` (the WRITE rules)."""
 
     records: list[RecordIn]
     node: str | None = None
@@ -52,7 +52,7 @@ class Write(Struct):
 
 
 class Diff(Struct):
-    """The body of `POST /v0/topics/:topic/diff` (API §3)."""
+    """The body of `POST /v0/topics/:topic/diff` (the READ rules)."""
 
     from_seq: U64 = 0
     limit: U32 = 0
@@ -66,7 +66,7 @@ class Diff(Struct):
 
 
 class Delete(Struct):
-    """The body of `POST /v0/topics/:topic/delete` (API §5)."""
+    """The body of `POST /v0/topics/:topic/delete` (the DELETE rules)."""
 
     before_seq: U64 | None = None
     match: Any = None

@@ -1,4 +1,4 @@
-"""What commands answer with, as the structs that a server encodes to JSON (API §1, §5)."""
+"""What commands answer with, as the structs that a server encodes to JSON (TOPIC-15, DELETE-2)."""
 
 from __future__ import annotations
 

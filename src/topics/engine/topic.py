@@ -2,7 +2,7 @@
 
 `next_seq` counts what was assigned, `log.head` what is visible; they differ only while writes wait for their WAL class
 (`pending` of them). A topic's `id` is never used again, so a topic that was deleted and created anew has another one:
-it is the epoch of DESIGN §5.5.
+it is the epoch of WATCH-18.
 
 A topic knows no queue and no router. What it asks of them, where it has any, is in the protocols below.
 """

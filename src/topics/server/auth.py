@@ -1,4 +1,4 @@
-"""Keys: which bearer token is which principal (API §0.2, §12).
+"""Keys: which bearer token is which principal (the AUTH rules).
 
 `TOPICS_API_KEYS` is a comma-separated list of `secret`, `secret:scopes`, `secret:scopes:prefixes` or
 `secret::prefixes`. Scopes are joined by `+`, prefixes by `|`. The secret ends at the first `:` and the scopes at the
@@ -115,7 +115,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: Settings, keys: Keys) -> None:
-    """Return if the bind is safe with these keys, raise `BadSettings` otherwise (API §0.2)."""
+    """Return if the bind is safe with these keys, raise `BadSettings` otherwise (AUTH-18)."""
     if keys or settings.allow_insecure_no_auth or is_loopback(settings.host):
         return
     raise BadSettings(

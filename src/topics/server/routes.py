@@ -1,4 +1,4 @@
-"""The one table of routes: which there are, who may use them, and which handler answers each (API §0.2, §9)."""
+"""The one table of routes: which there are, who may use them, and which handler answers each (AUTH-11)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The crash sweep of the engine: the world ends after every call that changes the disk, and no promise breaks.
 
 First each operation by itself, so that a failure names it; then whole lives by dice, with everything in flight at once
-and real crashes in between. Together more than 10,000 crash points; `make crash-sweep` goes on to a million. What is
-held to: see tests.harness.oracle (DESIGN §2.2, §4, §5, §7.4, §9; document 002).
+and real crashes in between. Together more than 10,000 crash points; `make crash-sweep` goes on to a million. What must
+hold is in tests.harness.oracle (the DURABLE rules).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def swept(world: World, act: Callable[[], None], points_min: int, nested_every: 
     ("name", "shards"), [("kept", 1), ("kept", 2), ("common", 1), ("common", 2), ("scratch", 1), ("passing", 1)]
 )
 def test_crash_anywhere_in_an_append(name: str, shards: int) -> None:
-    """DESIGN §2.2, §4: a batch is there as its class promises, and whole or not at all."""
+    """DURABLE-13: a batch is there as its class promises, and whole or not at all."""
     world = furnished(shards=shards)
 
     def act() -> None:
@@ -70,7 +70,7 @@ def test_crash_anywhere_in_an_append(name: str, shards: int) -> None:
 
 @pytest.mark.parametrize("name", ["kept", "common", "scratch"])
 def test_crash_anywhere_in_a_delete(name: str) -> None:
-    """DESIGN §7.4: deletes of sealed records and of others, by seq and by tag, their flags written or not."""
+    """DURABLE-12: deletes of sealed records and of others, by seq and by tag, their flags written or not."""
     world = furnished()
     assert world.engine.topics[name].archive.segments
 
@@ -90,7 +90,7 @@ def test_crash_anywhere_in_a_delete(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["kept", "common", "scratch"])
 def test_crash_anywhere_in_a_seal(name: str) -> None:
-    """DESIGN §5.6: sealing moves records, and loses and repeats none."""
+    """DURABLE-13: sealing moves records, and loses and repeats none."""
     world = furnished()
     sealed = world.done["seal"]
 
@@ -107,7 +107,7 @@ def test_crash_anywhere_in_a_seal(name: str) -> None:
 
 
 def test_crash_anywhere_in_a_relocation() -> None:
-    """DESIGN §5.6, issue 3: copy, sync, flip, delete; idempotent at every crash point."""
+    """DURABLE-13: copy, sync, flip, delete; idempotent at every crash point."""
     world = furnished()
     for _ in range(2):
         world.write("kept", 13, tag="more")
@@ -127,7 +127,7 @@ def test_crash_anywhere_in_a_relocation() -> None:
 
 
 def test_crash_anywhere_in_a_checkpoint() -> None:
-    """Issue 3: a checkpoint is atomic, the one before it is kept until then, and the WAL is trimmed behind it."""
+    """DURABLE-13: a checkpoint is atomic, the one before it is kept until then, and the WAL is trimmed after it."""
     world = furnished()
     world.write("kept", 1, key="pending")
     world.delete("common", tag="tag:1")
@@ -145,7 +145,7 @@ def test_crash_anywhere_in_a_checkpoint() -> None:
 
 
 def test_crash_anywhere_in_a_rotation_of_the_wal() -> None:
-    """Issue 3: a shard's files follow each other, also for frames larger than a file."""
+    """DURABLE-13: a shard's files follow each other, also for frames larger than a file."""
     world = furnished()
     rotations = world.store.shards[0].rotations_total
 
@@ -161,7 +161,7 @@ def test_crash_anywhere_in_a_rotation_of_the_wal() -> None:
 
 
 def test_crash_anywhere_in_the_deletion_and_new_creation_of_a_topic() -> None:
-    """DESIGN §5.5: a topic of the same name is another one; what the old one held never comes back."""
+    """DURABLE-11: a topic of the same name is another one; what the old one held never comes back."""
     world = furnished()
 
     def act() -> None:
@@ -178,7 +178,7 @@ def test_crash_anywhere_in_the_deletion_and_new_creation_of_a_topic() -> None:
 
 
 def test_crash_anywhere_in_a_change_of_config() -> None:
-    """DESIGN §2.2: config always survives once acked, and a class applies to what comes after it."""
+    """DURABLE-2: config always survives once acked, and a class applies to what comes after it."""
     world = furnished()
 
     def act() -> None:
@@ -199,7 +199,7 @@ def test_crash_anywhere_in_a_change_of_config() -> None:
 
 
 def test_crash_anywhere_in_a_recovery() -> None:
-    """Issue 3: recovery is swept itself, at each of its calls, and a second one finds what the first one left."""
+    """DURABLE-13: recovery is swept itself, at each of its calls, and a second one finds what the first one left."""
     world = furnished()
     world.write("kept", 3)
     world.write("common", 3, size=900)
@@ -215,7 +215,7 @@ def test_crash_anywhere_in_a_recovery() -> None:
 
 
 def test_crash_anywhere_in_an_orderly_stop() -> None:
-    """Decision 37: a clean stop says so only once everything is safe."""
+    """DURABLE-7: a clean stop says so only once everything is safe."""
     world = furnished()
     world.write("common", 2)
     world.write("passing", 2)
@@ -228,7 +228,7 @@ EVERYTHING = {"write", "delete", "drop", "config", "sync", "seal", "checkpoint",
 
 @pytest.mark.parametrize("part", range(4))
 def test_crash_anywhere_in_lives_by_dice(part: int) -> None:
-    """Issue 3: at least 10,000 crash points, everything in flight at once, each in every kind of damage."""
+    """DURABLE-13: at least 10,000 crash points, everything in flight at once, each in every kind of damage."""
     done: Counter[str] = Counter()
     points = 0
     seed = part * 1000

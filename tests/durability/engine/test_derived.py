@@ -1,6 +1,6 @@
-"""Copies and dead letters on a data directory: when they may be seen, and what a crash leaves of them (DESIGN §8, §10).
+"""Copies and dead letters on a data directory: when they may be seen, and what a crash leaves of them.
 
-The property test of the same name searches; here each rule stands alone.
+The property test of the same name searches; here each of the ROUTER and QUEUE rules stands alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_soon(machine: Machine, name: str, first: int, last: int) -> None:
 @pytest.mark.parametrize("damage", ["kill", "dropped"])
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_copies_of_an_ephemeral_source_are_a_source_trim_after_a_crash(durability: str, damage: str) -> None:
-    """DESIGN §4: seqs "are never reused"; architecture: what cannot be derived again is a `source_trim`."""
+    """ROUTER-22: seqs are never reused; what cannot be derived again is a `source_trim`."""
     machine = Machine()
     topic(machine, "a", durability="ephemeral")
     topic(machine, "b", durability=durability)
@@ -52,7 +52,7 @@ def test_copies_of_an_ephemeral_source_are_a_source_trim_after_a_crash(durabilit
 
 
 def test_copies_of_an_ephemeral_source_survive_in_a_checkpoint() -> None:
-    """DESIGN §8.2: the dest's class "governs how/whether the re-derived copy is retained"."""
+    """ROUTER-22: a checkpoint keeps copies that could not be derived again."""
     machine = Machine()
     topic(machine, "a", durability="ephemeral")
     machine.engine.routers.put("a->b", PutRouter("a", "b"))
@@ -63,7 +63,7 @@ def test_copies_of_an_ephemeral_source_survive_in_a_checkpoint() -> None:
 
 
 def test_source_that_becomes_durable_leaves_no_seq_to_be_used_again() -> None:
-    """DESIGN §2.2: the class "always reflects the current config"; what the one before did not keep is still told."""
+    """ROUTER-22: what the class before did not keep is still reported."""
     machine = Machine()
     topic(machine, "a", durability="ephemeral")
     machine.engine.routers.put("a->b", PutRouter("a", "b"))
@@ -80,7 +80,7 @@ def test_source_that_becomes_durable_leaves_no_seq_to_be_used_again() -> None:
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_destination_that_becomes_durable_goes_on_where_its_router_was(shards: int, durability: str) -> None:
-    """DESIGN §4: seqs "are never reused": what it had copied by then is not copied again under other seqs."""
+    """ROUTER-25: what it had copied by then is not copied again under other seqs."""
     machine = Machine(shards=shards)
     topic(machine, "a", durability="fsync")
     topic(machine, "b", durability="ephemeral")
@@ -97,7 +97,7 @@ def test_destination_that_becomes_durable_goes_on_where_its_router_was(shards: i
 
 
 def test_ephemeral_destination_comes_back_empty() -> None:
-    """DESIGN §2.2: "A router / dead-letter copy whose destination is an ephemeral topic is resident-only too"."""
+    """ROUTER-23: copies in an `ephemeral` topic are in memory only."""
     machine = Machine()
     topic(machine, "b", durability="ephemeral")
     topic(machine, "q", type="queue", max_deliveries=1, dead_letter="d", lease_ms=100)
@@ -123,7 +123,7 @@ def bury(machine: Machine) -> None:
 
 @pytest.mark.parametrize("damage", ["kill", "dropped"])
 def test_dead_letter_of_an_ephemeral_queue_is_what_its_own_topic_makes_it(damage: str) -> None:
-    """API §0.10: "dead-lettered copies honor the destination topic's class"."""
+    """QUEUE-18: dead letters follow the class of their own topic."""
     machine = Machine()
     topic(machine, "q", type="queue", durability="ephemeral", max_deliveries=1, dead_letter="d", lease_ms=100)
     topic(machine, "d", durability="fsync")
@@ -136,7 +136,7 @@ def test_dead_letter_of_an_ephemeral_queue_is_what_its_own_topic_makes_it(damage
 
 @pytest.mark.parametrize(("queue", "letters"), [("fsync", "disk"), ("disk", "fsync"), ("fsync", "fsync")])
 def test_dead_letter_is_not_shown_before_its_frame_is_synced(queue: str, letters: str) -> None:
-    """DESIGN §2.2: `fsync` survives any crash, so nothing of it is shown that a crash could take back."""
+    """QUEUE-18: `fsync` survives any crash, so nothing of it is shown that a crash could take back."""
     machine = Machine()
     topic(machine, "q", type="queue", durability=queue, max_deliveries=1, dead_letter="d", lease_ms=100)
     topic(machine, "d", durability=letters)
@@ -160,7 +160,7 @@ def test_dead_letter_is_not_shown_before_its_frame_is_synced(queue: str, letters
 
 @pytest.mark.parametrize("source", ["memory", "disk"])
 def test_copy_into_fsync_is_not_shown_before_the_source_is_synced(source: str) -> None:
-    """DESIGN §2.2: an `fsync` topic "survives any crash", copies included."""
+    """ROUTER-24: an `fsync` topic survives any crash, copies included."""
     machine = Machine()
     topic(machine, "a", durability=source)
     topic(machine, "b", durability="fsync")
@@ -179,7 +179,7 @@ def test_copy_into_fsync_is_not_shown_before_the_source_is_synced(source: str) -
 
 @pytest.mark.parametrize("source", ["memory", "disk"])
 def test_copy_of_what_was_written_before_the_source_became_fsync_waits_for_that(source: str) -> None:
-    """DESIGN §2.2: an `fsync` topic shows nothing that a crash could take, whatever class its source has by now."""
+    """ROUTER-25: an `fsync` topic shows nothing that a crash could take, whatever class its source has by now."""
     machine = Machine()
     topic(machine, "a", durability=source)
     topic(machine, "b", durability="fsync")
@@ -198,7 +198,7 @@ def test_copy_of_what_was_written_before_the_source_became_fsync_waits_for_that(
 
 
 def test_copies_and_direct_writes_keep_their_order_over_shards() -> None:
-    """DESIGN §4: seq order is delivery order, whichever shard's sync comes first."""
+    """ROUTER-24: seq order is delivery order, whichever shard's sync comes first."""
     machine = Machine(shards=5)
     for name in "abcdefgh":
         topic(machine, name, durability="disk")
@@ -220,7 +220,7 @@ def test_copies_and_direct_writes_keep_their_order_over_shards() -> None:
 
 
 def test_router_that_goes_while_its_copies_wait_is_no_trouble_for_a_checkpoint() -> None:
-    """API §6.2 `forwarded_total`: of the routers that are left, a checkpoint counts the copies that are visible."""
+    """ROUTER-3: of the routers that are left, a checkpoint counts the copies that are visible."""
     machine = Machine()
     topic(machine, "b", durability="fsync")
     for name in ("r1", "r2"):
@@ -235,7 +235,7 @@ def test_router_that_goes_while_its_copies_wait_is_no_trouble_for_a_checkpoint()
 
 
 def test_router_is_acked_once_its_topics_are_durable_in_all_shards() -> None:
-    """API §6: a 201 says that the router and the topics made for it are there, after any crash."""
+    """ROUTER-26: a 201 says that the router and the topics made for it are there, after any crash."""
     for i in range(8):
         machine = Machine(shards=3)
         for k in range(i):
@@ -257,7 +257,7 @@ def test_router_is_acked_once_its_topics_are_durable_in_all_shards() -> None:
 
 
 def test_repeated_router_commands_are_as_safe_as_the_first() -> None:
-    """API §0.8: an identical PUT is a no-op 200; it must not promise what is still on its way to the disk."""
+    """ROUTER-26: an identical PUT is a no-op 200; it must not promise what is still on its way to the disk."""
     machine = Machine()
     done: list[str] = []
     routers = machine.engine.routers
@@ -276,7 +276,7 @@ def test_repeated_router_commands_are_as_safe_as_the_first() -> None:
 
 
 def test_router_stays_where_it_is_if_its_move_cannot_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decision 24: a change of its ends is one step, so a refused one changes nothing."""
+    """ROUTER-9: a change of its ends is one step, so a refused one changes nothing."""
     machine = Machine()
     machine.engine.routers.put("r", PutRouter("a", "b"))
 
@@ -323,7 +323,7 @@ def beside_direct_writes() -> tuple[Machine, list[tuple[int, Any, Any]]]:
 
 
 def test_kill_moves_no_copy_beside_direct_writes() -> None:
-    """Architecture, "Life of a forward": every direct write says where the copies stood, and a kill takes none."""
+    """ROUTER-15: every direct write logs where the copies were, and a kill takes none."""
     machine, shown = beside_direct_writes()
     assert [data for _, data, _ in shown] == [101, 1, 2, 3, 102, 4]
     machine.crash("kill")
@@ -331,7 +331,7 @@ def test_kill_moves_no_copy_beside_direct_writes() -> None:
 
 
 def test_copies_behind_a_direct_write_that_the_power_took_come_again_behind_the_gap() -> None:
-    """DESIGN §8.2: at least once. docs/durability.md, "Copies mixed with direct writes", says when and which."""
+    """ROUTER-18: docs/durability.md, "Copies mixed with direct writes", says when and which."""
     machine, shown = beside_direct_writes()
     machine.crash("dropped")
     ((first, last, _),) = machine.read("b")[1]
@@ -342,7 +342,7 @@ def test_copies_behind_a_direct_write_that_the_power_took_come_again_behind_the_
 
 
 def test_router_that_is_held_up_at_a_checkpoint_loses_nothing() -> None:
-    """DESIGN §8.4: "the record is still in src", so it is no `source_trim`, whatever restarts come in between."""
+    """ROUTER-21: the record is still in the source, so it is no `source_trim`, whatever restarts come in between."""
     machine = Machine()
     topic(machine, "b", cap_records=2, discard="reject")
     machine.engine.routers.put("a->b", PutRouter("a", "b"))
@@ -362,7 +362,7 @@ def test_router_that_is_held_up_at_a_checkpoint_loses_nothing() -> None:
 
 
 def test_job_that_moved_past_a_router_that_is_held_up_is_not_copied_after_a_restart() -> None:
-    """DESIGN §8.1: copies are re-derived as they were; what left the source before its turn was never one."""
+    """ROUTER-21: copies are re-derived as they were; what left the source before its turn was never one."""
     machine = Machine()
     topic(machine, "q", type="queue", max_deliveries=1, dead_letter="d", lease_ms=100)
     topic(machine, "b", cap_records=1, discard="reject")

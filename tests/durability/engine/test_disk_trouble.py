@@ -64,7 +64,7 @@ def busy(world: World) -> None:
 def test_failed_call_poisons_the_shard_and_breaks_no_promise(
     operation: str, code: int, left_bytes: int, nth: int, damage: Damage
 ) -> None:
-    """Issue 3: EIO, ENOSPC, a short write, a failed sync: read-only, reads go on, and a restart is consistent."""
+    """DURABLE-14: EIO, ENOSPC, a short write, a failed sync: read-only, reads go on, and a restart is consistent."""
     world = furnished()
     world.fault.fail(operation, nth, code, left_bytes=left_bytes)
     busy(world)
@@ -91,7 +91,7 @@ def test_failed_call_poisons_the_shard_and_breaks_no_promise(
 
 @pytest.mark.parametrize("turns", range(4))
 def test_checkpoint_that_is_under_way_ends_with_the_shard_and_upkeep_goes_on(turns: int) -> None:
-    """Issue 3: what was not acknowledged never becomes durable, and no turn of the loop fails over it."""
+    """DURABLE-14: what was not acknowledged never becomes durable, and no turn of the loop fails over it."""
     world = furnished()
     world.upkeep.checkpoint()
     for _ in range(turns):
@@ -107,7 +107,7 @@ def test_checkpoint_that_is_under_way_ends_with_the_shard_and_upkeep_goes_on(tur
 
 @pytest.mark.parametrize("durability", CLASSES)
 def test_records_that_a_failed_sync_left_in_memory_only_are_made_safe_by_the_restart(durability: str) -> None:
-    """DESIGN §2.2: what a restart shows survives the next loss of power, also where the kernel has given it up."""
+    """DURABLE-14: what a restart shows survives the next loss of power, also where the kernel has given it up."""
     world = World(wal_file_bytes=1 << 16)
     world.put("t", durability=durability)
     world.write("t", 3)
@@ -134,7 +134,7 @@ def test_records_that_a_failed_sync_left_in_memory_only_are_made_safe_by_the_res
 @pytest.mark.parametrize("operation", ["create", "allocate", "write", "sync", "rename", "sync_dir"])
 @pytest.mark.parametrize("nth", [1, 2])
 def test_failure_of_background_work_costs_nothing_and_is_tried_again(operation: str, nth: int) -> None:
-    """Issue 3: a seal, a checkpoint or a relocation that fails leaves everything as it was."""
+    """DURABLE-16: a seal, a checkpoint or a relocation that fails leaves everything as it was."""
     # Without a cold tier where directories fail: its half-done move would be in the way of the monitor's second rule.
     world = World(cold_directory=None if operation == "sync_dir" else "cold")
     world.put("t", durability="fsync")
@@ -155,7 +155,7 @@ def test_failure_of_background_work_costs_nothing_and_is_tried_again(operation: 
 
 
 def test_low_space_refuses_what_grows_and_nothing_else() -> None:
-    """Issue 3: low space is refused early with a clear 503; deletes and reads go on, and room brings writes back."""
+    """DURABLE-15: low space is refused early with a clear 503; deletes and reads go on, and room brings writes back."""
     world = World(min_free_bytes=1000)
     world.put("t", durability="fsync")
     world.write("t", 3)
@@ -189,7 +189,7 @@ def _acks_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_trouble_finds_an_ack_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 3: for each instrument a planted bug that it catches."""
+    """PROOF-1: for each instrument a planted bug that it catches."""
     world = World(monitored=False)
     world.put("fsync", durability="fsync")
     world.run_until_idle()
@@ -203,7 +203,7 @@ def test_trouble_finds_an_ack_of_what_failed(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("operation", ["read_now", "open"])
 def test_sealed_records_that_cannot_be_read_are_a_503_that_names_them(operation: str) -> None:
-    """API §0.6: 500 is a bug of ours; a disk that fails is none. What cannot be read today is not lost (002)."""
+    """DURABLE-23: 500 means a bug of ours, and a failing disk is none. What cannot be read today is not lost."""
     world = World(cold_directory=None)
     world.write("kept", 12, durability="fsync")
     world.checkpoint()
@@ -222,7 +222,7 @@ def test_sealed_records_that_cannot_be_read_are_a_503_that_names_them(operation:
 def test_checkpoint_that_fails_is_told_and_tried_again_later(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Document 002: nothing is lost by it, but the log grows, and whoever looks after the server must know."""
+    """DURABLE-16: nothing is lost by it, but the log grows, so the operator must know."""
     world = World(settings=UpkeepSettings(segment_max_events=12, checkpoint_wal_bytes=100))
     logging.disable(logging.NOTSET)
 
@@ -242,7 +242,7 @@ def test_checkpoint_that_fails_is_told_and_tried_again_later(
 
 
 def test_start_on_a_disk_that_is_nearly_full_serves_what_there_is() -> None:
-    """API §0.6: low space refuses growth; a start needs none of it to show what is there."""
+    """DURABLE-15: low space refuses growth; a start needs none of it to show what is there."""
     world = World()
     world.write("kept", 3, durability="fsync")
     world.run_until_idle()

@@ -1,6 +1,6 @@
 """One flipped byte, at every place of every file: whatever is lost is said, exactly, and everything else is there.
 
-Document 002: loss is always explicit, never silent. A data directory with something of everything is damaged behind the
+DURABLE-17: loss is always explicit, never silent. A data directory with something of everything is damaged behind the
 product's back, one byte at a time; then it must start, and a reader must get every record as it was written or a
 tombstone in its place. A tombstone covers whole writes (or whole sealed Blocks), nothing is lost that the damaged place
 did not hold, and the damage is counted wherever it cost something.
@@ -104,7 +104,7 @@ def check(written: Written, path: str, at: int) -> int:
             raise Broken(f"topic {name} is gone")
         records, gaps = read_all(engine, name)
         shown, all_records = written.shown[name], written.all_records[name]
-        # A damaged delete flag reads live (DESIGN §7.4), so what was deleted may be there again; nothing else may.
+        # A damaged delete flag reads live (STORE-3), so what was deleted may be there again; nothing else may.
         if any(all_records.get(seq) != record for seq, record in records.items()):
             raise Broken(f"topic {name} delivers what was not written")
         said = {seq for first, last, _ in gaps for seq in range(first, last + 1)}
@@ -142,7 +142,7 @@ def sweep(written: Written, stride: int) -> tuple[int, int]:
 
 
 def test_flipped_byte_anywhere_is_never_silence(written: Written) -> None:
-    """Document 002, issue 3: counted, quarantined, told as exactly the range that was lost, all else readable."""
+    """DURABLE-17: counted, quarantined, reported as exactly the range that was lost, and all else readable."""
     flips, costly = sweep(written, stride=2)
     assert flips > 3000
     assert flips / 20 < costly < flips
@@ -169,14 +169,14 @@ def _trusts_damaged_frames(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flips_find(
     bug: Callable[[pytest.MonkeyPatch], None], written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 3: for each instrument a planted bug that it catches."""
+    """PROOF-1: for each instrument a planted bug that it catches."""
     bug(monkeypatch)
     with pytest.raises(Broken):
         sweep(written, stride=11)
 
 
 def test_sealed_block_that_is_damaged_is_told_when_it_is_read(written: Written) -> None:
-    """Issue 3: corruption in a sealed segment surfaces as a lost range with exactly its records."""
+    """DURABLE-17: corruption in a sealed segment surfaces as a lost range with exactly its records."""
     disk = written.world.disk.clone()
     path = next(path for path in disk.files() if path.endswith(".data") and "0001-" in path)
     disk.damage(path, 200, bytes([disk.files()[path][200] ^ BIT]))

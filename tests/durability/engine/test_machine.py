@@ -294,17 +294,17 @@ BRIEF = settings(max_examples=300, stateful_step_count=50, phases=[Phase.generat
 
 
 def test_durable_engine_agrees_with_the_model_whatever_happens() -> None:
-    """Issue 3: writes, deletes, TTL, caps, seals, restarts and crashes against the model (DESIGN §5, §7, §9)."""
+    """DURABLE-13: writes, deletes, TTL, caps, seals, restarts and crashes against the model."""
     run_state_machine_as_test(DurableEngine, settings=STEADY)
 
 
 def test_durable_engine_with_routers_and_queues_agrees_whatever_happens() -> None:
-    """Issues 3 and 5: destination seqs and content survive, and no job is lost, doubled or back (DESIGN §8, §10)."""
+    """ROUTER-15, QUEUE-24: destination seqs and content survive, and no job is lost, doubled or back."""
     run_state_machine_as_test(WholeEngine, settings=WHOLE)
 
 
 def test_machine_finds_a_cap_that_takes_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 3: for each instrument a planted bug that it catches."""
+    """PROOF-1: for each instrument a planted bug that it catches."""
     evict = Log.evict
     monkeypatch.setattr(Log, "evict", lambda self, records, size: evict(self, max(0, records - 1), size))
     with pytest.raises(Broken):
@@ -312,7 +312,7 @@ def test_machine_finds_a_cap_that_takes_one_too_many(monkeypatch: pytest.MonkeyP
 
 
 def test_machine_finds_a_restart_that_forgets_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 3: for each instrument a planted bug that it catches."""
+    """PROOF-1: for each instrument a planted bug that it catches."""
     control = Recovery._control
 
     def forgetful(self: Recovery, event: Any) -> None:
@@ -325,7 +325,7 @@ def test_machine_finds_a_restart_that_forgets_deletes(monkeypatch: pytest.Monkey
 
 
 def test_machine_finds_a_restart_that_forgets_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 3: for each instrument a planted bug that it catches."""
+    """PROOF-1: for each instrument a planted bug that it catches."""
     monkeypatch.setattr(Derivation, "_bury", lambda self, topic, buried: None)
     with pytest.raises(Broken):
         run_state_machine_as_test(WholeEngine, settings=BRIEF)

@@ -85,7 +85,7 @@ def _skips_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("bug", [_acks_early, _skips_the_sync])
 def test_monitor_sees_an_ack_before_its_sync(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: Any) -> None:
-    """Issue 3: no ack before its sync, seen at the ack itself and without any crash."""
+    """PROOF-2: no ack before its sync, seen at the ack itself and without any crash."""
     bug(monkeypatch)
     world = World()
     world.write("t", 1, durability="fsync")
@@ -94,7 +94,7 @@ def test_monitor_sees_an_ack_before_its_sync(bug: Callable[[pytest.MonkeyPatch],
 
 
 def test_monitor_sees_a_rename_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 3: no rename before its sync."""
+    """PROOF-2: no rename before its sync."""
     world = World()
     world.write("t", 1)
     sync = FakeDisk.sync
@@ -106,7 +106,7 @@ def test_monitor_sees_a_rename_before_its_sync(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_monitor_sees_an_unlink_before_the_replacement_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 3: no unlink before its replacement is durable."""
+    """PROOF-2: no unlink before its replacement is durable."""
     world = World()
     world.write("t", 1)
     world.checkpoint()
@@ -236,7 +236,7 @@ BUGS = (
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__.strip("_"))
 def test_sweep_finds(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 3: for each instrument a planted bug that it catches. The monitor is off: the sweep must find it alone."""
+    """PROOF-1: for each instrument a planted bug that it catches. The monitor is off: the sweep must find it alone."""
     bug(monkeypatch)
     with pytest.raises(Broken):
         life()

@@ -33,7 +33,7 @@ def lose_power(world: World) -> None:
 
 
 def test_range_lost_with_the_power_is_still_told_after_a_kill_that_follows() -> None:
-    """Decision 37: acked and lost seqs are never reused, whatever happens before the next write."""
+    """DURABLE-5: acked and lost seqs are never reused, whatever happens before the next write."""
     world = World()
     world.write("t", 2, durability="disk")
     world.run_until_idle()
@@ -53,7 +53,7 @@ def test_range_lost_with_the_power_is_still_told_after_a_kill_that_follows() -> 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
 def test_write_that_creates_a_topic_is_acked_once_the_config_is_safe(durability: str) -> None:
-    """DESIGN §2.2: the topic config always survives, whatever the class of the records."""
+    """DURABLE-2: the topic config always survives, whatever the class of the records."""
     world = World()
     acked: list[Any] = []
     config = ConfigPatch(durability=durability)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def test_write_that_creates_a_topic_is_acked_once_the_config_is_safe(durability:
 
 
 def test_ephemeral_writes_behind_the_one_that_creates_the_topic_become_visible_in_order() -> None:
-    """DESIGN §4: seq order is commit order is delivery order."""
+    """WRITE-3: seq order is delivery order."""
     world = World()
     order: list[int] = []
     config = ConfigPatch(durability="ephemeral")
@@ -79,7 +79,7 @@ def test_ephemeral_writes_behind_the_one_that_creates_the_topic_become_visible_i
 
 
 def test_topic_that_the_queue_had_no_room_for_leaves_no_trace() -> None:
-    """API §12: a topic id serves one topic; a refused create must not lend its id to the next one."""
+    """TOPIC-3: a topic id serves one topic; a refused create must not lend its id to the next one."""
     world = World(queue_bytes_max=400)
     refused: list[str] = []
     for i in range(40):
@@ -98,7 +98,7 @@ def test_topic_that_the_queue_had_no_room_for_leaves_no_trace() -> None:
 
 
 def test_deletion_of_a_topic_happens_whole_or_not_at_all_where_the_queue_is_nearly_full() -> None:
-    """API §1.4: what was refused did not happen, also not after a restart."""
+    """TOPIC-23: what was refused did not happen, also not after a restart."""
     outcomes = set()
     for room in range(0, 400, 40):
         world = World(queue_bytes_max=2000)
@@ -121,7 +121,7 @@ def test_deletion_of_a_topic_happens_whole_or_not_at_all_where_the_queue_is_near
 
 
 def test_ceiling_that_a_checkpoint_overtakes_is_not_forgotten() -> None:
-    """Decision 37: seqs acked without a sync stay below the durable ceiling, also where a checkpoint comes between."""
+    """DURABLE-5: seqs acked without a sync stay below the durable ceiling, also where a checkpoint comes between."""
     world = World()
     world.write("t", 1, durability="disk")
     world.run_until_idle()
@@ -148,7 +148,7 @@ def test_ceiling_that_a_checkpoint_overtakes_is_not_forgotten() -> None:
 
 @pytest.mark.parametrize("next_class", ["memory", "fsync", "ephemeral"])
 def test_seqs_acked_as_disk_stay_taken_where_only_the_change_of_class_reached_the_disk(next_class: str) -> None:
-    """Decision 37: acked and lost seqs are never reused; issue 3: class changes apply going forward."""
+    """DURABLE-5: acked and lost seqs are never reused; class changes apply going forward."""
     world = World()
     world.put("t", durability="disk")
     world.write("t", 1)
@@ -184,7 +184,7 @@ def _first_difference(before: dict[str, bytes], after: dict[str, bytes]) -> tupl
 
 
 def test_write_cut_short_by_a_kill_is_no_corruption_where_the_next_file_is_prepared_already() -> None:
-    """Issue 3: a torn tail is truncated; only damage is called corruption."""
+    """DURABLE-19: a torn tail is cut off; only damage is called corruption."""
     world = World()
     world.write("t", 1, durability="fsync")
     world.run_until_idle()
@@ -216,7 +216,7 @@ def _prepare_next(disk: FakeDisk) -> None:
 
 
 def test_prepared_file_that_was_too_small_is_not_trimmed_before_the_one_in_front_of_it() -> None:
-    """Issue 3: WAL files are trimmed behind a checkpoint; one that is missing among others would be damage."""
+    """STORE-9: WAL files are trimmed after a checkpoint; one that is missing among others would be damage."""
     world = World()
     world.write("t", 1, size=2500, durability="fsync")
     world.run_until_idle()
@@ -231,7 +231,7 @@ def test_prepared_file_that_was_too_small_is_not_trimmed_before_the_one_in_front
 
 @pytest.mark.parametrize("damage", ["kill", "dropped"])
 def test_restart_evicts_nothing_that_a_delete_had_made_room_for(damage: Damage) -> None:
-    """DESIGN §2.2, §5.3: a cap takes what is beyond it, in the order in which readers saw writes and deletes."""
+    """DURABLE-10: a cap takes what is beyond it, in the order in which readers saw writes and deletes."""
     world = World()
     world.put("t", durability="fsync", cap_records=10)
     world.write("t", 5, tag="a")
@@ -247,7 +247,7 @@ def test_restart_evicts_nothing_that_a_delete_had_made_room_for(damage: Damage) 
 
 
 def test_restart_evicts_nothing_that_a_loosened_cap_had_made_room_for() -> None:
-    """Decision 18: a config acts at the moment at which it was made, also on writes that were waiting then."""
+    """DURABLE-10: a config acts at the moment at which it was made, also on writes that were waiting then."""
     world = World()
     world.put("t", durability="fsync", cap_records=2)
     world.run_until_idle()
@@ -261,7 +261,7 @@ def test_restart_evicts_nothing_that_a_loosened_cap_had_made_room_for() -> None:
 
 @pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
 def test_delete_that_finds_nothing_left_waits_for_the_one_that_took_it(durability: str) -> None:
-    """DESIGN §7: an acked delete is permanent, also where another one had been faster by a moment."""
+    """TOPIC-23: an acked delete is permanent, also where another one had been faster by a moment."""
     world = World()
     world.write("t", 3, durability=durability)
     world.run_until_idle()
@@ -274,7 +274,7 @@ def test_delete_that_finds_nothing_left_waits_for_the_one_that_took_it(durabilit
 
 
 def test_config_that_is_there_already_is_acked_once_it_is_safe() -> None:
-    """API §1.1: an acked PUT survives, also where another one had asked for the same a moment before."""
+    """TOPIC-23: an acked PUT survives, also where another one had asked for the same a moment before."""
     world = World()
     done: list[str] = []
     world.engine.put_topic("t", ConfigPatch(ttl_ms=5), lambda receipt: done.append("created"))
@@ -285,7 +285,7 @@ def test_config_that_is_there_already_is_acked_once_it_is_safe() -> None:
 
 
 def test_deletion_of_a_topic_that_is_going_is_acked_once_it_is_gone_for_good() -> None:
-    """API §1.4: who is told that there is no such topic must not find it after a crash."""
+    """TOPIC-23: a client that learns that there is no such topic must not find it after a crash."""
     world = World()
     world.put("t")
     world.run_until_idle()
@@ -301,7 +301,7 @@ def test_deletion_of_a_topic_that_is_going_is_acked_once_it_is_gone_for_good() -
 
 @pytest.mark.parametrize("place", ["hot", "cold"])
 def test_start_waits_for_blocks_that_are_in_no_cache(place: str) -> None:
-    """Issue 3: a restart after a new boot finds nothing in the page cache, and needs what it needs."""
+    """DURABLE-25: a restart after a new boot finds nothing in the page cache, and needs what it needs."""
     world = World(cold_directory="cold" if place == "cold" else None)
     world.put("t", durability="fsync", cap_records=30)
     for _ in range(12):
@@ -322,7 +322,7 @@ def test_start_waits_for_blocks_that_are_in_no_cache(place: str) -> None:
 
 
 def test_start_does_not_need_the_cold_store() -> None:
-    """Issue 3: an unreachable cold store is a clear 503 for a read of it alone."""
+    """STORE-4: an unreachable cold store is a clear 503 for a read of it alone."""
     world = World()
     world.put("t", durability="fsync", cap_records=30)
     for _ in range(12):
@@ -345,7 +345,7 @@ def test_start_does_not_need_the_cold_store() -> None:
 
 
 def test_segment_that_spans_a_lost_range_loses_nothing_more_at_the_next_start() -> None:
-    """Decision 20: a lost range is told exactly, and what stands behind it is there."""
+    """DURABLE-17: a lost range is reported exactly, and what follows it is there."""
     world = World()
     world.write("t", 5, durability="disk")
     world.run_until_idle()
@@ -365,7 +365,7 @@ def test_segment_that_spans_a_lost_range_loses_nothing_more_at_the_next_start() 
 
 
 def test_floor_stays_where_flags_of_a_later_delete_are_on_disk_already() -> None:
-    """DESIGN §5.1, document 002: evict_floor is the sole trigger of a tombstone, and never goes down."""
+    """DURABLE-9: evict_floor is the sole trigger of a tombstone, and never goes down."""
     world = World()
     world.put("t", durability="fsync", cap_records=20)
     for i in range(20):
@@ -386,7 +386,7 @@ def test_floor_stays_where_flags_of_a_later_delete_are_on_disk_already() -> None
 
 
 def test_topic_made_anew_during_a_checkpoint_is_there_after_a_restart() -> None:
-    """DESIGN §5.5: a topic of the same name is another one, whatever the log still says about the one before."""
+    """DURABLE-11: a topic of the same name is another one, whatever the log still says about the one before."""
     world = World()
     world.upkeep.checkpoint()
     world.put("t", durability="fsync")
@@ -406,7 +406,7 @@ def test_topic_made_anew_during_a_checkpoint_is_there_after_a_restart() -> None:
 
 @pytest.mark.parametrize("durability", ["memory", "disk"])
 def test_write_waits_for_the_class_that_it_counts_on(durability: str) -> None:
-    """DESIGN §2.2: the class of a write is that of the current config, which must not be lost behind its ack."""
+    """DURABLE-2: the class of a write is that of the current config, which must not be lost after its ack."""
     world = World()
     world.put("t", durability="disk")
     world.write("t", 1)
@@ -424,7 +424,7 @@ def test_write_waits_for_the_class_that_it_counts_on(durability: str) -> None:
 
 
 def test_segment_dropped_because_all_of_it_was_deleted_is_no_loss_at_the_next_start() -> None:
-    """DESIGN §7.4: a segment whose every record is deleted is dropped; a deletion is silent, now and later."""
+    """DURABLE-20: a segment whose every record is deleted is dropped; a deletion is silent, now and later."""
     world = World()
     for tag in ("a", "b"):
         world.write("t", 13, tag=tag, durability="fsync")
@@ -443,7 +443,7 @@ def test_segment_dropped_because_all_of_it_was_deleted_is_no_loss_at_the_next_st
 
 @pytest.mark.parametrize("stops", ["kill", "orderly"])
 def test_damage_to_a_segment_whose_records_are_all_deleted_is_no_gap_and_the_segment_goes(stops: str) -> None:
-    """DESIGN §5.4, §7.4: a deletion is silent, also where the last checkpoint still lists the segment."""
+    """DURABLE-20: a deletion is silent, also where the last checkpoint still lists the segment."""
     world = World()
     for tag in ("a", "b", "c"):
         world.write("t", 13, tag=tag, durability="fsync")
@@ -481,7 +481,7 @@ def _with_a_move_under_way() -> World:
 
 
 def test_delete_holds_where_a_checkpoint_comes_before_the_move_of_its_segment_is_done() -> None:
-    """DESIGN §7.4: a sealed record's deletion survives the checkpoint that drops its frame, also during a move."""
+    """DURABLE-12: a sealed record's deletion survives the checkpoint that drops its frame, also during a move."""
     world = _with_a_move_under_way()
     world.delete("t", tag="x")
     assert world.store.segments.flips
@@ -494,7 +494,7 @@ def test_delete_holds_where_a_checkpoint_comes_before_the_move_of_its_segment_is
 
 
 def test_delete_holds_where_a_move_was_cut_short_and_comes_again() -> None:
-    """DESIGN §5.6, issue 3: relocation is idempotent at every crash point, and takes no delete flag with it."""
+    """DURABLE-12: relocation is idempotent at every crash point, and takes no delete flag with it."""
     world = _with_a_move_under_way()
     job = world.store.segments.relocate_job(world.engine.topics["t"].archive.segments[0])
     assert job is not None
@@ -513,7 +513,7 @@ def test_delete_holds_where_a_move_was_cut_short_and_comes_again() -> None:
 
 
 def test_ttl_that_is_lifted_before_a_record_is_visible_does_not_take_it_at_a_restart() -> None:
-    """DESIGN §5.2, decision 18: a change of the config acts on what is visible then, before a crash and after it."""
+    """DURABLE-10: a change of the config acts on what is visible then, before a crash and after it."""
     world = World()
     world.put("scratch", durability="memory", ttl_ms=9000)
     world.write("scratch", 3)
@@ -530,7 +530,7 @@ def test_ttl_that_is_lifted_before_a_record_is_visible_does_not_take_it_at_a_res
 
 @pytest.mark.parametrize("at", [20, 60], ids=["header", "payload"])
 def test_topic_whose_state_is_damaged_in_both_copies_keeps_its_sealed_records(at: int) -> None:
-    """Document 002: loss is always explicit. The name is lost, the records are not, and damage is counted."""
+    """DURABLE-21: loss is always explicit. The name is lost, the records are not, and damage is counted."""
     world = World()
     for name in ("t", "other"):
         world.write(name, 13, durability="fsync")

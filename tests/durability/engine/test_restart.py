@@ -14,7 +14,7 @@ from topics.engine.upkeep.upkeep import UpkeepSettings
 
 @pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
 def test_process_crash_loses_nothing(durability: str) -> None:
-    """Decision 37: kill -9 loses no frame that was acked, and the next seq is head + 1."""
+    """DURABLE-3: kill -9 loses no frame that was acked, and the next seq is head + 1."""
     machine = Machine()
     machine.engine.put_topic("t", ConfigPatch(durability=durability))  # type: ignore[arg-type]
     machine.engine.write("t", numbers(1, 10))
@@ -24,7 +24,7 @@ def test_process_crash_loses_nothing(durability: str) -> None:
 
 
 def test_power_loss_keeps_fsync_records_and_goes_on_at_the_next_seq() -> None:
-    """DESIGN §2.2: an acked `fsync` write survives any crash."""
+    """DURABLE-4: an acked `fsync` write survives any crash."""
     machine = Machine()
     machine.engine.put_topic("t", ConfigPatch(durability="fsync"))
     machine.engine.write("t", numbers(1, 10))
@@ -35,7 +35,7 @@ def test_power_loss_keeps_fsync_records_and_goes_on_at_the_next_seq() -> None:
 
 
 def test_power_loss_of_a_disk_topic_is_a_lost_range_and_no_seq_is_used_again() -> None:
-    """Decision 37: acked and lost seqs are never reused, and the range between is a lost range."""
+    """DURABLE-5: acked and lost seqs are never reused, and the range between is a lost range."""
     machine = Machine()
     machine.engine.put_topic("t", ConfigPatch(durability="disk"))
     machine.engine.write("t", numbers(1, 10))
@@ -55,7 +55,7 @@ def test_power_loss_of_a_disk_topic_is_a_lost_range_and_no_seq_is_used_again() -
 
 
 def test_clean_stop_leaves_no_gap_even_after_a_new_boot() -> None:
-    """Decision 37: a clean stop writes ceiling = head."""
+    """DURABLE-7: a clean stop writes ceiling = head."""
     machine = Machine()
     machine.engine.write("t", numbers(1, 10))
     machine.stop()
@@ -66,7 +66,7 @@ def test_clean_stop_leaves_no_gap_even_after_a_new_boot() -> None:
 
 
 def test_ephemeral_records_are_gone_after_a_restart_and_said_to_be() -> None:
-    """DESIGN §2.2: the config and the head survive a clean stop; the records are lost, which readers are told."""
+    """DURABLE-6: the config and the head survive a clean stop; the records are lost, and readers get a tombstone."""
     machine = Machine()
     machine.engine.put_topic("t", ConfigPatch(durability="ephemeral", ttl_ms=99_000))
     machine.engine.write("t", numbers(1, 10))
@@ -77,7 +77,7 @@ def test_ephemeral_records_are_gone_after_a_restart_and_said_to_be() -> None:
 
 
 def test_sealed_records_read_the_same_before_and_after_a_restart() -> None:
-    """DESIGN §5.6: sealing changes where bytes are and nothing that a reader sees."""
+    """STORE-1: sealing changes where bytes are and nothing that a reader sees."""
     machine = Machine()
     for first in range(1, 500, 7):
         machine.engine.write("t", numbers(first, first + 6))
@@ -94,7 +94,7 @@ def test_sealed_records_read_the_same_before_and_after_a_restart() -> None:
 
 
 def test_checkpoint_trims_the_log_and_keeps_everything() -> None:
-    """Issue 3: disk use and restart time are bounded by settings and not by history."""
+    """STORE-9: disk use and restart time are bounded by settings and not by history."""
     machine = Machine()
     for _ in range(40):
         machine.engine.write("t", Write.of(["x" * 1000] * 20))
@@ -108,7 +108,7 @@ def test_checkpoint_trims_the_log_and_keeps_everything() -> None:
 
 @pytest.mark.parametrize("damage", ["kill", "dropped", "torn", "garbled"])
 def test_deletes_of_sealed_and_unsealed_records_survive(damage: str) -> None:
-    """DESIGN §7.4: a delete of a sealed record survives a checkpoint that trims its frame."""
+    """DURABLE-12: a delete of a sealed record survives a checkpoint that trims its frame."""
     machine = Machine()
     machine.engine.put_topic("t", ConfigPatch(durability="fsync"))
     for i in range(120):
@@ -130,7 +130,7 @@ def test_deletes_of_sealed_and_unsealed_records_survive(damage: str) -> None:
 
 
 def test_segment_that_is_all_deleted_is_dropped_wherever_it_stands() -> None:
-    """DESIGN §7.4: the whole-segment optimisation, also for an interior segment."""
+    """STORE-2: also a segment in the middle."""
     machine = Machine()
     for i in range(200):
         write = Write.of([i])
@@ -148,7 +148,7 @@ def test_segment_that_is_all_deleted_is_dropped_wherever_it_stands() -> None:
 
 
 def test_caps_and_floors_survive_a_restart() -> None:
-    """DESIGN §5.1: floors, count and bytes are the same after a restart."""
+    """DURABLE-9: floors, count and bytes are the same after a restart."""
     machine = Machine()
     machine.engine.put_topic("t", ConfigPatch(cap_records=77, durability="fsync"))
     for i in range(60):
@@ -171,7 +171,7 @@ def test_caps_and_floors_survive_a_restart() -> None:
 
 
 def test_retries_stay_safe_across_a_restart() -> None:
-    """Decisions 9 and 39: the dedupe window and the producers survive a restart."""
+    """RETRY-8: the dedupe window and the producers survive a restart."""
     machine = Machine()
     first = machine.engine.write("t", Write.of([1], idempotency_key="k"))
     machine.engine.write("t", Write.of([2], producer_id="p", producer_seq=7))
@@ -187,7 +187,7 @@ def test_retries_stay_safe_across_a_restart() -> None:
 
 
 def test_deleted_topic_stays_deleted_and_a_recreated_one_is_new() -> None:
-    """DESIGN §5.5: a recreated topic is another instance with seqs of its own."""
+    """DURABLE-11, TOPIC-3: a recreated topic is another instance with seqs of its own."""
     machine = Machine()
     machine.engine.write("t", numbers(1, 60))
     machine.run_until_idle()
@@ -204,7 +204,7 @@ def test_deleted_topic_stays_deleted_and_a_recreated_one_is_new() -> None:
 
 
 def test_old_segments_move_to_the_cold_tier_and_read_the_same() -> None:
-    """DESIGN §5.6: tiering changes nothing that a reader sees."""
+    """STORE-1: tiering changes nothing that a reader sees."""
     settings = UpkeepSettings(segment_max_events=50, checkpoint_wal_bytes=1 << 40, hot_retain_segments=1)
     machine = Machine(settings, cold_directory="cold")
     for i in range(0, 300, 5):

@@ -23,7 +23,7 @@ def _small() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_is_done_to_the_files_is_told_or_harmless(seed: int) -> None:
-    """Document 002: loss is always explicit; issue 3: counted, exact, and everything else there."""
+    """DURABLE-18: loss is counted and exact, and everything else is there."""
     outcomes = vandalise(seed, 156)
     assert outcomes["costly"] > 20
     assert outcomes["harmless"] > 20
@@ -62,7 +62,7 @@ def _forgets_what_a_jump_means(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda bug: bug.__name__.strip("_"),
 )
 def test_vandal_finds(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 3: for each instrument a planted bug that it catches."""
+    """PROOF-1: for each instrument a planted bug that it catches."""
     bug(monkeypatch)
     with pytest.raises(Broken):
         vandalise(1, 300)

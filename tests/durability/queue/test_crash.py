@@ -1,4 +1,4 @@
-"""Queues across crashes of every kind: no job is lost, none comes back, none is in two places (issue 5, DESIGN §10).
+"""Queues across crashes of every kind: no job is lost, none comes back, none is in two places (QUEUE-17, QUEUE-24).
 
 Random claims, acks, nacks, dead letters and forwards, a crash at any of the disk calls they make, and then the books:
 on `fsync` every job whose write was acked is in exactly one place: waiting, among the dead letters, or acked.
@@ -129,7 +129,7 @@ class JobStory(Story):
 @pytest.mark.parametrize("durability", ["fsync", "disk"])
 @pytest.mark.parametrize("seed", range(12))
 def test_every_job_is_in_one_place_after_a_crash(seed: int, durability: str, damage: str) -> None:
-    """Issue 5: "no job lost, none resurrected, ... dead-letter move is all or nothing"."""
+    """QUEUE-17, QUEUE-24: no job is lost, none comes back, and a dead-letter move is all or nothing."""
     story = JobStory(seed, durability, shards=1 + seed % 3)
     for _ in range(3):
         story.live_until_crash(120, damage)
@@ -141,7 +141,7 @@ def test_every_job_is_in_one_place_after_a_crash(seed: int, durability: str, dam
 
 @pytest.mark.parametrize("seed", range(6))
 def test_everything_produced_ends_acked_or_dead(seed: int) -> None:
-    """Issue 5: "at the end the sum of acked and dead-lettered equals what was produced, and nothing is left"."""
+    """QUEUE-24: at the end the sum of acked and dead-lettered equals what was produced, and nothing is left."""
     story = JobStory(seed, "fsync", shards=1 + seed % 2)
     machine = story.machine
     for _ in range(4):

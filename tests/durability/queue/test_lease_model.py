@@ -1,4 +1,4 @@
-"""The life of jobs against a plain model, under a manual clock, with restarts in between (API §10, DESIGN §10).
+"""The life of jobs against a plain model, under a manual clock, with restarts in between (the QUEUE rules).
 
 The model knows nothing of heaps, cursors and freelists: a job is a record with a holder, a deadline and a time before
 which it is hidden. Whatever happens, the queue and the model agree on what is ready, in flight, done and dead.

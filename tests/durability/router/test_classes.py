@@ -1,7 +1,7 @@
 """Routers and dead letters between topics of every durability class, through crashes of every kind.
 
-What a reader has seen under a seq is never shown as something else (DESIGN §4: seqs "are never reused"), nothing
-disappears in silence (DESIGN §9), and `fsync` keeps what it has shown (DESIGN §2.2), copies and dead letters included.
+What a reader has seen under a seq is never shown as something else (ROUTER-22), nothing
+disappears in silence (LOSS-1), and `fsync` keeps what it has shown (DURABLE-4), copies and dead letters included.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ClassStory(Story):
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("seed", range(10))
 def test_no_seq_is_used_again_for_what_a_reader_has_seen(seed: int, shards: int, damage: str) -> None:
-    """DESIGN §4: "their seqs are never reused, so seq is monotonic across restarts", for copies and letters too."""
+    """ROUTER-22: seqs are never reused across restarts, those of copies and letters included."""
     with small():
         story = ClassStory(seed, shards)
         for _ in range(3):

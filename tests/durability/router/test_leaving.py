@@ -3,10 +3,10 @@
 The invariants, for a destination that keeps what it shows (`disk`, `fsync`):
 
 1. What a reader has seen under a seq is never shown as something else, whichever shards a crash took frames from
-   (DESIGN §4: seqs "are never reused").
-2. A seq that was seen and is not there any more is told as lost, and so is everything between (DESIGN §9).
+   (ROUTER-25).
+2. A seq that was seen and is not there any more is told as lost, and so is everything between (LOSS-1).
 3. `fsync` keeps every copy whose source record survives: what it had shown of an `fsync` source is there, under its
-   seq (DESIGN §2.2).
+   seq (DURABLE-4).
 
 The class of the source goes to and fro between all four, at random moments, under filters and several routers, so that
 a source record is none, one or two seqs in the destination.
@@ -116,7 +116,7 @@ class ChainStory(Story):
 @pytest.mark.parametrize("dest", ["disk", "fsync"])
 @pytest.mark.parametrize("seed", range(12))
 def test_copies_keep_their_seqs_whatever_class_their_source_has_had(seed: int, dest: str, damage: Any) -> None:
-    """DESIGN §2.2: the class "always reflects the current config"; §4, §9 hold through every change of it."""
+    """ROUTER-25: the rules of loss hold through every change of class."""
     with small():
         story = ChainStory(seed, 1 + seed % 3, dest)
         for _ in range(4):

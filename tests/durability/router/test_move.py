@@ -1,4 +1,4 @@
-"""A router that is given another source or dest, and a crash at every call to the disk around that (decision 24).
+"""A router that is given another source or dest, and a crash at every call to the disk around that (ROUTER-9).
 
 The change is one step: afterwards the router is where it was or where it is to be, wherever the world ended, and
 whatever other shards had lost by then. What it had copied is there, and what it has to copy comes.
@@ -104,7 +104,7 @@ def check(end: End, damage: Any, move: Move, moved_to: tuple[str, str], shards: 
 @pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("move", MOVES)
 def test_router_whose_ends_change_is_never_at_neither_place(move: str, others: int, durability: str) -> None:
-    """Decision 24: "acts as delete and create in one step"; a power loss finds the old router or the new."""
+    """ROUTER-9: a change is one step; a power loss finds the old router or the new one."""
     shards = 3
     with small():
         story = Move(shards, others, durability)

@@ -1,8 +1,7 @@
 """Routers across restarts: after any sequence of operations and a kill, every topic reads as it did before.
 
-DESIGN §8.1: copies are "reconstructed by replaying from the durable router cursor on recovery"; issue 5: "destination
-seqs and content identical after recovery", also with direct writes and deletes in between, with checkpoints, chains,
-filters, caps and backpressure.
+ROUTER-15: seqs and content of the copies are the same, also with direct writes and deletes in between, with
+checkpoints, chains, filters, caps and backpressure.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class RouterStory(Story):
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("seed", [*range(40), 93, 235, 491, 508])
 def test_topics_read_the_same_after_a_kill(seed: int, shards: int) -> None:
-    """Architecture, "Life of a forward": re-derivation interleaves the streams exactly as readers saw them."""
+    """ROUTER-15: after a restart copies and direct writes interleave exactly as readers saw them."""
     story = RouterStory(seed, shards)
     for _ in range(4):
         for _ in range(story.rng.randrange(5, 40)):

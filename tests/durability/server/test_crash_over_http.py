@@ -1,4 +1,4 @@
-"""A real server, killed under load: decision 37, kill -9 loses no acked record of any class that has a log."""
+"""A real server, killed under load: kill -9 loses no acked record of any class that has a log (DURABLE-3)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def unsaid(records: dict[int, Any], gaps: list[tuple[int, int]], head: int) -> l
 
 
 def test_kill_under_load_loses_nothing_that_was_acked(tmp_path: Path) -> None:
-    """Decision 37: after kill -9 the next seq is head + 1, with no gap and no tombstone, in every class with a log."""
+    """DURABLE-3: after kill -9 the next seq is head + 1, with no gap and no tombstone, in every class with a log."""
     acked: dict[str, dict[int, str]] = {topic: {} for topic in CLASSES}
     with ServerProcess(data_dir=tmp_path / "data", segment_max_events=200, checkpoint_wal_bytes=300_000) as server:
         for topic in CLASSES:

@@ -1,7 +1,7 @@
 """A real server on damaged files: it starts, says what is lost, exactly, and serves the rest.
 
 Known records of class `fsync` are written, the server is killed, one byte of its files is flipped at a named place, and
-it is started again (document 002, issue 3). Over HTTP, the affected write appears as one tombstone with exactly its
+it is started again (DURABLE-17). Over HTTP, the affected write appears as one tombstone with exactly its
 range, `topics_corruption_total` counts the damage, and every other record is there as it was written.
 """
 
@@ -132,7 +132,7 @@ PLACES: dict[str, tuple[Callable[[Path], Place], tuple[int, int] | None]] = {
 
 @pytest.mark.parametrize("name", PLACES)
 def test_flipped_byte_is_one_tombstone_with_exactly_the_range_it_hit(killed: Path, tmp_path: Path, name: str) -> None:
-    """Document 002, issue 3: counted, told with the exact range, everything else there; never silence."""
+    """DURABLE-17: counted, reported with the exact range, and everything else is there."""
     directory = tmp_path / "data"
     shutil.copytree(killed, directory)
     find, lost = PLACES[name]
@@ -170,7 +170,7 @@ def read(server: ServerProcess) -> tuple[dict[int, str], list[tuple[int, int]]]:
 
 
 def test_server_without_its_checkpoint_says_in_one_line_what_to_do(killed: Path, tmp_path: Path) -> None:
-    """Document 002: only the checkpoint has the names of sealed records; a start without it would lose them all."""
+    """DURABLE-22: only the checkpoint has the names of sealed records; a start without it would lose them all."""
     directory = tmp_path / "data"
     shutil.copytree(killed, directory)
     for path in (*directory.glob("wal/00000001-*"), *directory.glob("snapshots/*")):

@@ -34,7 +34,7 @@ Shard.write = write
 
 
 def test_kill_under_load_loses_repeats_and_reuses_nothing(tmp_path: Path) -> None:
-    """Issue 3, decision 37: kill -9 with concurrent writers on every class with a log; retries are safe (API §0.8)."""
+    """DURABLE-3: kill -9 with concurrent writers on every class with a log; retries are safe (RETRY-8)."""
     with ServerProcess(
         data_dir=tmp_path / "data", wal_shards=2, segment_max_events=150, checkpoint_wal_bytes=200_000
     ) as server:
@@ -48,7 +48,7 @@ def test_kill_under_load_loses_repeats_and_reuses_nothing(tmp_path: Path) -> Non
 
 
 def test_kill_loop_finds_a_server_that_acks_without_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 3: for each instrument a planted bug that it catches."""
+    """PROOF-1: for each instrument a planted bug that it catches."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(LYING_SERVER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))

@@ -1,7 +1,6 @@
 """Workers, a router and a dead-letter topic through kill -9: everything produced ends acked or dead.
 
-Issue 5: "kill -9 loop with workers and routers: at the end the sum of `acked` and dead-lettered equals what was
-produced, and nothing is left".
+QUEUE-28: at the end the sum of acked and dead-lettered equals what was produced, and nothing is left.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class Site:
 
 
 def test_everything_produced_ends_acked_or_dead_through_kills(start_server: Callable[..., ServerProcess]) -> None:
-    """Issue 5, proof: no job is lost, none is left, none is acked and dead at once."""
+    """QUEUE-28: no job is lost, none is left, none is acked and dead at once."""
     server = start_server()
     site = Site(server)
     api = Api(server.host, server.port)

@@ -1,4 +1,4 @@
-"""A watcher that checks everything it is told, through reconnects, restarts and kill -9 (API §7.4, documents 002, 004).
+"""A watcher that checks everything it is told, through reconnects, restarts and kill -9 (WATCH-36).
 
 It keeps what a careful client keeps: its position in each topic and the id it has processed. It checks that every
 record comes in order, that a repeat lies behind the id it resumed from, that a gap is either told by a tombstone or was
@@ -151,7 +151,7 @@ def loaded(api: Api, topics: list[str], deleted: dict[str, set[int]]) -> Iterato
 
 @pytest.mark.parametrize("restart", ["none", "stop", "kill"])
 def test_watcher_sees_every_record_in_order_through_it_all(tmp_path: Path, restart: str) -> None:
-    """Documents 002, 004: order, no gap without a tombstone, no tombstone for a delete; API §7.4: exact resume."""
+    """WATCH-36: order, no gap without a tombstone, no tombstone for a delete; exact resume."""
     chance = random.Random(7)
     with reserved_port() as port, ServerProcess(data_dir=tmp_path / "data", port=port) as server:
         api = Api(server.host, server.port)
@@ -182,7 +182,7 @@ def test_watcher_sees_every_record_in_order_through_it_all(tmp_path: Path, resta
 
 
 def test_lossy_topic_tells_every_gap(tmp_path: Path) -> None:
-    """Document 004: with a small cap, every seq is either delivered or inside a tombstone."""
+    """WATCH-36: with a small cap, every seq is either delivered or inside a tombstone."""
     chance = random.Random(3)
     with ServerProcess(data_dir=tmp_path / "data") as server, contextlib.closing(Api(server.host, server.port)) as api:
         topics = ["lossy"]

@@ -1,7 +1,7 @@
 """Crash sweep: the world ends after every mutating call, in each kind of damage, and nothing promised is lost.
 
 Each scenario runs once on a FakeDisk. After every mutating call the disk is forked together with what had been
-acknowledged by then; each fork suffers each kind of damage and is recovered, twice. What must hold (DESIGN §2.2, §9):
+acknowledged by then; each fork suffers each kind of damage and is recovered, twice. What must hold (DURABLE-13):
 
 - every gated record that was acknowledged is there;
 - after a kill, every acknowledged record is there;
@@ -196,7 +196,7 @@ SCENARIOS: dict[str, Callable[[StoreSweep], None]] = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_crash_point_loses_what_was_promised(name: str) -> None:
-    """Issue 3, proof: crash after every mutating call, four kinds of end, recovery twice."""
+    """DURABLE-13: crash after every mutating call, four kinds of end, recovery twice."""
     sweep = StoreSweep()
     SCENARIOS[name](sweep)
     assert len(sweep.forks) > 50
@@ -357,7 +357,7 @@ def check_all_mini(forks: list[MiniFork], damage: Damage) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_crash_point_loses_or_resurrects_sealed_records(seed: int) -> None:
-    """Issue 3, proof: delete, seal, relocate, snapshot, drop and recovery, cut at every call."""
+    """DURABLE-13: delete, seal, relocate, snapshot, drop and recovery, cut at every call."""
     sweep = MiniSweep(seed)
     for _ in range(45):
         sweep.step()

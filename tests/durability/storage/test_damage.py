@@ -1,8 +1,7 @@
 """Damage sweep: one byte is wrong, at every offset in turn, and the loss is said exactly.
 
 No crash is involved: the medium returns other bytes than were written. For a byte anywhere in the WAL, recovery must
-give back every record whose frame is whole, and name every record that it does not give back (002, "loss is always
-explicit, never silent").
+give back every record whose frame is whole, and name every record that it does not give back (DURABLE-17).
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def test_damage_sweep_catches_a_scan_that_stops_at_the_first_bad_frame(monkeypat
 
 
 def test_a_wrong_byte_anywhere_in_the_snapshot_loses_only_what_is_named() -> None:
-    """Issue 3 §4: topics are written twice, so no single damaged place takes a name or a config."""
+    """DURABLE-17: topics are written twice, so no single damaged place takes a name or a config."""
     disk, writer = written()
     writer.checkpoint()
     disk.crash("kill", random.Random(1))
@@ -130,7 +129,7 @@ def test_a_missing_wal_file_is_reported() -> None:
 
 
 def test_log_without_its_beginning_and_without_a_checkpoint_is_refused() -> None:
-    """Document 002: the names of topics are gone with it, and a start would throw away what only they explain."""
+    """DURABLE-22: the names of topics are gone with it, and a start would throw away what only they explain."""
     disk, _ = written()
     disk.crash("kill", random.Random(1))
     disk.unlink(next(path for path in disk.files() if path.endswith(".wal")))
@@ -171,7 +170,7 @@ def sealed() -> tuple[FakeDisk, dict[tuple[int, int], bytes]]:
 
 @pytest.mark.parametrize("suffix", [".data", ".idx"])
 def test_a_wrong_byte_anywhere_in_a_segment_loses_only_what_is_named(suffix: str) -> None:
-    """Issue 3 §6: exact, explicit, never a valid Block dropped; a damaged index costs nothing at all."""
+    """DURABLE-17: exact, explicit, never a valid Block dropped; a damaged index costs nothing at all."""
     disk, everything = sealed()
     (path,) = (path for path in disk.files() if path.endswith(suffix))
     flags: set[int] = set()

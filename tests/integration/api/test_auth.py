@@ -1,4 +1,4 @@
-"""API §0.2 and §12: keys, scopes, prefixes, and servers that refuse to start."""
+"""The AUTH rules: keys, scopes, prefixes, and servers that refuse to start."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def full(guarded: ServerProcess) -> Iterator[Api]:
 def test_missing_or_unknown_key_is_unauthorized(
     full: Api, topic_name: str, scope: str, method: str, path: str, body: Any, authorization: str | None
 ) -> None:
-    """API §0.2: "A missing/unknown key returns 401"."""
+    """AUTH-1."""
     full.fill(topic_name, 1)
     headers = {} if authorization is None else {"Authorization": authorization}
     with full.unchanged(topic_name):
@@ -105,7 +105,7 @@ def test_missing_or_unknown_key_is_unauthorized(
 
 
 def test_key_is_asked_for_before_anything_else_is_told(full: Api, topic_name: str) -> None:
-    """API §0.2: without a key a client learns neither what exists nor what would be wrong with its request."""
+    """AUTH-3: without a key a client learns neither what exists nor what would be wrong with its request."""
     stranger = full.with_key(None)
     stranger.get(f"/v0/topics/{topic_name}").refused(401, "unauthorized")
     stranger.post(topic_name, raw=b"{").refused(401, "unauthorized")
@@ -116,7 +116,7 @@ def test_key_is_asked_for_before_anything_else_is_told(full: Api, topic_name: st
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
 def test_bearer_key_opens(full: Api, scheme: str) -> None:
-    """API §0.2: `Authorization: Bearer <API_KEY>`; RFC 9110 §11.1: the scheme is case-insensitive."""
+    """AUTH-2. RFC 9110 §11.1: the scheme is case-insensitive."""
     full.with_key(None).get("/v0/topics", headers={"Authorization": f"{scheme} full-secret"}).ok(200)
 
 
@@ -125,7 +125,7 @@ def test_bearer_key_opens(full: Api, scheme: str) -> None:
 def test_route_needs_exactly_its_scope(
     full: Api, topic_name: str, key: str, scope: str, method: str, path: str, body: Any
 ) -> None:
-    """API §0.2, table of scopes: read, write, delete, admin; single letters and `rw`; an empty scopes field is all."""
+    """AUTH-10, AUTH-11: read, write, delete, admin; single letters and `rw`; an empty scopes field means all."""
     full.fill(topic_name, 1)
     client = full.with_key(key)
     if scope in SCOPES[key]:
@@ -136,14 +136,14 @@ def test_route_needs_exactly_its_scope(
 
 
 def test_forbidden_comes_before_not_found(full: Api, topic_name: str) -> None:
-    """API §0.2: a request that lacks the scope "returns 403 forbidden", whether or not the topic exists."""
+    """AUTH-13: a request that lacks the scope returns 403 forbidden, whether or not the topic exists."""
     full.with_key("write-secret").get(f"/v0/topics/{topic_name}").refused(403, "forbidden")
     full.with_key("read-secret").post(topic_name, {"records": [{"data": 1}]}).refused(403, "forbidden")
     assert not full.exists(topic_name)
 
 
 def test_inline_config_needs_only_write(full: Api, topic_name: str) -> None:
-    """Decisions 10: "Inline `config` on an HTTP write needs only the `write` scope"."""
+    """AUTH-12."""
     body = {"records": [{"data": 1}], "config": {"cap_records": 5}}
     full.with_key("write-secret").post(topic_name, body).ok(201)
     assert full.state(topic_name)["config"]["cap_records"] == 5
@@ -169,7 +169,7 @@ def test_inline_config_needs_only_write(full: Api, topic_name: str) -> None:
 def test_prefix_is_a_boundary_on_the_path_name(
     full: Api, name: str, allowed: bool, scope: str, method: str, path: str, body: Any
 ) -> None:
-    """API §0.2: "The match is a byte prefix against the raw name"; outside it "returns 403 forbidden"."""
+    """AUTH-14: the match is a byte prefix of the raw name; outside of it is 403 `forbidden`."""
     full.fill(name, 1)
     client = full.with_key("tenant-secret")
     if allowed:
@@ -181,7 +181,7 @@ def test_prefix_is_a_boundary_on_the_path_name(
 
 
 def test_prefix_and_scope_both_hold(full: Api) -> None:
-    """API §12: `dash:read:tenant42:` is a read-only key for one tenant; a prefix may contain the delimiter."""
+    """AUTH-9, AUTH-14: `dash:read:tenant42:` is a read-only key for one tenant; a prefix may contain the delimiter."""
     full.fill("tenant42:dash", 1)
     full.fill("other:dash", 1)
     dash = full.with_key("dash-secret")
@@ -192,7 +192,7 @@ def test_prefix_and_scope_both_hold(full: Api) -> None:
 
 
 def test_metrics_name_only_topics_within_the_allowlist(full: Api) -> None:
-    """API §12: a prefix-limited key cannot enumerate cross-tenant names, in the per-topic gauges either."""
+    """AUTH-15: in the per-topic gauges a prefix-limited key cannot enumerate the names of others either."""
     names = {"tenant42:metrics", "shared.metrics", "tenant43:metrics"}
     for name in names:
         full.put(name, type="queue").ok()
@@ -210,11 +210,7 @@ def test_metrics_name_only_topics_within_the_allowlist(full: Api) -> None:
 
 
 def test_list_is_filtered_to_the_allowlist(full: Api) -> None:
-    """API §0.2.
-
-    "The list endpoints are filtered to the allowlist, so a prefix-limited key cannot enumerate cross-tenant names",
-    page by page.
-    """
+    """AUTH-15: a prefix-limited key cannot enumerate the names of others, page by page."""
     mine = {f"tenant42:list{n}" for n in range(3)} | {"shared.list"}
     foreign = {"a-foreign-list", "tenant41:list", "tenant43:list", "zz-foreign-list"}
     for name in mine | foreign:
@@ -243,10 +239,7 @@ def test_list_is_filtered_to_the_allowlist(full: Api) -> None:
 
 
 def test_query_token_is_never_taken_on_ordinary_routes(full: Api, topic_name: str) -> None:
-    """API §7.1.
-
-    ?token= is for the SSE stream GETs only; "it is never accepted on ordinary data/control-plane routes".
-    """
+    """AUTH-19: `?token=` is for the SSE streams only."""
     stranger = full.with_key(None)
     stranger.get("/v0/topics?token=full-secret").refused(401, "unauthorized")
     stranger.get("/v0/metrics?token=full-secret").refused(401, "unauthorized")
@@ -256,13 +249,13 @@ def test_query_token_is_never_taken_on_ordinary_routes(full: Api, topic_name: st
 
 @pytest.mark.parametrize("path", ["/v0/health", "/v0/ready", "/healthz", "/readyz"])
 def test_probes_need_no_key_by_default(full: Api, path: str) -> None:
-    """API §8: probes "do not require auth by default"."""
+    """PROBE-5."""
     full.with_key(None).get(path).ok(200)
     full.with_key("wrong").get(path).ok(200)
 
 
 def test_probe_auth_closes_the_probes() -> None:
-    """API §8: "TOPICS_PROBE_AUTH=true to require it"."""
+    """PROBE-5: `TOPICS_PROBE_AUTH=true` requires a key."""
     with ServerProcess(api_keys="k1,k2:write", probe_auth="true") as running:
         api = Api(running.host, running.port)
         for path in ("/v0/health", "/v0/ready", "/healthz", "/readyz"):
@@ -273,7 +266,7 @@ def test_probe_auth_closes_the_probes() -> None:
 
 
 def test_metrics_need_the_read_scope(full: Api) -> None:
-    """API §8.3: "gated behind auth by default when keys are configured: it needs a key with the read scope"."""
+    """PROBE-6, AUTH-11: where there are keys, the metrics need one with the read scope."""
     full.with_key(None).get("/v0/metrics").refused(401, "unauthorized")
     full.with_key("write-secret").get("/v0/metrics").refused(403, "forbidden")
     assert full.with_key("read-secret").get("/v0/metrics").status == 200
@@ -281,18 +274,14 @@ def test_metrics_need_the_read_scope(full: Api) -> None:
 
 
 def test_without_keys_the_header_is_ignored_and_said_so_at_boot(server: ServerProcess, api: Api) -> None:
-    """API §0.2.
-
-    "If the server starts with no keys configured, auth is disabled ... and the header is ignored — logged loudly at
-    boot".
-    """
+    """AUTH-8: auth is off, the header is ignored, and the log says so."""
     api.with_key("anything").topics().ok(200)
     assert api.get("/v0/metrics").status == 200
     assert "auth" in server.log().lower()
 
 
 def test_tokens_appear_in_no_log_line() -> None:
-    """API §0.2: "tokens are never logged"; decisions 35: at any level, boot included."""
+    """AUTH-6: at any level, boot included."""
     with ServerProcess(api_keys="sesame-open-7781:read,second-pass-9902", log_level="debug") as running:
         api = Api(running.host, running.port)
         api.with_key("sesame-open-7781").topics().ok(200)
@@ -323,7 +312,7 @@ def _serve(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     ["k:bogus", "k:read+bogus", "k:read+", "k:+", "k:Read", "good,k:rwx", ":read", "k:read,:"],
 )
 def test_malformed_key_refuses_to_start(tmp_path: Path, keys: str) -> None:
-    """API §0.2: "A malformed scope token in TOPICS_API_KEYS makes the server refuse to start (fail-closed)"."""
+    """AUTH-16: fail-closed."""
     ended = _serve(tmp_path, api_keys=keys)
     assert ended.returncode != 0
     assert "TOPICS_API_KEYS" in ended.stdout + ended.stderr
@@ -332,7 +321,7 @@ def test_malformed_key_refuses_to_start(tmp_path: Path, keys: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_public_bind_without_keys_refuses_to_start(tmp_path: Path, host: str) -> None:
-    """API §0.2: a non-loopback bind without keys "refuses to start (and logs loudly)"."""
+    """AUTH-18: it refuses to start and logs why."""
     ended = _serve(tmp_path, host=host)
     assert ended.returncode != 0
     assert "TOPICS_ALLOW_INSECURE_NO_AUTH" in ended.stdout + ended.stderr
@@ -341,7 +330,7 @@ def test_public_bind_without_keys_refuses_to_start(tmp_path: Path, host: str) ->
 
 @pytest.mark.parametrize("settings", [{"allow_insecure_no_auth": "1"}, {"api_keys": "k"}])
 def test_public_bind_starts_with_keys_or_when_insisted_upon(settings: dict[str, str]) -> None:
-    """API §0.2: "unless you explicitly set TOPICS_ALLOW_INSECURE_NO_AUTH=1", or with keys."""
+    """AUTH-18: with `TOPICS_ALLOW_INSECURE_NO_AUTH=1`, or with keys."""
     with ServerProcess(host="0.0.0.0", **settings) as running:
         key = settings.get("api_keys")
         api = Api("127.0.0.1", running.port, key)
@@ -350,7 +339,7 @@ def test_public_bind_starts_with_keys_or_when_insisted_upon(settings: dict[str, 
 
 
 def test_white_space_around_keys_is_no_part_of_them() -> None:
-    """API §0.2: TOPICS_API_KEYS is "comma-separated"."""
+    """AUTH-9: the list is comma-separated."""
     with ServerProcess(api_keys=" one , two:read ") as running:
         api = Api(running.host, running.port)
         api.with_key("one").topics().ok(200)
@@ -359,7 +348,7 @@ def test_white_space_around_keys_is_no_part_of_them() -> None:
 
 
 def test_topic_names_never_become_file_names() -> None:
-    """API §12: "user-controlled topic/router names never reach the filesystem as path components"."""
+    """TOPIC-3: names from clients never reach the file system."""
     with ServerProcess() as running:
         api = Api(running.host, running.port)
         for name in ("Zebra..Quagga", "Zebra:" + "Q" * 200, "0Zebra"):

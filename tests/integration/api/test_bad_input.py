@@ -1,4 +1,4 @@
-"""API §0.5, §0.6: whatever arrives, the answer is a documented 4xx in the envelope, and nothing has changed."""
+"""HTTP-21: whatever arrives, the answer is a documented 4xx in the envelope, and nothing has changed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NOT_JSON_OBJECTS = {
 @pytest.mark.parametrize("case", NOT_JSON_OBJECTS)
 @pytest.mark.parametrize(("method", "path"), PATHS)
 def test_body_that_is_no_json_object_is_refused(api: Api, topic_name: str, method: str, path: str, case: str) -> None:
-    """API §0.6: "400 Malformed request (bad JSON, bad type, value out of range)": invalid_request, nothing changed."""
+    """HTTP-13: 400 `invalid_request`, and nothing has changed."""
     address = path.format(topic=topic_name)
     api.call(method, address, raw=NOT_JSON_OBJECTS[case]).refused(400, "invalid_request")
     assert not api.exists(topic_name)
@@ -68,7 +68,7 @@ def test_body_that_is_no_json_object_is_refused(api: Api, topic_name: str, metho
 
 @pytest.mark.parametrize(("method", "path"), PATHS[1:2] + PATHS[3:])
 def test_missing_body_is_refused(api: Api, topic_name: str, method: str, path: str) -> None:
-    """API §2, §5: `records`, and one of `before_seq` and `match`, are required."""
+    """HTTP-13: `records`, and one of `before_seq` and `match`, are required."""
     api.fill(topic_name, 1)
     with api.unchanged(topic_name):
         reply = api.call(method, path.format(topic=topic_name), raw=b"")
@@ -85,10 +85,7 @@ DEEP = 100_000
     ids=["arrays", "objects", "both"],
 )
 def test_deep_data_is_kept_verbatim_or_refused(api: Api, topic_name: str, text: str) -> None:
-    """API §0.3.
-
-    data is opaque; DESIGN §1: so depth either comes back byte for byte, or is refused with nothing changed.
-    """
+    """HTTP-4: data is opaque; so depth either comes back byte for byte, or is refused with nothing changed."""
     reply = api.post(topic_name, raw=b'{"records":[{"data":' + text.encode() + b"}]}")
     if reply.status == 201:
         assert f'"data":{text}' in api.diff(topic_name).text
@@ -112,7 +109,7 @@ def test_deep_data_is_kept_verbatim_or_refused(api: Api, topic_name: str, text: 
 def test_huge_integer_is_refused_by_name(
     api: Api, topic_name: str, method: str, path: str, field: str, digits: int
 ) -> None:
-    """API §0.6: 400 "value out of range"."""
+    """HTTP-12: out of range is 400."""
     api.fill(topic_name, 1)
     raw = f'{{"{field}":{"9" * digits}}}'.encode()
     with api.unchanged(topic_name):
@@ -123,7 +120,7 @@ def test_huge_integer_is_refused_by_name(
 
 
 def test_huge_integer_in_data_is_data(api: Api, topic_name: str) -> None:
-    """API §0.3: data is never parsed, so no number in it is out of range."""
+    """HTTP-4: data is never parsed, so no number in it is out of range."""
     digits = "9" * 100_000
     api.post(topic_name, raw=f'{{"records":[{{"data":{digits}}}]}}'.encode()).ok(201)
     assert f'"data":{digits}' in api.diff(topic_name).text
@@ -139,7 +136,7 @@ def test_huge_integer_in_data_is_data(api: Api, topic_name: str) -> None:
     ],
 )
 def test_duplicate_keys_append_one_record_or_nothing(api: Api, topic_name: str, raw: bytes) -> None:
-    """API §2: whichever way a doubled field is read, the write is one record, or is refused whole."""
+    """HTTP-21: whichever way a doubled field is read, the write is one record, or is refused whole."""
     reply = api.post(topic_name, raw=raw)
     if reply.status == 201:
         assert api.state(topic_name)["count"] == 1
@@ -152,10 +149,7 @@ def test_duplicate_keys_append_one_record_or_nothing(api: Api, topic_name: str, 
 @pytest.mark.parametrize("text", ['"\\ud800"', '"\\udc00\\ud800"', '"a\\ud83d"'])
 @pytest.mark.parametrize("place", ["data", "tag", "node", "meta value", "meta key", "idempotency_key"])
 def test_lone_surrogate_escape_never_breaks_a_response(api: Api, topic_name: str, place: str, text: str) -> None:
-    """API §0.3.
-
-    bodies are UTF-8. A lone surrogate cannot be said in it: it stays an escape inside data, or is refused.
-    """
+    """HTTP-21: a lone surrogate cannot be written in UTF-8: it stays an escape inside `data`, or is refused."""
     record = {
         "data": f'{{"data":{text}}}',
         "tag": f'{{"data":1,"tag":{text}}}',
@@ -191,7 +185,7 @@ def test_lone_surrogate_escape_never_breaks_a_response(api: Api, topic_name: str
     ],
 )
 def test_odd_query_is_answered_in_the_envelope(api: Api, query: str) -> None:
-    """API §0.5: a success or an error of the documented shape, never a 5xx."""
+    """HTTP-21: a success or an error of the documented shape, never a 5xx."""
     reply = api.get("/v0/topics" + query)
     if reply.status == 200:
         reply.ok(200)
@@ -201,7 +195,7 @@ def test_odd_query_is_answered_in_the_envelope(api: Api, query: str) -> None:
 
 
 def test_error_never_echoes_the_whole_payload(api: Api, topic_name: str) -> None:
-    """API §0.5: a message is for people; a megabyte of bad input must not come back as a megabyte of error."""
+    """HTTP-10: a message is for people; a megabyte of bad input must not come back as a megabyte of error."""
     replies: list[Reply] = [
         api.put(topic_name, discard="x" * 1_000_000),
         api.post(topic_name, {"records": [{"data": 1, "tag": "t" * 1_000_000}]}),
@@ -216,7 +210,7 @@ def test_error_never_echoes_the_whole_payload(api: Api, topic_name: str) -> None
 
 
 def test_no_refusal_shows_the_inside_of_the_server(api: Api, topic_name: str) -> None:
-    """API §0.5: messages speak of fields and limits; no traceback, no path, no module of the implementation."""
+    """HTTP-10: messages speak of fields and limits; no traceback, no path, no module of the implementation."""
     bodies: list[Any] = [[], 5, "x", {"records": 5}, {"records": [5]}, {"records": [{"data": 1, "meta": 5}]}]
     for body in bodies:
         said = api.post(topic_name, body).text

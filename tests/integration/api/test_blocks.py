@@ -87,7 +87,7 @@ def test_ranges_are_bounded_by_seq_and_by_size(api: Api, topic_name: str) -> Non
 
 
 def test_deleted_records_are_flagged_and_their_text_is_blank(api: Api, topic_name: str) -> None:
-    """API §5: deletion is permanent, therefore the bytes do not leave the server either."""
+    """SCAN-2: deletion is permanent, therefore the bytes do not leave the server either."""
     api.write(topic_name, {"data": "keep"}, {"data": "SECRET", "tag": "gone", "meta": {"k": "SECRET"}}, {"data": "too"})
     assert api.erase(topic_name, match="gone").ok()["deleted"] == 1
     reply = api.get(f"/v0/topics/{topic_name}/blocks")
@@ -99,7 +99,7 @@ def test_deleted_records_are_flagged_and_their_text_is_blank(api: Api, topic_nam
 
 
 def test_evicted_records_inside_a_block_are_gone_and_said(api: Api, topic_name: str) -> None:
-    """API §3.3: a cursor below the evict floor gets a tombstone; what it names is not in the Block any more."""
+    """SCAN-2, SCAN-3: a cursor below the evict floor gets a tombstone; what it names is not in the Block any more."""
     api.put(topic_name, cap_records=3)
     api.write(topic_name, *({"data": f"EVICTED-{n}" if n < 7 else n} for n in range(10)))
     reply = api.get(f"/v0/topics/{topic_name}/blocks")
@@ -112,7 +112,7 @@ def test_evicted_records_inside_a_block_are_gone_and_said(api: Api, topic_name: 
 
 
 def test_deleted_prefix_is_silent(api: Api, topic_name: str) -> None:
-    """Document 004: a deleted gap is no loss."""
+    """SCAN-3: a deleted gap is no loss."""
     api.fill(topic_name, 5)
     api.erase(topic_name, before_seq=4)
     header, found = fetch(api, topic_name)
@@ -143,7 +143,7 @@ def test_plan_says_epoch_floors_and_gaps(api: Api, topic_name: str) -> None:
 
 
 def test_a_recreated_topic_has_another_epoch(api: Api, topic_name: str) -> None:
-    """DESIGN §5.5."""
+    """SCAN-3."""
     api.fill(topic_name, 1)
     first = plan(api, topic_name)["epoch"]
     api.remove(topic_name).ok()
@@ -162,7 +162,7 @@ def test_plan_turns_times_into_cursors(api: Api, topic_name: str) -> None:
 
 
 def test_a_scan_does_not_count_as_a_read(api: Api, topic_name: str) -> None:
-    """DESIGN §3: recency is about consumers; an archive must not look like one."""
+    """PRIORITY-2: recency is about consumers; an archive must not look like one."""
     api.fill(topic_name, 3)
     fetch(api, topic_name)
     plan(api, topic_name)
@@ -171,7 +171,7 @@ def test_a_scan_does_not_count_as_a_read(api: Api, topic_name: str) -> None:
 
 @pytest.mark.parametrize("route", ["blocks", "plan"])
 def test_scan_routes_need_read_scope_and_an_existing_topic(route: str, start_api: StartApi) -> None:
-    """API §0.2."""
+    """AUTH-11."""
     api = start_api(api_keys="reader-0123456789abcdef:read,writer-0123456789abcdef:write")
     reader, writer = api.with_key("reader-0123456789abcdef"), api.with_key("writer-0123456789abcdef")
     writer.fill("there", 1)

@@ -1,4 +1,4 @@
-"""API §0: what every endpoint has in common — addresses, bodies, encodings, the error envelope, `performance`."""
+"""The HTTP rules: common to all endpoints: addresses, bodies, encodings, the error envelope, `performance`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ ENDPOINTS: dict[str, Callable[[Api, str], Reply]] = {
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_every_success_is_bare_json_with_performance(api: Api, topic_name: str, endpoint: str) -> None:
-    """API §0.3, §0.5, §0.9.
-
-    "Response bodies: application/json", "bare data — no {"status":"ok"} envelope", and "Every JSON response ...
-    includes a performance object".
-    """
+    """HTTP-3, HTTP-11, HTTP-24: bare JSON with `performance`, and no envelope around it."""
     api.put(topic_name)
     body = ENDPOINTS[endpoint](api, topic_name).ok()
     assert "error" not in body
@@ -44,7 +40,7 @@ def test_every_success_is_bare_json_with_performance(api: Api, topic_name: str, 
     "prefix", ["/v1/topics", "/topics", "/v0", "/v0/", "/v0/nothing", "/v0/topics/a/b/c", "/v00/topics"]
 )
 def test_unknown_address_is_not_found(api: Api, prefix: str) -> None:
-    """API §0.1: "The API version is the first path segment (/v0)"; decisions 33: "Unknown route: 404 `not_found`"."""
+    """HTTP-1: the version is the first path segment; an unknown route is 404 `not_found`."""
     api.get(prefix).refused(404, "not_found")
 
 
@@ -58,7 +54,7 @@ def test_unknown_address_is_not_found(api: Api, prefix: str) -> None:
     ],
 )
 def test_unknown_address_that_is_nearly_one_is_told_which(api: Api, path: str, told: str) -> None:
-    """API §0.5: a message for people."""
+    """HTTP-1: a message for people."""
     reply = api.get(path)
     reply.refused(404, "not_found")
     assert reply.json["error"]["message"] == told
@@ -82,7 +78,7 @@ def test_unknown_address_that_is_nearly_one_is_told_which(api: Api, path: str, t
     ],
 )
 def test_wrong_method_is_method_not_allowed(api: Api, topic_name: str, method: str, path: str) -> None:
-    """API §0.6: "405 Wrong method for path: method_not_allowed". RFC 9110 §15.5.6 asks for `Allow` too."""
+    """HTTP-17. RFC 9110 §15.5.6 asks for `Allow` too."""
     api.put(topic_name)
     with api.unchanged(topic_name):
         reply = api.call(method, path.format(topic=topic_name))
@@ -107,11 +103,7 @@ BODY_CALLS = [
 def test_body_needs_content_type_json(
     api: Api, topic_name: str, method: str, path: str, raw: bytes, content_type: str | None
 ) -> None:
-    """API §0.3.
-
-    "Content-Type: application/json; charset=utf-8, required on every POST/PUT with a body"; §0.6: "415 Wrong/missing
-    Content-Type".
-    """
+    """HTTP-2: required on every POST and PUT with a body; 415 otherwise."""
     api.put(topic_name)
     with api.unchanged(topic_name):
         reply = api.call(method, path.format(topic=topic_name), raw=raw, content_type=content_type)
@@ -126,24 +118,18 @@ def test_body_needs_content_type_json(
 def test_content_type_json_is_accepted_with_and_without_charset(
     api: Api, topic_name: str, method: str, path: str, raw: bytes, content_type: str
 ) -> None:
-    """API §0.3: "Content-Type: application/json; charset=utf-8"."""
+    """HTTP-2."""
     api.put(topic_name)
     api.call(method, path.format(topic=topic_name), raw=raw, content_type=content_type).ok(200)
 
 
 def test_put_without_body_needs_no_content_type(api: Api, topic_name: str) -> None:
-    """API §0.3. The type is required on every POST/PUT *with a body*; decisions 1.
-
-    The empty body and `{}` are the same.
-    """
+    """HTTP-2, TOPIC-6: without a body there is no type to ask for, and no body means `{}`."""
     api.call("PUT", f"/v0/topics/{topic_name}").ok(201)
 
 
 def test_error_envelope_is_exactly_the_documented_one(api: Api, topic_name: str) -> None:
-    """API §0.5.
-
-    `{"error": {"code", "message", "detail"}}`, detail `{"topic": ...}`; decisions 33: `performance` beside it.
-    """
+    """HTTP-10: code, message and detail, with `performance` beside them."""
     reply = api.get(f"/v0/topics/{topic_name}")
     assert reply.refused(404, "topic_not_found")["topic"] == topic_name
     assert set(reply.json) == {"error", "performance"}
@@ -153,7 +139,7 @@ def test_error_envelope_is_exactly_the_documented_one(api: Api, topic_name: str)
 
 
 def test_gzip_request_body_is_honoured(api: Api, topic_name: str) -> None:
-    """API §0.3: "the server honors ... Content-Encoding: gzip"."""
+    """HTTP-5."""
     raw = gzip.compress(b'{"records":[{"data":"squeezed"}]}')
     api.post(topic_name, raw=raw, headers={"Content-Encoding": "gzip"}).ok(201)
     assert api.read(topic_name)["records"][0]["data"] == "squeezed"
@@ -161,7 +147,7 @@ def test_gzip_request_body_is_honoured(api: Api, topic_name: str) -> None:
 
 @pytest.mark.parametrize("damage", ["not gzip", "truncated", "bad checksum"])
 def test_damaged_gzip_body_is_refused(api: Api, topic_name: str, damage: str) -> None:
-    """API §0.6: "400 Malformed request"."""
+    """HTTP-5: 400."""
     whole = gzip.compress(b'{"records":[{"data":"squeezed"}]}')
     raw = {"not gzip": b'{"records":[{"data":1}]}', "truncated": whole[:-12], "bad checksum": whole[:-8] + bytes(8)}[
         damage
@@ -171,14 +157,14 @@ def test_damaged_gzip_body_is_refused(api: Api, topic_name: str, damage: str) ->
 
 
 def test_unknown_content_encoding_is_unsupported(api: Api, topic_name: str) -> None:
-    """API §0.3 names gzip only; §0.6: 415."""
+    """HTTP-5: anything but gzip is 415."""
     reply = api.post(topic_name, raw=b"{}", headers={"Content-Encoding": "br"})
     reply.refused(415, "unsupported_media_type")
     assert not api.exists(topic_name)
 
 
 def test_gzip_bomb_is_bounded_by_the_body_limit(api: Api, topic_name: str) -> None:
-    """API §2: "Max total request body 64 MiB" holds for the inflated body: 413 payload_too_large."""
+    """HTTP-5, LIMIT-14: the limit of 64 MiB holds for the inflated body too: 413 `payload_too_large`."""
     squeezed = zlib.compressobj(9, zlib.DEFLATED, 31)
     raw = squeezed.compress(b'{"records":[{"data":"')
     raw += (
@@ -190,7 +176,7 @@ def test_gzip_bomb_is_bounded_by_the_body_limit(api: Api, topic_name: str) -> No
 
 
 def test_gzip_response_only_when_asked_for(api: Api, topic_name: str) -> None:
-    """API §0.3: "the server honors Accept-Encoding: gzip", and "clients default it off"."""
+    """HTTP-6."""
     api.write(topic_name, *({"data": "x" * 500} for _ in range(100)))
     path = f"/v0/topics/{topic_name}/diff"
     plain = api.call("POST", path, {})
@@ -205,10 +191,7 @@ def test_gzip_response_only_when_asked_for(api: Api, topic_name: str) -> None:
 
 
 def test_times_are_integer_milliseconds(api: Api, topic_name: str) -> None:
-    """API §0.3.
-
-    "Timestamps are integer milliseconds since Unix epoch"; DESIGN §1: `$ts` is the wall clock at commit.
-    """
+    """HTTP-7: `$ts` is the wall clock at commit."""
     before = time.time_ns() // 1_000_000
     api.write(topic_name, {"data": 1})
     after = time.time_ns() // 1_000_000
@@ -221,7 +204,7 @@ def test_times_are_integer_milliseconds(api: Api, topic_name: str) -> None:
 
 
 def test_seq_is_a_json_number(api: Api, topic_name: str) -> None:
-    """API §0.3: "seq is a u64 rendered as a JSON number"."""
+    """HTTP-8."""
     assert re.search(r'"first_seq":\s*1[,}]', api.post(topic_name, {"records": [{"data": 1}]}).text)
     text = api.diff(topic_name).text
     for field in (r"\$seq", "next_from_seq", "head_seq", "earliest_seq"):
@@ -229,11 +212,7 @@ def test_seq_is_a_json_number(api: Api, topic_name: str) -> None:
 
 
 def test_plain_record_carries_exactly_seq_ts_data(api: Api, topic_name: str) -> None:
-    """API §0.4.
-
-    `$node`, `$tag`, `meta` "are omitted from a response object when absent (absence, not null)"; "there is no $type
-    key"; "data is always present (may be JSON null)".
-    """
+    """HTTP-9, WRITE-6: absent fields are left out and not null; `data` is always there and may be null."""
     api.write(topic_name, {"data": None})
     (record,) = api.read(topic_name, include_tags=True, include_meta=True)["records"]
     assert set(record) == {"$seq", "$ts", "data"}
@@ -241,10 +220,7 @@ def test_plain_record_carries_exactly_seq_ts_data(api: Api, topic_name: str) -> 
 
 
 def test_full_record_carries_dollar_fields_and_no_others(api: Api, topic_name: str) -> None:
-    """API §0.4.
-
-    "On write, a client sets node/tag as plain top-level keys; on read, the server echoes them as $node/$tag".
-    """
+    """HTTP-9: a client writes `node` and `tag` and reads `$node` and `$tag`."""
     api.write(topic_name, {"data": {"a": 1}, "tag": "t:1", "node": "n1", "meta": {"k": "v"}})
     (record,) = api.read(topic_name, include_tags=True)["records"]
     ts = record.pop("$ts")
@@ -254,14 +230,14 @@ def test_full_record_carries_dollar_fields_and_no_others(api: Api, topic_name: s
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk"])
 def test_fsync_ms_is_zero_on_classes_that_do_not_wait(api: Api, topic_name: str, durability: str) -> None:
-    """API §0.9: "fsync_ms is 0.0 for non-durable topics"; DESIGN §2.2: ephemeral, memory, disk: "fsync_ms is 0"."""
+    """HTTP-24: ephemeral, memory, disk."""
     api.put(topic_name, durability=durability).ok(201)
     performance = api.write(topic_name, {"data": 1})["performance"]
     assert performance.get("fsync_ms", 0.0) == 0.0
 
 
 def test_write_performance_names_wal_and_fsync_times(api: Api, topic_name: str) -> None:
-    """API §0.9 and §2: a write's `performance` carries `wal_append_ms` and `fsync_ms` beside `server_total_ms`."""
+    """HTTP-24, DURABLE-4: a write's `performance` carries `wal_append_ms` and `fsync_ms` beside `server_total_ms`."""
     api.put(topic_name, durability="fsync").ok(201)
     performance = api.write(topic_name, {"data": 1})["performance"]
     for field in ("server_total_ms", "wal_append_ms", "fsync_ms"):
@@ -270,7 +246,7 @@ def test_write_performance_names_wal_and_fsync_times(api: Api, topic_name: str) 
 
 
 def test_records_scanned_counts_examined_seqs(api: Api, topic_name: str) -> None:
-    """Reading (003): "records_scanned counts seqs examined (including silently skipped ones)"."""
+    """HTTP-24: silently skipped ones included."""
     api.fill(topic_name, 6, node="me")
     assert api.read(topic_name)["performance"]["records_scanned"] == 6
     filtered = api.read(topic_name, node="me")
@@ -280,7 +256,7 @@ def test_records_scanned_counts_examined_seqs(api: Api, topic_name: str) -> None
 
 
 def test_errors_carry_performance(api: Api, topic_name: str) -> None:
-    """API §0.9: "(and most errors)"; decisions 33: "Errors carry `performance` beside `error`"."""
+    """HTTP-24: `performance` is beside `error`."""
     replies: list[Any] = [
         api.get(f"/v0/topics/{topic_name}"),
         api.post(topic_name, {"records": []}),
@@ -295,10 +271,7 @@ def test_errors_carry_performance(api: Api, topic_name: str) -> None:
 
 
 def test_identical_control_calls_are_idempotent(api: Api, topic_name: str) -> None:
-    """API §0.8.
-
-    "an identical PUT is a no-op 200 ... DELETE of an absent resource returns 200 with "deleted": false".
-    """
+    """HTTP-23: an identical PUT is a no-op 200, a DELETE of what is absent is 200 with `deleted: false`."""
     api.put(topic_name, ttl_ms=5000).ok(201)
     again = api.put(topic_name, ttl_ms=5000).ok(200)
     assert again["created"] is False

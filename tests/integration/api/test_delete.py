@@ -1,4 +1,4 @@
-"""API §5 and DESIGN §7: permanent deletion of records by seq and by tag."""
+"""The DELETE rules: permanent deletion of records by seq and by tag."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tagged(api: Api, topic: str) -> None:
 
 
 def test_delete_response(api: Api, topic_name: str) -> None:
-    """API §5: deleted, earliest_seq, head_seq, count, bytes: "Topic state after the delete"."""
+    """DELETE-2: the state of the topic after the delete."""
     api.fill(topic_name, 10)
     size = api.state(topic_name)["bytes"]
     body = api.erase(topic_name, before_seq=4).ok(200)
@@ -38,7 +38,7 @@ def test_delete_response(api: Api, topic_name: str) -> None:
 
 @pytest.mark.parametrize(("before_seq", "deleted"), [(0, 0), (1, 0), (2, 1), (5, 4), (6, 5), (7, 5), (2**64 - 1, 5)])
 def test_before_seq_deletes_every_record_below_it(api: Api, topic_name: str, before_seq: int, deleted: int) -> None:
-    """API §5: "Delete every record with $seq < before_seq"."""
+    """DELETE-1."""
     api.fill(topic_name, 5)
     body = api.erase(topic_name, before_seq=before_seq).ok(200)
     assert (body["deleted"], body["earliest_seq"], body["count"]) == (deleted, deleted + 1, 5 - deleted)
@@ -68,11 +68,7 @@ def test_before_seq_deletes_every_record_below_it(api: Api, topic_name: str, bef
     ],
 )
 def test_match_deletes_by_tag(api: Api, topic_name: str, match: Any, gone: list[int]) -> None:
-    """API §5.
-
-    Eq exact, Glob "a literal prefix followed by a single *", "A bare string is shorthand for Eq"; "Records with no
-    tag are never matched"; decisions 19: "*" alone matches every tagged record.
-    """
+    """DELETE-1, DELETE-3: Eq, Glob, a bare string for Eq; untagged records are never matched."""
     tagged(api, topic_name)
     body = api.erase(topic_name, match=match).ok(200)
     left = [seq for seq in range(1, 11) if seq not in gone]
@@ -87,14 +83,14 @@ def test_match_deletes_by_tag(api: Api, topic_name: str, match: Any, gone: list[
 def test_match_and_before_seq_are_anded(
     api: Api, topic_name: str, match: Any, before_seq: int, gone: list[int]
 ) -> None:
-    """API §5: "supply both to AND them"."""
+    """DELETE-1: with both, both must hold."""
     tagged(api, topic_name)
     assert api.erase(topic_name, match=match, before_seq=before_seq).ok(200)["deleted"] == len(gone)
     assert api.seqs(topic_name) == [seq for seq in range(1, 11) if seq not in gone]
 
 
 def test_publish_then_delete_prior_versions(api: Api, topic_name: str) -> None:
-    """API §5: "publish v2 of a message then delete its prior versions, keeping the new one"."""
+    """DELETE-1: publish v2 of a message then delete its prior versions, keeping the new one."""
     api.write(topic_name, {"data": "v0", "tag": "msg-123"}, {"data": "v1", "tag": "msg-123"})
     latest = api.write(topic_name, {"data": "v2", "tag": "msg-123"})["last_seq"]
     api.erase(topic_name, match=["tag", "Eq", "msg-123"], before_seq=latest).ok(200)
@@ -103,7 +99,7 @@ def test_publish_then_delete_prior_versions(api: Api, topic_name: str) -> None:
 
 @pytest.mark.parametrize("match", ["chat-42:u1", ["tag", "Glob", "chat-42:*"]])
 def test_match_is_point_in_time(api: Api, topic_name: str, match: Any) -> None:
-    """API §5: "Point-in-time: future records with that tag are not deleted"."""
+    """DELETE-7: later records with that tag are not deleted."""
     api.write(topic_name, {"data": 1, "tag": "chat-42:u1"})
     assert api.erase(topic_name, match=match).ok(200)["deleted"] == 1
     api.write(topic_name, {"data": 2, "tag": "chat-42:u1"})
@@ -112,7 +108,7 @@ def test_match_is_point_in_time(api: Api, topic_name: str, match: Any) -> None:
 
 
 def test_before_seq_above_the_head_is_no_standing_filter(api: Api, topic_name: str) -> None:
-    """API §5: "It only removes records present at call time; future records ... are never affected"."""
+    """DELETE-7: it removes only what exists at the time of the call."""
     api.fill(topic_name, 3)
     assert api.erase(topic_name, before_seq=1000).ok(200)["deleted"] == 3
     assert api.fill(topic_name, 2)["seqs"] == [4, 5]
@@ -123,7 +119,7 @@ def test_before_seq_above_the_head_is_no_standing_filter(api: Api, topic_name: s
 
 
 def test_delete_is_permanent_and_repeatable(api: Api, topic_name: str) -> None:
-    """API §5: "there is no un-delete"; a repeated delete counts only what it removed itself."""
+    """DELETE-4: a repeated delete counts only what it removed itself."""
     tagged(api, topic_name)
     assert api.erase(topic_name, match="a:1").ok(200)["deleted"] == 2
     assert api.erase(topic_name, match="a:1").ok(200)["deleted"] == 0
@@ -134,7 +130,7 @@ def test_delete_is_permanent_and_repeatable(api: Api, topic_name: str) -> None:
 
 
 def test_delete_is_effective_immediately_everywhere(api: Api, topic_name: str) -> None:
-    """API §5: "invisible to all reads at once (diff, topic state count/bytes ...)", and the list."""
+    """DELETE-5: in diff, state, counts and the list."""
     tagged(api, topic_name)
     answer = api.erase(topic_name, match=["tag", "Glob", "a*"]).ok(200)
     state = api.state(topic_name)
@@ -145,7 +141,7 @@ def test_delete_is_effective_immediately_everywhere(api: Api, topic_name: str) -
 
 
 def test_interior_delete_leaves_a_silent_hole(api: Api, topic_name: str) -> None:
-    """DESIGN §5.4: "deleted seqs simply absent; no tombstone"; earliest_seq stays while the first record lives."""
+    """DELETE-6: no tombstone; `earliest_seq` stays while the first record lives."""
     tagged(api, topic_name)
     assert api.erase(topic_name, match="b:1").ok(200)["earliest_seq"] == 1
     body = api.read(topic_name, 2)
@@ -154,7 +150,7 @@ def test_interior_delete_leaves_a_silent_hole(api: Api, topic_name: str) -> None
 
 
 def test_deleted_tail_is_passed_over_and_its_seqs_never_return(api: Api, topic_name: str) -> None:
-    """API §3.2: next_from_seq advances past deleted records; DESIGN §4: seqs are never assigned twice."""
+    """READ-6, DELETE-4: `next_from_seq` passes over deleted records, and seqs are never assigned twice."""
     api.write(topic_name, {"data": 1}, {"data": 2, "tag": "x"}, {"data": 3, "tag": "x"})
     body = api.erase(topic_name, match="x").ok(200)
     assert (body["head_seq"], body["earliest_seq"], body["count"]) == (3, 1, 1)
@@ -167,7 +163,7 @@ def test_deleted_tail_is_passed_over_and_its_seqs_never_return(api: Api, topic_n
 
 
 def test_deleting_everything_leaves_an_empty_topic(api: Api, topic_name: str) -> None:
-    """API §1.2: "If the topic is empty, earliest_seq = head_seq + 1"; the topic itself stays."""
+    """LOSS-2: `earliest_seq` is then `head_seq + 1`; the topic itself stays."""
     tagged(api, topic_name)
     api.erase(topic_name, match=["tag", "Glob", "*"]).ok(200)
     body = api.erase(topic_name, before_seq=11).ok(200)
@@ -177,7 +173,7 @@ def test_deleting_everything_leaves_an_empty_topic(api: Api, topic_name: str) ->
 
 
 def test_delete_on_a_fresh_topic(api: Api, topic_name: str) -> None:
-    """API §5 on a topic that never held anything."""
+    """DELETE-8."""
     api.put(topic_name).ok(201)
     for fields in ({"before_seq": 10}, {"match": "x"}, {"match": ["tag", "Glob", "*"], "before_seq": 1}):
         body = api.erase(topic_name, **fields).ok(200)
@@ -185,7 +181,7 @@ def test_delete_on_a_fresh_topic(api: Api, topic_name: str) -> None:
 
 
 def test_delete_never_creates(api: Api, topic_name: str) -> None:
-    """API §5: 404 topic_not_found."""
+    """TOPIC-18."""
     assert api.erase(topic_name, before_seq=1).refused(404, "topic_not_found")["topic"] == topic_name
     assert not api.exists(topic_name)
 
@@ -229,18 +225,14 @@ def test_delete_never_creates(api: Api, topic_name: str) -> None:
     ],
 )
 def test_bad_delete_is_refused_and_deletes_nothing(api: Api, topic_name: str, body: dict[str, Any], named: str) -> None:
-    """API §5.
-
-    "400 invalid_request (neither before_seq nor match supplied; bad tuple; match op not in {Eq, Glob}; Glob without a
-    trailing *)"; decisions 19: more than one `*`, or one not at the end, is 400.
-    """
+    """DELETE-1, DELETE-3: neither field, a bad tuple, another operator, a `*` that is not alone at the end."""
     tagged(api, topic_name)
     with api.unchanged(topic_name):
         api.erase(topic_name, **body).refused_naming(named)
 
 
 def test_large_deletes_count_exactly(api: Api, topic_name: str) -> None:
-    """API §5: `deleted` is the "Count of records removed by this call", over many blocks of the log."""
+    """DELETE-2: also over many blocks of the log."""
     for batch in range(5):
         records = ({"data": n, "tag": f"g{n % 3}:{batch}"} for n in range(2000))
         api.write(topic_name, *records)
@@ -253,7 +245,7 @@ def test_large_deletes_count_exactly(api: Api, topic_name: str) -> None:
 
 
 def test_deleted_records_free_the_cap(api: Api, topic_name: str) -> None:
-    """DESIGN §7: "a deleted record no longer counts toward cap/age": cap eviction looks at the live ones only."""
+    """RETAIN-8: eviction looks at live records only."""
     api.put(topic_name, cap_records=4).ok(201)
     api.write(topic_name, *({"data": n, "tag": "x" if n in (2, 3) else "y"} for n in range(1, 5)))
     api.erase(topic_name, match="x").ok(200)

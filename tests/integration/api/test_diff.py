@@ -1,4 +1,4 @@
-"""API §3 and the document Reading (003): reading from a cursor."""
+"""The READ rules: reading from a cursor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 
 def test_diff_response_shape(api: Api, topic_name: str) -> None:
-    """API §3, response table: every field, and no other."""
+    """READ-1, READ-5: every field, and no other."""
     api.fill(topic_name, 5)
     body = api.read(topic_name, 1, limit=2)
     assert body.pop("performance")["records_scanned"] == 2
@@ -32,11 +32,7 @@ def test_diff_response_shape(api: Api, topic_name: str) -> None:
 
 
 def test_defaults_read_256_from_the_earliest(api: Api, topic_name: str) -> None:
-    """API §3.
-
-    From_seq default 0 "from earliest retained", limit default 256, include_tags default false, include_meta default
-    true.
-    """
+    """READ-2, READ-3, READ-10: the defaults."""
     api.fill(topic_name, 300, tag="t", meta={"k": "v"})
     body = api.diff(topic_name).ok(200)
     assert [r["$seq"] for r in body["records"]] == list(range(1, 257))
@@ -48,7 +44,7 @@ def test_defaults_read_256_from_the_earliest(api: Api, topic_name: str) -> None:
     ("limit", "delivered"), [(0, 256), (1, 1), (256, 256), (999, 999), (1000, 1000), (1001, 1000), (2**32 - 1, 1000)]
 )
 def test_limit_is_clamped_and_zero_is_the_default(api: Api, topic_name: str, limit: int, delivered: int) -> None:
-    """API §3: limit "Clamped to TOPICS_MAX_LIMIT (1000), not rejected. 0 ⇒ default"."""
+    """READ-3: clamped to 1000, not refused."""
     api.fill(topic_name, 1005)
     body = api.read(topic_name, limit=limit)
     assert [r["$seq"] for r in body["records"]] == list(range(1, delivered + 1))
@@ -56,7 +52,7 @@ def test_limit_is_clamped_and_zero_is_the_default(api: Api, topic_name: str, lim
 
 
 def test_limit_follows_its_variable(start_api: StartApi, topic_name: str) -> None:
-    """API §3: TOPICS_MAX_LIMIT; decisions 36: it is a setting. The default limit is held to it too."""
+    """READ-3: the default limit is held to `TOPICS_MAX_LIMIT` too."""
     api = start_api(max_limit=3)
     api.fill(topic_name, 10)
     for limit in (0, 3, 4, 1000):
@@ -65,7 +61,7 @@ def test_limit_follows_its_variable(start_api: StartApi, topic_name: str) -> Non
 
 
 def test_from_seq_is_an_exclusive_lower_bound(api: Api, topic_name: str) -> None:
-    """DESIGN §4: a cursor is "interpreted as exclusive lower bound: records with $seq > from_seq", ascending."""
+    """READ-2: records with a larger seq, ascending."""
     api.fill(topic_name, 5)
     for cursor in range(6):
         body = api.read(topic_name, cursor)
@@ -74,10 +70,7 @@ def test_from_seq_is_an_exclusive_lower_bound(api: Api, topic_name: str) -> None
 
 
 def test_reading_on_from_next_from_seq_sees_every_record_once(api: Api, topic_name: str) -> None:
-    """API §0.7.
-
-    "POST .../diff returns next_from_seq; pass it back. When fully caught up, next_from_seq == head_seq".
-    """
+    """READ-5, READ-7: pass back `next_from_seq`; fully caught up, it equals `head_seq`."""
     api.fill(topic_name, 10)
     cursor, seen, turns = 0, [], 0
     while True:
@@ -93,7 +86,7 @@ def test_reading_on_from_next_from_seq_sees_every_record_once(api: Api, topic_na
 
 
 def test_head_seq_as_cursor_tails(api: Api, topic_name: str) -> None:
-    """API §3: "To tail, pass the current head_seq"; decisions 13: `from_seq == head_seq` is the ordinary tail."""
+    """READ-2: from the head a reader gets only what is new."""
     api.fill(topic_name, 3)
     body = api.read(topic_name, 3)
     assert (body["records"], body["next_from_seq"], body["caught_up"], body["tombstone"]) == ([], 3, True, None)
@@ -102,7 +95,7 @@ def test_head_seq_as_cursor_tails(api: Api, topic_name: str) -> None:
 
 
 def test_diff_of_a_fresh_topic(api: Api, topic_name: str) -> None:
-    """API §3 on a topic without records: head_seq 0, earliest_seq head_seq + 1, caught up."""
+    """READ-1: `head_seq` 0, `earliest_seq` 1, caught up."""
     api.put(topic_name).ok(201)
     body = api.read(topic_name)
     body.pop("performance")
@@ -119,7 +112,7 @@ def test_diff_of_a_fresh_topic(api: Api, topic_name: str) -> None:
 
 
 def test_diff_keeps_no_state_and_is_safe_to_retry(api: Api, topic_name: str) -> None:
-    """API §3.1: "The client owns its cursor; the server keeps no per-consumer state on this path"."""
+    """READ-9: the client owns its cursor."""
     api.fill(topic_name, 5)
     first = api.read(topic_name, 2)
     second = api.read(topic_name, 2)
@@ -129,7 +122,7 @@ def test_diff_keeps_no_state_and_is_safe_to_retry(api: Api, topic_name: str) -> 
 
 
 def test_diff_never_creates(api: Api, topic_name: str) -> None:
-    """API §3: "404 topic_not_found (diff never auto-creates)"."""
+    """TOPIC-18."""
     assert api.diff(topic_name).refused(404, "topic_not_found")["topic"] == topic_name
     api.diff(topic_name, wait_ms=5000).refused(404, "topic_not_found")
     assert not api.exists(topic_name)
@@ -138,7 +131,7 @@ def test_diff_never_creates(api: Api, topic_name: str) -> None:
 @pytest.mark.parametrize("include_tags", [False, True])
 @pytest.mark.parametrize("include_meta", [False, True])
 def test_include_flags(api: Api, topic_name: str, include_tags: bool, include_meta: bool) -> None:
-    """API §3: "$tag only if include_tags; meta only if include_meta"; `$node` whenever set (003)."""
+    """READ-10: `$tag` and `meta` on request, `$node` whenever it is set."""
     api.write(topic_name, {"data": 1, "tag": "t", "node": "n", "meta": {"k": "v"}}, {"data": 2})
     full, plain = api.read(topic_name, include_tags=include_tags, include_meta=include_meta)["records"]
     expected: dict[str, Any] = {"$seq": 1, "$node": "n", "data": 1}
@@ -172,14 +165,14 @@ def test_include_flags(api: Api, topic_name: str, include_tags: bool, include_me
     ],
 )
 def test_type_errors_are_refused_by_name(api: Api, topic_name: str, field: str, value: Any) -> None:
-    """API §3: "400 invalid_request (type errors only ...)"."""
+    """HTTP-12."""
     api.fill(topic_name, 1)
     with api.unchanged(topic_name):
         api.diff(topic_name, **{field: value}).refused_naming(field)
 
 
 def test_largest_cursor_is_accepted(api: Api, topic_name: str) -> None:
-    """API §3: from_seq is a u64."""
+    """READ-2: a cursor is a u64."""
     api.fill(topic_name, 2)
     body = api.read(topic_name, 2**64 - 1)
     assert body["tombstone"]["reason"] == "recreated"
@@ -187,7 +180,7 @@ def test_largest_cursor_is_accepted(api: Api, topic_name: str) -> None:
 
 
 def test_wait_returns_at_once_where_records_wait(api: Api, topic_name: str) -> None:
-    """API §3: wait_ms blocks only "if nothing is available"."""
+    """READ-12."""
     api.fill(topic_name, 1)
     start = time.monotonic()
     assert api.seqs(topic_name, wait_ms=20000) == [1]
@@ -195,7 +188,7 @@ def test_wait_returns_at_once_where_records_wait(api: Api, topic_name: str) -> N
 
 
 def test_wait_ends_with_an_ordinary_empty_answer(api: Api, topic_name: str) -> None:
-    """API §3: "block up to this many ms for new records"."""
+    """READ-12: nothing came."""
     api.fill(topic_name, 2)
     start = time.monotonic()
     body = api.read(topic_name, 2, wait_ms=150)
@@ -205,7 +198,7 @@ def test_wait_ends_with_an_ordinary_empty_answer(api: Api, topic_name: str) -> N
 
 @pytest.mark.parametrize("wait_ms", [20000, 30001, 2**32 - 1])
 def test_wait_ends_with_the_first_new_record(api: Api, topic_name: str, wait_ms: int) -> None:
-    """API §3: the long-poll delivers new records; wait_ms over 30000 is "Clamped", not refused."""
+    """READ-12: `wait_ms` over 30000 is clamped, not refused."""
     api.fill(topic_name, 2)
     answer: list[dict[str, Any]] = []
     reader = threading.Thread(target=lambda: answer.append(api.read(topic_name, 2, wait_ms=wait_ms)))
@@ -223,7 +216,7 @@ def test_wait_ends_with_the_first_new_record(api: Api, topic_name: str, wait_ms:
 
 
 def test_wait_on_one_topic_is_not_ended_by_another(api: Api, topic_name: str) -> None:
-    """API §3: it waits for new records of *this* topic."""
+    """READ-12: it waits for new records of *this* topic."""
     api.fill(topic_name + ":a", 1)
     answer: list[dict[str, Any]] = []
     reader = threading.Thread(target=lambda: answer.append(api.read(topic_name + ":a", 1, wait_ms=600)))
@@ -237,7 +230,7 @@ def test_wait_on_one_topic_is_not_ended_by_another(api: Api, topic_name: str) ->
 
 
 def test_wait_does_not_hold_back_a_tombstone(api: Api, topic_name: str) -> None:
-    """DESIGN §5.4: the read "MUST emit a tombstone"; a gap is something to say, so there is nothing to wait for."""
+    """READ-12: a gap is something to report, so there is nothing to wait for."""
     api.put(topic_name, cap_records=2).ok(201)
     api.fill(topic_name, 5)
     api.erase(topic_name, before_seq=6).ok(200)
@@ -249,7 +242,7 @@ def test_wait_does_not_hold_back_a_tombstone(api: Api, topic_name: str) -> None:
 
 
 def test_many_waiting_readers_are_all_served(api: Api, topic_name: str) -> None:
-    """API §3: every waiting reader gets the record; none takes it from another."""
+    """READ-12: every waiting reader gets the record; none takes it from another."""
     api.put(topic_name).ok(201)
     answers: list[list[int]] = []
     readers = [threading.Thread(target=lambda: answers.append(api.seqs(topic_name, wait_ms=20000))) for _ in range(10)]
@@ -277,11 +270,7 @@ def _read_sizes(api: Api, topic: str, **fields: Any) -> list[int]:
 
 @pytest.mark.parametrize("fields", [{}, {"max_batch_bytes": 0}, {"max_batch_bytes": MIB}])
 def test_response_is_bounded_by_one_mib_by_default(api: Api, topic_name: str, fields: dict[str, int]) -> None:
-    """API §11.
-
-    A diff response "is bounded by a byte budget (max_batch_bytes, default 1 MiB ...) as well as by limit"; 0 means
-    the default.
-    """
+    """READ-11: 0 means the default."""
     for _ in range(5):
         api.write(topic_name, *({"data": "x" * 100_000} for _ in range(6)))
     sizes = _read_sizes(api, topic_name, **fields)
@@ -290,7 +279,7 @@ def test_response_is_bounded_by_one_mib_by_default(api: Api, topic_name: str, fi
 
 
 def test_at_least_one_record_is_delivered(api: Api, topic_name: str) -> None:
-    """API §11: "At least one record is always delivered (forward progress)"."""
+    """READ-11: a reader always makes progress."""
     api.write(topic_name, *({"data": "x" * 5000} for _ in range(3)))
     body = api.read(topic_name, max_batch_bytes=1)
     assert [r["$seq"] for r in body["records"]] == [1]
@@ -299,7 +288,7 @@ def test_at_least_one_record_is_delivered(api: Api, topic_name: str) -> None:
 
 
 def test_byte_budget_is_clamped_to_8_mib(api: Api, topic_name: str) -> None:
-    """API §11: max_batch_bytes "clamped to 8 MiB"."""
+    """READ-11."""
     for _ in range(10):
         api.write(topic_name, {"data": "x" * 1_000_000})
     sizes = _read_sizes(api, topic_name, max_batch_bytes=2**31)
@@ -307,7 +296,7 @@ def test_byte_budget_is_clamped_to_8_mib(api: Api, topic_name: str) -> None:
 
 
 def test_diff_is_not_ended_early_by_filtered_records_bytes(api: Api, topic_name: str) -> None:
-    """API §3.2: filtered records are skipped; the byte budget bounds what is *delivered*, so progress never stops."""
+    """READ-6: the byte budget bounds what is *delivered*, so progress never stops."""
     api.write(topic_name, *({"data": "x" * 400_000, "node": "me"} for _ in range(5)), {"data": "y"})
     cursor, seen = 0, []
     for _ in range(10):
@@ -321,7 +310,7 @@ def test_diff_is_not_ended_early_by_filtered_records_bytes(api: Api, topic_name:
 
 
 def test_from_ts_starts_at_the_first_record_of_that_time(api: Api, topic_name: str) -> None:
-    """Issue 2, additive: `from_ts` starts at the first record with `$ts` >= it."""
+    """READ-14: `from_ts` starts at the first record with `$ts` >= it."""
     stamp = 0
     for n in range(5):
         until(lambda: time.time_ns() // 1_000_000 > stamp, "the millisecond is over")  # noqa: B023
@@ -341,10 +330,7 @@ def test_from_ts_starts_at_the_first_record_of_that_time(api: Api, topic_name: s
 
 
 def test_match_on_diff_filters_by_tag_silently(api: Api, topic_name: str) -> None:
-    """Issue 2, additive.
-
-    `match` on diff is the tag predicate of §5, silent like the node filter, the cursor still advances.
-    """
+    """READ-15: silent like the node filter, and the cursor still advances."""
     tags = ["a:1", "a:2", "b:1", None, "a:1"]
     api.write(topic_name, *({"data": n, **({"tag": t} if t else {})} for n, t in enumerate(tags)))
     for match, expected in (("a:1", [1, 5]), (["tag", "Glob", "a:*"], [1, 2, 5]), (["tag", "Eq", "none"], [])):

@@ -1,4 +1,4 @@
-"""API §11: the resource caps — what is refused, how it is said, and that room comes back."""
+"""The LIMIT rules: the resource caps, what is refused and how, and that room comes back."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ def capped(reply: Reply, limit: str, most: int) -> None:
 
 
 def test_max_topics_holds_on_put_and_on_lazy_create(start_api: StartApi) -> None:
-    """API §11.
-
-    "every topic creation (PUT /v0/topics/:topic and write auto-create)"; "429 throttled with a Retry-After header and
-    error.detail.limit naming the cap ... and error.detail.max".
-    """
+    """LIMIT-1, LIMIT-3: 429 with `Retry-After`, the name of the cap and its value."""
     api = start_api(max_topics=2)
     api.put("one").ok(201)
     api.fill("two", 1)
@@ -35,7 +31,7 @@ def test_max_topics_holds_on_put_and_on_lazy_create(start_api: StartApi) -> None
 
 
 def test_max_topics_leaves_existing_topics_alone(start_api: StartApi) -> None:
-    """API §11: "an idempotent re-PUT of an existing topic/router is an update and always succeeds"."""
+    """LIMIT-3: a repeated PUT is an update and always succeeds."""
     api = start_api(max_topics=1)
     api.put("one").ok(201)
     api.put("one").ok(200)
@@ -45,7 +41,7 @@ def test_max_topics_leaves_existing_topics_alone(start_api: StartApi) -> None:
 
 
 def test_deleted_topic_makes_room(start_api: StartApi) -> None:
-    """API §11: "Capacity is transient — the client retries after another client sheds load"."""
+    """LIMIT-3."""
     api = start_api(max_topics=1)
     api.put("one").ok(201)
     capped(api.put("two"), "max_topics", 1)
@@ -55,7 +51,7 @@ def test_deleted_topic_makes_room(start_api: StartApi) -> None:
 
 
 def test_zero_disables_a_cap(start_api: StartApi) -> None:
-    """API §11: "Every cap ... is disabled by setting it to 0 (unlimited)"."""
+    """LIMIT-2."""
     api = start_api(key="k", max_topics=0, max_inflight_per_key=0, max_total_bytes=0, api_keys="k")
     for n in range(5):
         api.put(f"t{n}").ok(201)
@@ -63,11 +59,7 @@ def test_zero_disables_a_cap(start_api: StartApi) -> None:
 
 
 def test_total_bytes_quota(start_api: StartApi) -> None:
-    """API §11.
-
-    "a write that would push the live total over the cap is a 429 throttled (error.detail.limit: "max_total_bytes")",
-    over "the sum of retained record bytes across all topics".
-    """
+    """LIMIT-5: a write that would push the retained bytes of all topics over the quota is 429."""
     api = start_api(max_total_bytes=5000)
     api.write("one", {"data": "x" * 2000})
     api.write("two", {"data": "x" * 2000})
@@ -82,7 +74,7 @@ def test_total_bytes_quota(start_api: StartApi) -> None:
 
 
 def test_total_bytes_quota_frees_with_deletes(start_api: StartApi) -> None:
-    """API §11: the quota is over *retained* bytes: deleting records or a topic makes room again."""
+    """LIMIT-5: deleting records or a topic makes room again."""
     api = start_api(max_total_bytes=3000)
     api.write("one", {"data": "x" * 2000})
     capped(api.post("two", {"records": [{"data": "x" * 2000}]}), "max_total_bytes", 3000)
@@ -94,7 +86,7 @@ def test_total_bytes_quota_frees_with_deletes(start_api: StartApi) -> None:
 
 
 def test_total_bytes_quota_frees_with_expiry(start_api: StartApi) -> None:
-    """API §11 with DESIGN §5.2: expired records are not retained, so they do not count."""
+    """LIMIT-5: expired records are not retained, so they do not count."""
     api = start_api(max_total_bytes=3000)
     api.put("one", ttl_ms=50).ok(201)
     api.write("one", {"data": "x" * 2000})
@@ -103,7 +95,7 @@ def test_total_bytes_quota_frees_with_expiry(start_api: StartApi) -> None:
 
 
 def test_retry_of_a_committed_write_passes_the_quota(start_api: StartApi) -> None:
-    """API §0.8 with §11: a deduplicated retry appends nothing, so a full server still answers it."""
+    """RETRY-1: a deduplicated retry appends nothing, so a full server still answers it."""
     api = start_api(max_total_bytes=3000)
     api.write("one", {"data": "x" * 2000}, idempotency_key="k")
     again = api.write("one", {"data": "x" * 2000}, idempotency_key="k")
@@ -119,11 +111,7 @@ def _wait_in_thread(api: Api, topic: str, answers: list[Reply]) -> threading.Thr
 
 
 def test_inflight_cap_is_per_key_and_frees_itself(start_api: StartApi) -> None:
-    """API §11.
-
-    max in-flight requests per key, "held for the request's duration"; "Concurrency caps free their slot when the
-    request/stream ends".
-    """
+    """LIMIT-7, LIMIT-10: a slot is held for the duration of the request."""
     one = start_api(key="one", api_keys="one,two", max_inflight_per_key=2)
     two = one.with_key("two")
     two.put("t").ok(201)
@@ -140,7 +128,7 @@ def test_inflight_cap_is_per_key_and_frees_itself(start_api: StartApi) -> None:
 
 
 def test_inflight_slot_is_freed_when_the_client_goes_away(start_api: StartApi) -> None:
-    """API §11: "so a dropped stream or a panicking handler can never permanently consume capacity"."""
+    """LIMIT-10."""
     api = start_api(key="one", api_keys="one,two", max_inflight_per_key=1)
     api.put("t").ok(201)
     body = b'{"wait_ms":25000}'
@@ -155,7 +143,7 @@ def test_inflight_slot_is_freed_when_the_client_goes_away(start_api: StartApi) -
 
 
 def test_inflight_cap_does_not_apply_without_keys(start_api: StartApi) -> None:
-    """API §11: "The per-key caps apply only when auth is enabled"."""
+    """LIMIT-11."""
     api = start_api(max_inflight_per_key=1)
     api.put("t").ok(201)
     answers: list[Reply] = []
@@ -169,7 +157,7 @@ def test_inflight_cap_does_not_apply_without_keys(start_api: StartApi) -> None:
 
 
 def test_reads_are_served_at_every_cap(start_api: StartApi) -> None:
-    """API §11: the caps are on creation and growth; reading and shrinking go on."""
+    """LIMIT-12: the caps are on creation and growth; reading and shrinking go on."""
     api = start_api(max_topics=1, max_total_bytes=300)
     api.write("one", {"data": "x" * 150})
     capped(api.post("one", {"records": [{"data": "x" * 300}]}), "max_total_bytes", 300)
@@ -202,7 +190,7 @@ DEFAULTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_documented_default_of_each_setting(name: str) -> None:
-    """API §2, §11: the tables of limits; §0.2: "The default bind is 127.0.0.1:4000 (loopback only)"; decisions 36."""
+    """LIMIT-13, AUTH-17."""
     from topics.settings import Settings
 
     assert getattr(Settings(), name) == DEFAULTS[name]

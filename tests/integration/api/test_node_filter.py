@@ -1,4 +1,4 @@
-"""API §4 and DESIGN §6: a reader does not get back what its own node wrote."""
+"""The NODE rules: a reader does not get back what its own node wrote."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ def mixed(api: Api, topic: str) -> None:
     ],
 )
 def test_own_records_are_dropped_by_exact_equality(api: Api, topic_name: str, node: Any, seen: list[int]) -> None:
-    """DESIGN §6.
-
-    drop every record "whose $node == node (byte-exact)"; "Records with no $node, or a different $node, pass through";
-    "exact equality only (no prefix)"; an array drops "if $node ∈ set".
-    """
+    """NODE-1: byte for byte, not by prefix; a list drops each of its ids; records without a node pass."""
     mixed(api, topic_name)
     body = api.read(topic_name, node=node)
     assert [r["$seq"] for r in body["records"]] == seen
@@ -44,23 +40,20 @@ def test_own_records_are_dropped_by_exact_equality(api: Api, topic_name: str, no
 
 
 def test_without_node_everything_is_delivered(api: Api, topic_name: str) -> None:
-    """API §3: node filter default none."""
+    """NODE-1."""
     mixed(api, topic_name)
     assert api.seqs(topic_name) == [1, 2, 3, 4, 5, 6]
 
 
 def test_batch_level_node_is_filtered_like_any_other(api: Api, topic_name: str) -> None:
-    """API §2: "node is recorded as $node; on later reads/SSE by that same node these records are filtered out"."""
+    """NODE-2."""
     api.write(topic_name, {"data": 1}, {"data": 2, "node": "other"}, node="me")
     assert api.seqs(topic_name, node="me") == [2]
     assert api.seqs(topic_name, node="other") == [1]
 
 
 def test_cursor_advances_past_own_records(api: Api, topic_name: str) -> None:
-    """API §3.2.
-
-    "records.length ... may be 0 while next_from_seq advanced. caught_up is the reliable "no more" signal".
-    """
+    """READ-6, NODE-3: `records` may be empty while the cursor moves; `caught_up` means that there is no more."""
     api.fill(topic_name, 10, node="me")
     api.write(topic_name, {"data": "theirs", "node": "you"})
     body = api.read(topic_name, node="me", limit=4)
@@ -73,7 +66,7 @@ def test_cursor_advances_past_own_records(api: Api, topic_name: str) -> None:
 
 
 def test_filter_is_applied_after_the_window_is_taken(api: Api, topic_name: str) -> None:
-    """Decisions 16: "a window of at most `limit` live seqs and then filters it: it never scans on to fill a batch"."""
+    """READ-8: it never scans on to fill a batch."""
     nodes = ["me", "you", "me", "me", "you", "you"]
     api.write(topic_name, *({"data": n, "node": node} for n, node in enumerate(nodes, 1)))
     body = api.read(topic_name, node="me", limit=3)
@@ -82,7 +75,7 @@ def test_filter_is_applied_after_the_window_is_taken(api: Api, topic_name: str) 
 
 
 def test_deleted_records_take_no_place_in_the_window(api: Api, topic_name: str) -> None:
-    """Decisions 16: the window is of *live* seqs."""
+    """READ-8: the window is of *live* records."""
     api.write(topic_name, *({"data": n, "tag": "even" if n % 2 == 0 else "odd"} for n in range(1, 11)))
     api.erase(topic_name, match="odd").ok(200)
     body = api.read(topic_name, limit=3)
@@ -91,7 +84,7 @@ def test_deleted_records_take_no_place_in_the_window(api: Api, topic_name: str) 
 
 
 def test_dedupe_node_false_delivers_echoes(api: Api, topic_name: str) -> None:
-    """API §4: "Disable per-topic with dedupe_node: false (§0.10) if you genuinely want echoes"; mutable in place."""
+    """NODE-4: it can be changed in place."""
     api.put(topic_name, dedupe_node=False).ok(201)
     mixed(api, topic_name)
     assert api.seqs(topic_name, node=["a", "b"]) == [1, 2, 3, 4, 5, 6]
@@ -100,13 +93,13 @@ def test_dedupe_node_false_delivers_echoes(api: Api, topic_name: str) -> None:
 
 
 def test_node_stays_on_the_records_of_others(api: Api, topic_name: str) -> None:
-    """DESIGN §6: `$node` is recorded "immutable, and preserved verbatim"; invariant 5."""
+    """NODE-5."""
     mixed(api, topic_name)
     assert [r.get("$node") for r in api.read(topic_name, node="b")["records"]] == ["a", None, "A", "ab", "a"]
 
 
 def test_symmetric_nodes_each_see_the_others(api: Api, topic_name: str) -> None:
-    """API §4: "N nodes all write to and watch a shared topology, each sees only the others' records"."""
+    """NODE-5."""
     nodes = ["n1", "n2", "n3"]
     for node in nodes:
         api.write(topic_name, {"data": node}, node=node)

@@ -1,4 +1,4 @@
-"""DESIGN §3 and API §0.10, §1.2: effective priority as clients see it."""
+"""The PRIORITY rules: effective priority as clients see it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FRESH = range(400, 501)
 
 
 def test_never_consumed_topic_has_no_recency(api: Api, topic_name: str) -> None:
-    """DESIGN §3: auto_recency counts from last_consumed_at; a write does not consume."""
+    """PRIORITY-2: a write does not consume."""
     api.fill(topic_name, 3)
     priority = api.state(topic_name)["effective_priority"]
     assert priority == 0
@@ -20,10 +20,7 @@ def test_never_consumed_topic_has_no_recency(api: Api, topic_name: str) -> None:
 
 @pytest.mark.parametrize("how", ["state", "diff", "empty diff", "long-poll"])
 def test_consuming_makes_a_topic_hot(api: Api, topic_name: str, how: str) -> None:
-    """DESIGN §3.
-
-    "A topic is "consumed" by any GET /v0/topics/:topic ..., POST /v0/topics/:topic/diff ..."; AUTO_MAX is 500.
-    """
+    """PRIORITY-1, PRIORITY-2: a state read and a diff consume, which is worth 500."""
     api.fill(topic_name, 1)
     if how == "state":
         api.state(topic_name, touch=True)
@@ -39,14 +36,14 @@ def test_consuming_makes_a_topic_hot(api: Api, topic_name: str, how: str) -> Non
 
 
 def test_touch_false_does_not_heat(api: Api, topic_name: str) -> None:
-    """API §1.2: touch=false: "monitoring scrapes that shouldn't make a topic look "hot""."""
+    """PRIORITY-2: a monitor must not make a topic look hot."""
     api.put(topic_name).ok(201)
     for _ in range(3):
         assert api.state(topic_name, touch=False)["effective_priority"] == 0
 
 
 def test_refused_read_does_not_heat(api: Api, topic_name: str) -> None:
-    """DESIGN §3: only a read consumes; a refused one read nothing."""
+    """PRIORITY-2: a refused read has read nothing."""
     api.put(topic_name).ok(201)
     api.diff(topic_name, limit="x").refused(400, "invalid_request")
     assert api.state(topic_name)["effective_priority"] == 0
@@ -54,7 +51,7 @@ def test_refused_read_does_not_heat(api: Api, topic_name: str) -> None:
 
 @pytest.mark.parametrize("priority", [-1000, -7, 0, 10, 1000])
 def test_manual_priority_overrides_recency(api: Api, topic_name: str, priority: int) -> None:
-    """API §0.10: "A manual priority always overrides"; decisions 3: it replaces the recency term."""
+    """PRIORITY-3."""
     api.put(topic_name, priority=priority).ok(201)
     assert api.state(topic_name)["effective_priority"] == priority
     api.read(topic_name)
@@ -65,13 +62,13 @@ def test_manual_priority_overrides_recency(api: Api, topic_name: str, priority: 
 
 @pytest.mark.parametrize(("given", "used"), [(5000, 1000), (-5000, -1000)])
 def test_manual_priority_is_clamped(api: Api, topic_name: str, given: int, used: int) -> None:
-    """DESIGN §3: "clamp(priority, -1000, 1000)"."""
+    """PRIORITY-3, TOPIC-10."""
     api.put(topic_name, priority=given).ok(201)
     assert api.state(topic_name)["effective_priority"] == used
 
 
 def test_auto_priority_off_gives_zero(api: Api, topic_name: str) -> None:
-    """Decisions 3: "`null` and `auto_priority: false` gives 0"."""
+    """PRIORITY-3."""
     api.put(topic_name, auto_priority=False).ok(201)
     api.read(topic_name)
     assert api.state(topic_name)["effective_priority"] == 0
@@ -80,7 +77,7 @@ def test_auto_priority_off_gives_zero(api: Api, topic_name: str) -> None:
 
 
 def test_priority_never_changes_order_or_visibility(api: Api, topic_name: str) -> None:
-    """DESIGN §3: "It affects delivery scheduling only — never seq order, retention, or which records are visible"."""
+    """PRIORITY-5."""
     api.fill(topic_name, 5)
     before = api.read(topic_name)["records"]
     for priority in (-1000, 1000, None):

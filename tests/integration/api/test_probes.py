@@ -1,4 +1,4 @@
-"""API §8: liveness, readiness, metrics; and the page at the root."""
+"""The PROBE rules: liveness, readiness, metrics; and the page at the root."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topics.testing import ServerProcess
 
 @pytest.mark.parametrize("path", ["/v0/health", "/healthz"])
 def test_health(api: Api, path: str) -> None:
-    """API §8.1: `{ "status": "ok", "version": "0.1.0", "uptime_ms": 84012 }`, with an alias at the server root."""
+    """PROBE-1: with an alias at the root."""
     body = api.get(path).ok(200)
     assert (body["status"], body["version"]) == ("ok", __version__)
     assert isinstance(body["uptime_ms"], int)
@@ -31,10 +31,7 @@ def test_health(api: Api, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v0/ready", "/readyz"])
 def test_ready(api: Api, topic_name: str, path: str) -> None:
-    """API §8.2.
-
-    `{ "status": "ready", "wal_replay_complete": true, "topics": 42 }`, with an alias at the server root.
-    """
+    """PROBE-2: with an alias at the root."""
     before = api.get(path).ok(200)
     assert (before["status"], before["wal_replay_complete"]) == ("ready", True)
     api.put(topic_name).ok(201)
@@ -44,10 +41,7 @@ def test_ready(api: Api, topic_name: str, path: str) -> None:
 
 
 def test_draining_server_is_shutting_down() -> None:
-    """API §8.2.
-
-    "503 shutting_down while draining", with Retry-After (§0.6); what is in flight is answered; exit code 0.
-    """
+    """PROBE-4: what is in flight is answered, and the exit code is 0."""
     with (
         ServerProcess() as running,
         socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as probe,
@@ -79,7 +73,7 @@ def reply_of(sock: socket.socket) -> Reply:
 
 
 def test_stop_does_not_wait_for_news() -> None:
-    """API §8.2: a waiting read ends with an ordinary empty answer, a waiting claim is told that the server stops."""
+    """CONN-13: a waiting read ends with an ordinary empty answer, a waiting claim with `shutting_down`."""
     with ServerProcess(drain_timeout_ms=60_000, api_keys="k", max_inflight_per_key=2) as running:
         api = Api(running.host, running.port, "k")
         api.put("q", type="queue").ok(201)
@@ -146,7 +140,7 @@ TOPIC_GAUGES = [
 
 @pytest.mark.parametrize("name", GAUGES)
 def test_gauge_is_exposed(api: Api, name: str) -> None:
-    """API §8.3: the process and aggregate gauges, by exactly these names, with HELP and TYPE."""
+    """PROBE-6, PROBE-7: the process and aggregate gauges, by exactly these names, with HELP and TYPE."""
     text = api.get("/v0/metrics").text
     assert f"# HELP {name} " in text
     assert f"# TYPE {name} gauge\n" in text
@@ -155,7 +149,7 @@ def test_gauge_is_exposed(api: Api, name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTERS)
 def test_wal_counter_is_exposed(api: Api, name: str) -> None:
-    """API §8.3: "the real WAL metrics": `_total` counters by exactly these names."""
+    """PROBE-9: by exactly these names."""
     text = api.get("/v0/metrics").text
     assert f"# TYPE {name}_total counter\n" in text or f"# TYPE {name} counter\n" in text
     assert any(line.startswith(f"{name}_total ") for line in text.splitlines()), text
@@ -169,7 +163,7 @@ def test_block_cache_is_exposed(api: Api) -> None:
 
 
 def test_fsync_histogram_is_exposed(api: Api, topic_name: str) -> None:
-    """API §8.3: "a fsync-latency histogram topics_wal_fsync_latency_us (with _bucket{le=...} / _sum / _count)"."""
+    """PROBE-9."""
     api.put(topic_name, durability="fsync").ok(201)
     api.write(topic_name, {"data": 1})
     text = api.get("/v0/metrics").text
@@ -181,7 +175,7 @@ def test_fsync_histogram_is_exposed(api: Api, topic_name: str) -> None:
 
 
 def test_topic_gauges_follow_the_topic(start_api: StartApi) -> None:
-    """API §8.3: per-topic gauges "labelled {topic=...}" equal the topic's state."""
+    """PROBE-8: the gauges equal the state of the topic."""
     api = start_api()
     api.put("jobs:1", cap_records=3).ok(201)
     api.fill("jobs:1", 5)
@@ -198,7 +192,7 @@ def test_topic_gauges_follow_the_topic(start_api: StartApi) -> None:
 
 
 def test_topic_gauges_are_bounded_and_say_so(start_api: StartApi) -> None:
-    """API §8.3: "the per-topic block is bounded and sets topics_topic_metrics_truncated if capped"."""
+    """PROBE-8."""
     api = start_api()
     for n in range(1500):
         assert api.put(f"t{n}").status == 201
@@ -209,7 +203,7 @@ def test_topic_gauges_are_bounded_and_say_so(start_api: StartApi) -> None:
 
 
 def test_expired_records_leave_the_metrics(start_api: StartApi) -> None:
-    """API §8.3 with DESIGN §5.2: expired records are not live, whether or not anybody has read the topic since."""
+    """PROBE-8: whether or not anyone has read the topic since."""
     api = start_api()
     api.put("t", ttl_ms=40).ok(201)
     api.fill("t", 3)
@@ -221,10 +215,7 @@ def test_expired_records_leave_the_metrics(start_api: StartApi) -> None:
 
 
 def test_aggregate_gauges_count_what_is_there() -> None:
-    """API §8.3.
-
-    topics_topics, topics_topics_by_class{class=...}, topics_records_live, topics_bytes_live, topics_ready.
-    """
+    """PROBE-7."""
     with ServerProcess() as running:
         api = Api(running.host, running.port)
         for name, durability in (("a", "disk"), ("b", "fsync"), ("c", "memory"), ("d", "ephemeral"), ("e", "disk")):
@@ -247,7 +238,7 @@ def test_aggregate_gauges_count_what_is_there() -> None:
 
 
 def test_deleted_topic_leaves_the_metrics(start_api: StartApi) -> None:
-    """API §8.3: gauges describe what is there now."""
+    """PROBE-8: gauges describe what is there now."""
     api = start_api()
     api.fill("short-lived", 1)
     assert 'topic="short-lived"' in api.get("/v0/metrics").text
@@ -256,7 +247,7 @@ def test_deleted_topic_leaves_the_metrics(start_api: StartApi) -> None:
 
 
 def test_metrics_as_json(start_api: StartApi) -> None:
-    """API §8.3: "Accept: application/json for a JSON snapshot"."""
+    """PROBE-6."""
     api = start_api()
     api.fill("some-topic", 3)
     reply = api.get("/v0/metrics", headers={"Accept": "application/json"})
@@ -269,7 +260,7 @@ def test_metrics_as_json(start_api: StartApi) -> None:
 
 
 def test_metrics_have_no_per_topic_counters(api: Api, topic_name: str) -> None:
-    """API §8.3: "There are no per-topic append/read/eviction/tombstone counters and no scheduler-throttle metric"."""
+    """PROBE-9."""
     api.fill(topic_name, 1)
     for name, family in families(api).items():
         assert name.startswith("topics_"), name
@@ -279,10 +270,7 @@ def test_metrics_have_no_per_topic_counters(api: Api, topic_name: str) -> None:
 
 
 def test_root_is_a_page_for_people(api: Api) -> None:
-    """Issue 2.
-
-    "`GET /` is a small self-contained HTML page", with the version and curl commands for this very address.
-    """
+    """PROBE-10: a small self-contained HTML page, with the version and curl commands for this very address."""
     reply = api.get("/", headers={"Accept": "text/html"})
     assert reply.status == 200
     assert reply.headers["content-type"].startswith("text/html")
@@ -293,7 +281,7 @@ def test_root_is_a_page_for_people(api: Api) -> None:
 
 
 def test_page_shows_what_topics_and_queues_hold(api: Api, topic_name: str) -> None:
-    """Issue 2: for people; the topic that was written to last comes first."""
+    """PROBE-10: for people; the topic that was written to last comes first."""
     api.put(topic_name, type="queue")
     api.fill(topic_name, 3)
     api.call("POST", f"/v0/topics/{topic_name}/claim", {"node": "w"}).ok()
@@ -303,7 +291,7 @@ def test_page_shows_what_topics_and_queues_hold(api: Api, topic_name: str) -> No
 
 
 def test_page_shows_no_topic_where_keys_are_needed(start_api: StartApi) -> None:
-    """API §0.2: without a key nobody learns a name."""
+    """PROBE-10: without a key a client learns no name."""
     api = start_api(key="s3cret", api_keys="s3cret")
     api.fill("secret-plans", 1)
     for client in (api, api.with_key(None)):

@@ -1,4 +1,4 @@
-"""API §10 over HTTP: the queue endpoints, their shapes and refusals, the work stream, and queues across a kill."""
+"""The QUEUE and WORK rules over HTTP: shapes and refusals, the work stream, and queues across a kill."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def seqs(body: Json) -> list[int]:
 
 
 def test_claim_answers_with_leased_jobs(api: Api, topic_name: str) -> None:
-    """API §10.2: every field of the answer, `$tag` and `meta` only where they are set."""
+    """QUEUE-2: every field of the answer, `$tag` and `meta` only where they are set."""
     name = queue(api, topic_name)
     api.write(name, {"data": {"a": [1, 2]}, "tag": "t", "meta": {"trace": "z9"}}, {"data": None})
     before_ms = time.time_ns() // 1_000_000
@@ -61,7 +61,7 @@ def test_claim_answers_with_leased_jobs(api: Api, topic_name: str) -> None:
 
 
 def test_ack_nack_extend_answer_with_counters(api: Api, topic_name: str) -> None:
-    """API §10.4 to §10.6: the shapes of the three answers."""
+    """QUEUE-7, QUEUE-19: the shapes of the three answers."""
     name = queue(api, topic_name, 5)
     jobs = claim(api, name, max=4)["claimed"]
     acked = act(api, name, "ack", node="w", seqs=[1, 99], lease_ids=[jobs[0]["lease_id"], "lease_0"]).ok(200)
@@ -84,7 +84,7 @@ def test_ack_nack_extend_answer_with_counters(api: Api, topic_name: str) -> None
 
 
 def test_log_has_no_queue_part_and_refuses_queue_calls(api: Api, topic_name: str) -> None:
-    """API §10: 409 `not_a_queue` on a log, 404 on nothing, and nothing is created."""
+    """QUEUE-1, QUEUE-19: 409 `not_a_queue` on a log, 404 on nothing, and nothing is created."""
     api.put(topic_name).ok(201)
     assert "queue" not in api.state(topic_name)
     bodies: dict[str, Json] = {
@@ -123,7 +123,7 @@ def test_log_has_no_queue_part_and_refuses_queue_calls(api: Api, topic_name: str
 def test_bad_queue_call_is_a_400_that_names_the_field(
     api: Api, topic_name: str, action: str, fields: Json, named: str
 ) -> None:
-    """API §10.2 to §10.6 errors, decision 26."""
+    """QUEUE-4."""
     name = queue(api, topic_name, 1)
     body = {key: value for key, value in {"node": "w", **fields}.items() if value is not None}
     with api.unchanged(name):
@@ -131,7 +131,7 @@ def test_bad_queue_call_is_a_400_that_names_the_field(
 
 
 def test_too_many_seqs_are_refused_and_max_is_clamped(start_api: StartApi) -> None:
-    """API §11: `seqs` over TOPICS_MAX_CLAIM is 400 `batch_too_large`; `max` is clamped."""
+    """QUEUE-3: `seqs` over TOPICS_MAX_CLAIM is 400 `batch_too_large`; `max` is clamped."""
     api = start_api(max_claim=3)
     name = queue(api, "q", 5)
     for action, fields in (("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})):
@@ -141,7 +141,7 @@ def test_too_many_seqs_are_refused_and_max_is_clamped(start_api: StartApi) -> No
 
 
 def test_dead_letters_keep_their_provenance(api: Api, topic_name: str) -> None:
-    """API §10.6, decision 27: the deliveries that happened, as a string; the counter; the job is gone."""
+    """QUEUE-14: the deliveries that happened, as a string; the counter; the job is gone."""
     name = queue(api, topic_name, 1, max_deliveries=2, dead_letter=f"{topic_name}.dlq")
     for _ in range(2):
         assert seqs(claim(api, name)) == [1]
@@ -157,7 +157,7 @@ def test_dead_letters_keep_their_provenance(api: Api, topic_name: str) -> None:
 
 
 def test_waiting_claim_is_answered_by_a_produced_job(api: Api, topic_name: str) -> None:
-    """Issue 5: `wait_ms` on claim (long-poll)."""
+    """QUEUE-25."""
     name = queue(api, topic_name)
     answers: list[Json] = []
     waiting = threading.Thread(target=lambda: answers.append(claim(api, name, max=3, wait_ms=20_000)))
@@ -170,7 +170,7 @@ def test_waiting_claim_is_answered_by_a_produced_job(api: Api, topic_name: str) 
 
 
 def test_cohort_divides_evenly_over_http(api: Api, topic_name: str) -> None:
-    """DESIGN §10.3: "ten workers each asking for max:10 against 50 available jobs get ~5 each"."""
+    """QUEUE-21: ten workers that ask for 10 of 50 jobs get 5 each."""
 
     def divided(name: str) -> list[int]:
         counts: list[int] = []
@@ -194,7 +194,7 @@ def test_cohort_divides_evenly_over_http(api: Api, topic_name: str) -> None:
 
 
 def test_durable_queue_reports_the_sync_of_its_acks(api: Api, topic_name: str) -> None:
-    """API §10.4: "fsync_ms > 0 only on a durable queue"."""
+    """HTTP-24: `fsync_ms` is above 0 on a durable queue only."""
     for durable in (True, False):
         name = queue(api, f"{topic_name}.{durable}", 1, durable=durable)
         claim(api, name)
@@ -203,7 +203,7 @@ def test_durable_queue_reports_the_sync_of_its_acks(api: Api, topic_name: str) -
 
 
 def test_queue_scopes(start_api: StartApi) -> None:
-    """API §0.2: claim and /work need read and write, ack, nack and extend need write."""
+    """AUTH-11: claim and /work need read and write, ack, nack and extend need write."""
     api = start_api(key="full", api_keys="full,r-key:read,w-key:write,rw-key:rw,other-key::other")
     name = queue(api, "q", 3)
     for key in ("r-key", "w-key"):
@@ -217,7 +217,7 @@ def test_queue_scopes(start_api: StartApi) -> None:
 
 
 def test_queue_gauges(start_api: StartApi) -> None:
-    """API §8.3: topics_queue_topics, topics_queue_leases_in_flight and the per-topic queue gauges."""
+    """PROBE-7, PROBE-8: topics_queue_topics, topics_queue_leases_in_flight and the per-topic queue gauges."""
     api = start_api()
     queue(api, "q", 5)
     api.put("log").ok(201)
@@ -237,7 +237,7 @@ def work(api: Api, name: str, node: str = "s", query: str = "", **options: Any) 
 
 
 def test_work_stream_pushes_jobs_and_refills_on_ack(api: Api, topic_name: str) -> None:
-    """API §10.8: headers, `retry`, initial heartbeat, the job event, backpressure at `max`."""
+    """WORK-1, WORK-2: headers, `retry`, initial heartbeat, the job event, backpressure at `max`."""
     name = queue(api, topic_name)
     api.write(name, *({"data": {"n": n}, "tag": "t"} for n in range(1, 5)))
     with work(api, name, query="&max=2&lease_ms=60000") as stream:
@@ -259,7 +259,7 @@ def test_work_stream_pushes_jobs_and_refills_on_ack(api: Api, topic_name: str) -
 
 
 def test_work_stream_keeps_line_breaks_of_data_inside_the_event(api: Api, topic_name: str) -> None:
-    """API §0.3 meets SSE: data is verbatim, also where its JSON holds line breaks between tokens."""
+    """WATCH-22: `data` is verbatim, also where its JSON has line breaks between tokens."""
     name = queue(api, topic_name)
     api.post(name, raw=b'{"records":[{"data":{"a":\n1,\r\n"b":2}}]}').ok(200)
     with work(api, name) as stream:
@@ -267,7 +267,7 @@ def test_work_stream_keeps_line_breaks_of_data_inside_the_event(api: Api, topic_
 
 
 def test_closed_work_stream_releases_its_jobs_at_once(api: Api, topic_name: str) -> None:
-    """API §10.8: instant failover, and a lease from a separate claim of the same node is unaffected."""
+    """WORK-3: instant failover, and a lease from a separate claim of the same node is unaffected."""
     name = queue(api, topic_name, 4)
     assert seqs(claim(api, name, "s")) == [1]
     stream = work(api, name, query="&max=2")
@@ -279,7 +279,7 @@ def test_closed_work_stream_releases_its_jobs_at_once(api: Api, topic_name: str)
 
 
 def test_work_stream_gets_a_lapsed_job_without_anybody_asking(api: Api, topic_name: str) -> None:
-    """API §10.3, §10.8: expiry needs no claim to be noticed while a stream waits."""
+    """WORK-4: expiry needs no claim to be noticed while a stream waits."""
     name = queue(api, topic_name, 1, lease_ms=100)
     claim(api, name, "crashed")
     with work(api, name) as stream:
@@ -300,13 +300,13 @@ def test_work_stream_gets_a_lapsed_job_without_anybody_asking(api: Api, topic_na
 def test_bad_work_request_is_refused(
     api: Api, topic_name: str, query: str, accept: str, status: int, code: str
 ) -> None:
-    """API §10.8: errors at establishment."""
+    """WORK-5: errors at establishment."""
     name = queue(api, topic_name)
     api.get(f"/v0/topics/{name}/work{query}", headers={"Accept": accept}).refused(status, code)
 
 
 def test_work_stream_ends_when_its_queue_becomes_a_log(api: Api, topic_name: str) -> None:
-    """API §10.8: "409 if the topic ceased to be a queue"; it closes the stream, and the worker reconnects."""
+    """WORK-5: 409 if the topic ceased to be a queue; it closes the stream, and the worker reconnects."""
     name = queue(api, topic_name)
     with work(api, name) as stream:
         until(lambda: stream.status, "the stream is open")
@@ -320,7 +320,7 @@ def test_work_stream_ends_when_its_queue_becomes_a_log(api: Api, topic_name: str
 
 
 def test_work_streams_count_against_the_stream_cap(start_api: StartApi) -> None:
-    """API §11: `max_sse_connections` holds for /work, and a closed stream gives its place back."""
+    """WORK-6, LIMIT-9: `max_sse_connections` holds for /work, and a closed stream gives its place back."""
     api = start_api(max_sse_connections=1)
     name = queue(api, "q")
     stream = work(api, name)
@@ -336,7 +336,7 @@ def test_work_streams_count_against_the_stream_cap(start_api: StartApi) -> None:
 
 
 def test_work_stream_takes_the_key_as_a_token(start_api: StartApi) -> None:
-    """API §10.8: `?token=` on the SSE streams only."""
+    """AUTH-19."""
     api = start_api(key="full", api_keys="full")
     name = queue(api, "q", 1)
     nobody = api.with_key(None)
@@ -352,7 +352,7 @@ def test_work_stream_takes_the_key_as_a_token(start_api: StartApi) -> None:
 def test_queue_survives_a_kill_with_its_leases_and_dead_letters(
     start_server: Callable[..., ServerProcess], closing: ExitStack
 ) -> None:
-    """DESIGN §10.6: nothing is lost; what was acked stays gone; leases that survived still hold."""
+    """QUEUE-24: nothing is lost; what was acked stays gone; leases that survived still hold."""
     server = start_server()
     api = Api(server.host, server.port)
     name = queue(api, "q", 10, max_deliveries=1, dead_letter="dlq", durable=True)
@@ -373,7 +373,7 @@ def test_queue_survives_a_kill_with_its_leases_and_dead_letters(
 
 
 def test_dead_letters_stay_inside_the_prefixes_of_the_key(start_api: StartApi) -> None:
-    """API §12: a scoped key cannot "route data into a topic outside its allowlist", by a queue either."""
+    """AUTH-14: a key cannot route data into a topic outside its prefixes, by a queue either."""
     api = start_api(key="full", api_keys="full,tenant-key::t:")
     tenant = api.with_key("tenant-key")
     config = {"type": "queue", "dead_letter": "other"}

@@ -1,4 +1,4 @@
-"""API §6 over HTTP: the router endpoints, their shapes and refusals, and routers across a kill."""
+"""The ROUTER rules over HTTP: the router endpoints, their shapes and refusals, and routers across a kill."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bare(body: Json) -> Json:
 
 
 def test_router_is_created_read_and_deleted(api: Api, topic_name: str) -> None:
-    """API §6.1, §6.2, §6.4: 201 with the rule echoed, GET with `forwarded_total`, DELETE with `deleted`."""
+    """ROUTER-3, ROUTER-10: 201 with the rule echoed, GET with `forwarded_total`, DELETE with `deleted`."""
     source, dest = f"{topic_name}.s", f"{topic_name}.d"
     name = f"{topic_name}.s->d"
     rule = {
@@ -71,7 +71,7 @@ def test_router_is_created_read_and_deleted(api: Api, topic_name: str) -> None:
 
 
 def test_writer_reads_its_own_forward_at_once(api: Api, topic_name: str) -> None:
-    """Decision 22: who wrote to the source and then reads the destination sees the copy, every time."""
+    """ROUTER-17: a client that wrote to the source and then reads the destination sees the copy, every time."""
     source, dest, last = (f"{topic_name}.{part}" for part in "sdl")
     put(api, source, dest).ok(201)
     put(api, dest, last).ok(201)
@@ -95,14 +95,14 @@ def test_writer_reads_its_own_forward_at_once(api: Api, topic_name: str) -> None
     ],
 )
 def test_bad_router_is_a_400_that_names_the_field(api: Api, topic_name: str, body: Json, field: str) -> None:
-    """API §6.1: 400 `invalid_request` (missing source/dest, source == dest, bad filter)."""
+    """ROUTER-2, ROUTER-4."""
     renamed = {key: f"{topic_name}.{value}" if value in ("s", "d") else value for key, value in body.items()}
     api.call("PUT", f"/v0/routers/{topic_name}", renamed).refused_naming(field)
     assert api.names(topic_name) == []
 
 
 def test_router_name_may_hold_an_arrow_and_nothing_else(api: Api, topic_name: str) -> None:
-    """API §12, decision 21: the topic charset plus `>`."""
+    """ROUTER-5: the topic charset plus `>`."""
     body = {"source": f"{topic_name}.s", "dest": f"{topic_name}.d"}
     api.call("PUT", "/v0/routers/a%20b", body).refused_naming("a b")
     api.call("PUT", "/v0/routers/-%3Ea", body).refused_naming("->a")
@@ -110,13 +110,13 @@ def test_router_name_may_hold_an_arrow_and_nothing_else(api: Api, topic_name: st
 
 
 def test_missing_dest_without_create_dest_is_404(api: Api, topic_name: str) -> None:
-    """API §6.1: `create_dest: false` is 404 if missing, and nothing is created."""
+    """ROUTER-6: `create_dest: false` is 404 if missing, and nothing is created."""
     put(api, f"{topic_name}.s", f"{topic_name}.d", create_dest=False).refused(404, "topic_not_found")
     assert api.names(topic_name) == []
 
 
 def test_cycle_and_fan_in_are_409(api: Api, topic_name: str) -> None:
-    """API §6.1: `router_cycle` with `detail.cycle`, `topic_exists_incompatible` with `detail.reason`."""
+    """ROUTER-7, ROUTER-8: `router_cycle` with `detail.cycle`, `topic_exists_incompatible` with `detail.reason`."""
     a, b, c = (f"{topic_name}.{part}" for part in "abc")
     put(api, a, b).ok(201)
     assert put(api, b, a).refused(409, "router_cycle")["cycle"] == [b, a, b]
@@ -131,7 +131,7 @@ def test_cycle_and_fan_in_are_409(api: Api, topic_name: str) -> None:
 
 
 def test_list_is_paged_and_filtered(api: Api, topic_name: str) -> None:
-    """API §6.3: `prefix`, `source`, `dest`, `page_size`, `cursor`; `next_cursor` only where there is more."""
+    """HTTP-22, ROUTER-11: `prefix`, `source`, `dest`, `page_size`, `cursor`; `next_cursor` only where there is more."""
     names = [f"{topic_name}-{i}" for i in range(5)]
     for i, name in enumerate(names):
         put(api, f"{topic_name}.s{i % 2}", f"{topic_name}.d{i}", name).ok(201)
@@ -150,7 +150,7 @@ def test_list_is_paged_and_filtered(api: Api, topic_name: str) -> None:
 
 
 def test_cursor_may_be_passed_back_as_it_came(api: Api, topic_name: str) -> None:
-    """API §0.7: "Pass it back as ?cursor="; base64 has a `+`, which a query takes for a space."""
+    """HTTP-22: base64 has a `+`, which a query takes for a space."""
     names = [f"{topic_name}{'x' * i}->y" for i in range(4)]
     for name in names:
         put(api, f"{topic_name}.s", f"{topic_name}.d", name).ok(201)
@@ -167,7 +167,7 @@ def test_cursor_may_be_passed_back_as_it_came(api: Api, topic_name: str) -> None
 
 
 def test_deleted_topic_takes_its_routers_along(api: Api, topic_name: str) -> None:
-    """API §1.4: `routers_removed` names every router with the topic as source or dest."""
+    """ROUTER-12: `routers_removed` names every router with the topic as source or dest."""
     hub = f"{topic_name}.hub"
     put(api, f"{topic_name}.in", hub, f"{topic_name}.1").ok(201)
     put(api, hub, f"{topic_name}.out", f"{topic_name}.2").ok(201)
@@ -176,7 +176,7 @@ def test_deleted_topic_takes_its_routers_along(api: Api, topic_name: str) -> Non
 
 
 def test_router_cap_counts_new_routers_only(start_api: StartApi) -> None:
-    """API §11: 429 naming `max_routers`, before any topic is created; a re-PUT always succeeds; metrics count."""
+    """LIMIT-4, PROBE-7: 429 naming `max_routers`, before any topic is created; a repeated PUT succeeds."""
     api = start_api(max_routers=1)
     put(api, "a", "b").ok(201)
     reply = put(api, "c", "d")
@@ -188,7 +188,7 @@ def test_router_cap_counts_new_routers_only(start_api: StartApi) -> None:
 
 
 def test_router_scopes_and_prefixes(start_api: StartApi) -> None:
-    """API §0.2: admin puts, read gets and lists, delete deletes; prefixes hold for name, source and dest, and lists."""
+    """AUTH-11, AUTH-14: prefixes hold for name, source and dest, and for the list."""
     keys = "full,admin-key:admin,read-key:read,delete-key:delete,tenant-key::t:"
     api = start_api(key="full", api_keys=keys)
     put(api, "a", "b").ok(201)
@@ -209,7 +209,7 @@ def test_router_scopes_and_prefixes(start_api: StartApi) -> None:
 
 
 def test_deleted_topic_names_no_router_outside_the_keys_prefixes(start_api: StartApi) -> None:
-    """API §12: a prefix-limited key cannot enumerate cross-tenant names; API §1.4: every router goes all the same."""
+    """AUTH-15: every router goes all the same."""
     api = start_api(key="full", api_keys="full,tenant-key::t:|shared.")
     put(api, "t:a", "t:b").ok(201)
     put(api, "t:a", "shared.c", "shared.copy").ok(201)
@@ -222,7 +222,7 @@ def test_deleted_topic_names_no_router_outside_the_keys_prefixes(start_api: Star
 
 
 def test_routers_and_copies_survive_a_kill(start_server: Callable[..., ServerProcess], closing: ExitStack) -> None:
-    """DESIGN §8.1: the same copies under the same seqs after a crash, with direct writes and deletes in between."""
+    """ROUTER-15: the same copies under the same seqs after a crash, with direct writes and deletes in between."""
     server = start_server()
     api = Api(server.host, server.port)
     put(api, "a", "b", filter=["tag", "Glob", "keep*"]).ok(201)

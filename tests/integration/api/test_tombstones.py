@@ -1,4 +1,4 @@
-"""DESIGN §5, API §3.3, Core guarantees (002) and Explicit loss (004): what is lost, and who is told."""
+"""The LOSS and RETAIN rules: what is lost, and which reader gets a tombstone."""
 
 from __future__ import annotations
 
@@ -38,12 +38,7 @@ def expire(api: Api, topic: str) -> None:
 
 
 def test_cap_eviction_gives_one_tombstone_with_the_exact_range(api: Api, topic_name: str) -> None:
-    """API §3.3.
-
-    gap_from "= stale from_seq + 1", gap_to "= earliest_seq - 1", reason "cap"; "records begin at earliest_seq;
-    next_from_seq continues normally"; decisions 12: `from_seq: 0` on an evicted topic gets one; decisions 14:
-    `$type`, `$seq`.
-    """
+    """LOSS-4, LOSS-6, LOSS-8: also from `from_seq: 0`, and the records begin at `earliest_seq`."""
     api.put(topic_name, cap_records=3).ok(201)
     api.fill(topic_name, 10)
     state = api.state(topic_name)
@@ -57,7 +52,7 @@ def test_cap_eviction_gives_one_tombstone_with_the_exact_range(api: Api, topic_n
 
 @pytest.mark.parametrize("from_seq", range(11))
 def test_tombstone_fires_exactly_below_the_evict_floor(api: Api, topic_name: str, from_seq: int) -> None:
-    """DESIGN §5.4: a tombstone "iff from_seq + 1 < evict_floor"; the floor here is 8."""
+    """LOSS-4, LOSS-6: the floor here is 8."""
     api.put(topic_name, cap_records=3).ok(201)
     api.fill(topic_name, 10)
     body = api.read(topic_name, from_seq)
@@ -66,7 +61,7 @@ def test_tombstone_fires_exactly_below_the_evict_floor(api: Api, topic_name: str
 
 
 def test_next_read_after_a_tombstone_has_none(api: Api, topic_name: str) -> None:
-    """DESIGN §5.4: "At most one tombstone per response"; after it "the cursor advanced to earliest_seq - 1"."""
+    """LOSS-7: after it the cursor is at `earliest_seq - 1`."""
     api.put(topic_name, cap_records=5).ok(201)
     api.fill(topic_name, 10)
     body = api.read(topic_name, 2, limit=2)
@@ -79,7 +74,7 @@ def test_next_read_after_a_tombstone_has_none(api: Api, topic_name: str) -> None
 
 
 def test_cap_bytes_evicts_the_oldest(api: Api, topic_name: str) -> None:
-    """API §0.10: cap_bytes "Max retained payload bytes"; `old` evicts the oldest until back within the cap."""
+    """RETAIN-4: until the topic is within the cap."""
     api.put(topic_name).ok(201)
     api.write(topic_name, {"data": "x" * 1000})
     size = api.state(topic_name)["bytes"]
@@ -92,7 +87,7 @@ def test_cap_bytes_evicts_the_oldest(api: Api, topic_name: str) -> None:
 
 
 def test_cap_bytes_one_byte_short_evicts_one_more(api: Api, topic_name: str) -> None:
-    """DESIGN §5.3: "until back within cap"."""
+    """RETAIN-4: until the topic is within the cap."""
     api.write(topic_name, {"data": "x" * 1000})
     size = api.state(topic_name)["bytes"]
     api.put(topic_name, cap_bytes=3 * size - 1).ok(200)
@@ -105,7 +100,7 @@ def test_cap_bytes_one_byte_short_evicts_one_more(api: Api, topic_name: str) -> 
 def test_whichever_cap_is_hit_first_evicts(
     api: Api, topic_name: str, cap_records: int, cap_sizes: int, kept: int
 ) -> None:
-    """DESIGN §2.2: "When both cap_records and cap_bytes are set, whichever is hit first triggers eviction"."""
+    """RETAIN-4."""
     api.write(topic_name, {"data": "x" * 100})
     size = api.state(topic_name)["bytes"]
     api.put(topic_name, cap_records=cap_records, cap_bytes=cap_sizes * size).ok(200)
@@ -115,10 +110,7 @@ def test_whichever_cap_is_hit_first_evicts(
 
 
 def test_caps_off_keep_everything(api: Api, topic_name: str) -> None:
-    """DESIGN §2.2.
-
-    "All caps/TTL off ⇒ an out-of-the-box topic loses nothing"; "With both caps off, discard is inert".
-    """
+    """RETAIN-7: by default a topic loses nothing."""
     api.put(topic_name, discard="reject").ok(201)
     for _ in range(3):
         api.fill(topic_name, 1000)
@@ -128,7 +120,7 @@ def test_caps_off_keep_everything(api: Api, topic_name: str) -> None:
 
 
 def test_write_over_the_cap_under_old_keeps_the_newest(api: Api, topic_name: str) -> None:
-    """Decisions 17: "under `old` it commits and evicts, keeping the newest"."""
+    """RETAIN-4."""
     api.put(topic_name, cap_records=2).ok(201)
     assert api.fill(topic_name, 5)["seqs"] == [1, 2, 3, 4, 5]
     assert gap(api.read(topic_name)) == (1, 3, "cap")
@@ -136,10 +128,7 @@ def test_write_over_the_cap_under_old_keeps_the_newest(api: Api, topic_name: str
 
 
 def test_single_record_over_cap_bytes_under_old_is_evicted_too(api: Api, topic_name: str) -> None:
-    """Decisions 17.
-
-    it commits and evicts; what does not fit the cap at all leaves the topic empty, and never silently.
-    """
+    """RETAIN-4: what does not fit the cap at all leaves the topic empty, and never silently."""
     api.put(topic_name, cap_bytes=10).ok(201)
     assert api.write(topic_name, {"data": "x" * 100})["seqs"] == [1]
     state = api.state(topic_name)
@@ -148,11 +137,7 @@ def test_single_record_over_cap_bytes_under_old_is_evicted_too(api: Api, topic_n
 
 
 def test_reject_refuses_a_full_topic_before_assigning_seqs(api: Api, topic_name: str) -> None:
-    """DESIGN §5.3.
-
-    "422 topic_full and error.detail carrying cap_records/cap_bytes and current head_seq/earliest_seq"; "No record is
-    acked-then-dropped".
-    """
+    """RETAIN-5: no record is acknowledged and then dropped."""
     api.put(topic_name, cap_records=3, discard="reject").ok(201)
     api.fill(topic_name, 2)
     with api.unchanged(topic_name):
@@ -171,7 +156,7 @@ def test_reject_refuses_a_full_topic_before_assigning_seqs(api: Api, topic_name:
 
 
 def test_reject_holds_cap_bytes(api: Api, topic_name: str) -> None:
-    """API §0.10: reject = "refuse the write with 422 topic_full", for either cap."""
+    """RETAIN-5: for either cap."""
     api.put(topic_name, discard="reject").ok(201)
     api.write(topic_name, {"data": "x" * 100})
     size = api.state(topic_name)["bytes"]
@@ -183,10 +168,7 @@ def test_reject_holds_cap_bytes(api: Api, topic_name: str) -> None:
 
 
 def test_reject_takes_writes_again_after_a_delete(api: Api, topic_name: str) -> None:
-    """DESIGN §5.3.
-
-    topic_full is "retryable after consumers drain"; §7: a deleted record no longer counts toward the cap.
-    """
+    """RETAIN-6: a deleted record does not count toward the cap."""
     api.put(topic_name, cap_records=3, discard="reject").ok(201)
     api.fill(topic_name, 3)
     api.post(topic_name, {"records": [{"data": 4}]}).refused(422, "topic_full")
@@ -196,7 +178,7 @@ def test_reject_takes_writes_again_after_a_delete(api: Api, topic_name: str) -> 
 
 
 def test_reject_takes_writes_again_after_expiry(api: Api, topic_name: str) -> None:
-    """DESIGN §2.2: "TTL and cap are independent and both apply"; §5.2: expired records are excluded from count."""
+    """RETAIN-6, RETAIN-7."""
     api.put(topic_name, cap_records=2, discard="reject", ttl_ms=40).ok(201)
     api.fill(topic_name, 2)
     expire(api, topic_name)
@@ -205,7 +187,7 @@ def test_reject_takes_writes_again_after_expiry(api: Api, topic_name: str) -> No
 
 @pytest.mark.parametrize("cap", [{"cap_records": 2}, {"cap_bytes": 50}])
 def test_write_larger_than_the_whole_cap_is_permanently_refused(api: Api, topic_name: str, cap: dict[str, int]) -> None:
-    """DESIGN §5.3: "A single write larger than the entire cap is a permanent 400 record_too_large (not retryable)"."""
+    """RETAIN-6."""
     api.put(topic_name, discard="reject", **cap).ok(201)
     with api.unchanged(topic_name):
         body = {"records": [{"data": "x" * 100}, {"data": 2}, {"data": 3}]}
@@ -213,7 +195,7 @@ def test_write_larger_than_the_whole_cap_is_permanently_refused(api: Api, topic_
 
 
 def test_idempotent_retry_on_a_full_topic_is_still_answered(api: Api, topic_name: str) -> None:
-    """API §0.8: a retry "returns the original seqs"; it appends nothing, so a full topic does not refuse it."""
+    """RETRY-1: it appends nothing, so a full topic does not refuse it."""
     api.put(topic_name, cap_records=2, discard="reject").ok(201)
     first = api.write(topic_name, {"data": 1}, {"data": 2}, idempotency_key="k")
     again = api.write(topic_name, {"data": 1}, {"data": 2}, idempotency_key="k")
@@ -221,7 +203,7 @@ def test_idempotent_retry_on_a_full_topic_is_still_answered(api: Api, topic_name
 
 
 def test_tightened_cap_shows_at_once_and_loosened_brings_nothing_back(api: Api, topic_name: str) -> None:
-    """Decisions 18: "A tightened cap or TTL shows at once; a loosened one brings nothing back"."""
+    """RETAIN-9."""
     api.fill(topic_name, 10)
     api.put(topic_name, cap_records=4).ok(200)
     assert (api.state(topic_name)["count"], api.state(topic_name)["earliest_seq"]) == (4, 7)
@@ -233,11 +215,7 @@ def test_tightened_cap_shows_at_once_and_loosened_brings_nothing_back(api: Api, 
 
 
 def test_ttl_expiry_gives_a_tombstone(api: Api, topic_name: str) -> None:
-    """DESIGN §5.2.
-
-    "Expired records are never delivered and are excluded from count/bytes/earliest_seq"; §5.4: reason "ttl"; §5.1:
-    "moves continuously with wall-clock even with no writes".
-    """
+    """LOSS-1, LOSS-8, RETAIN-2: never silent, with the reason `ttl`, although nothing is written meanwhile."""
     api.put(topic_name, ttl_ms=40).ok(201)
     api.fill(topic_name, 3)
     expire(api, topic_name)
@@ -251,7 +229,7 @@ def test_ttl_expiry_gives_a_tombstone(api: Api, topic_name: str) -> None:
 
 
 def test_records_within_their_ttl_are_delivered(api: Api, topic_name: str) -> None:
-    """DESIGN §5.2: expired only "when now - $ts > ttl_ms"."""
+    """RETAIN-1."""
     api.put(topic_name, ttl_ms=600_000).ok(201)
     api.fill(topic_name, 3)
     assert api.seqs(topic_name) == [1, 2, 3]
@@ -259,7 +237,7 @@ def test_records_within_their_ttl_are_delivered(api: Api, topic_name: str) -> No
 
 
 def test_reading_resumes_after_an_expired_prefix(api: Api, topic_name: str) -> None:
-    """DESIGN §5.4: after the tombstone "the read continues from earliest_seq"."""
+    """LOSS-4: after the tombstone the read continues from earliest_seq."""
     api.put(topic_name, ttl_ms=40).ok(201)
     api.fill(topic_name, 3)
     expire(api, topic_name)
@@ -271,7 +249,7 @@ def test_reading_resumes_after_an_expired_prefix(api: Api, topic_name: str) -> N
 
 
 def test_tightened_ttl_shows_at_once_and_loosened_brings_nothing_back(api: Api, topic_name: str) -> None:
-    """Decisions 18; API §1.1: "a tightened cap/ttl makes existing records eligible for lazy eviction/expiry"."""
+    """RETAIN-9."""
     api.fill(topic_name, 3)
     api.put(topic_name, ttl_ms=1).ok(200)
     expire(api, topic_name)
@@ -282,7 +260,7 @@ def test_tightened_ttl_shows_at_once_and_loosened_brings_nothing_back(api: Api, 
 
 
 def test_cap_and_ttl_together_are_mixed(api: Api, topic_name: str) -> None:
-    """DESIGN §5.4: reason "mixed" (both contributed)."""
+    """LOSS-8."""
     api.put(topic_name, cap_records=2, ttl_ms=40).ok(201)
     api.fill(topic_name, 5)
     expire(api, topic_name)
@@ -290,11 +268,7 @@ def test_cap_and_ttl_together_are_mixed(api: Api, topic_name: str) -> None:
 
 
 def test_a_purely_deleted_gap_is_silent(api: Api, topic_name: str) -> None:
-    """DESIGN §5.1.
-
-    "Reading below earliest_seq but at/above evict_floor means the gap is purely deleted (voluntary) ⇒ the read is
-    silent (tombstone: null)".
-    """
+    """LOSS-5."""
     api.fill(topic_name, 10)
     api.erase(topic_name, before_seq=6).ok(200)
     assert api.state(topic_name)["earliest_seq"] == 6
@@ -306,7 +280,7 @@ def test_a_purely_deleted_gap_is_silent(api: Api, topic_name: str) -> None:
 
 
 def test_a_wholly_deleted_topic_is_silent(api: Api, topic_name: str) -> None:
-    """DESIGN §5.1: "If no live record exists it is head_seq + 1", and the read is silent and caught up."""
+    """DELETE-6, LOSS-2: `earliest_seq` is `head_seq + 1`, and the read is silent and caught up."""
     api.fill(topic_name, 4)
     api.erase(topic_name, before_seq=5).ok(200)
     body = api.read(topic_name)
@@ -315,7 +289,7 @@ def test_a_wholly_deleted_topic_is_silent(api: Api, topic_name: str) -> None:
 
 
 def test_node_filtering_is_silent(api: Api, topic_name: str) -> None:
-    """DESIGN §5.4: "own seqs absent; no tombstone"."""
+    """NODE-3, LOSS-1."""
     api.fill(topic_name, 4, node="me")
     body = api.read(topic_name, node="me")
     assert gap(body) is None
@@ -323,7 +297,7 @@ def test_node_filtering_is_silent(api: Api, topic_name: str) -> None:
 
 
 def test_eviction_after_a_delete_gives_a_tombstone(api: Api, topic_name: str) -> None:
-    """DESIGN §5.1: "evicting live records (cap/TTL, involuntary)" advances evict_floor, whatever was deleted before."""
+    """LOSS-1: evicting live records moves `evict_floor`, whatever was deleted before."""
     api.fill(topic_name, 10)
     api.erase(topic_name, before_seq=6).ok(200)
     api.put(topic_name, cap_records=3).ok(200)
@@ -334,10 +308,7 @@ def test_eviction_after_a_delete_gives_a_tombstone(api: Api, topic_name: str) ->
 
 
 def test_deleted_slots_leaving_the_front_move_no_floor(api: Api, topic_name: str) -> None:
-    """DESIGN §5.1.
-
-    "popping already-deleted slots (voluntary) does not advance evict_floor"; cap counts live records only.
-    """
+    """LOSS-3, RETAIN-8."""
     api.put(topic_name, cap_records=3).ok(201)
     api.fill(topic_name, 3)
     api.erase(topic_name, before_seq=3).ok(200)
@@ -350,11 +321,7 @@ def test_deleted_slots_leaving_the_front_move_no_floor(api: Api, topic_name: str
 
 
 def test_delete_above_the_evict_floor_widens_only_the_reported_range(api: Api, topic_name: str) -> None:
-    """DESIGN §5.4.
-
-    gap_to is "earliest_seq - 1", though "some seqs in the range may have been deleted rather than evicted"; the
-    trigger stays the evict_floor.
-    """
+    """LOSS-6, DELETE-6: `gap_to` covers deleted seqs too; the trigger stays the `evict_floor`."""
     api.put(topic_name, cap_records=4).ok(201)
     api.fill(topic_name, 5)
     api.erase(topic_name, before_seq=4).ok(200)
@@ -367,10 +334,7 @@ def test_delete_above_the_evict_floor_widens_only_the_reported_range(api: Api, t
 
 
 def test_expiry_of_deleted_records_is_silent(api: Api, topic_name: str) -> None:
-    """DESIGN §5.1.
-
-    evict_floor moves "only by involuntary loss of live records"; a deleted record cannot expire again.
-    """
+    """LOSS-3: a deleted record cannot expire again."""
     api.fill(topic_name, 3)
     api.erase(topic_name, before_seq=4).ok(200)
     api.put(topic_name, ttl_ms=1).ok(200)
@@ -382,7 +346,7 @@ def test_expiry_of_deleted_records_is_silent(api: Api, topic_name: str) -> None:
 
 
 def test_earliest_seq_never_goes_down(api: Api, topic_name: str) -> None:
-    """DESIGN §5.1: earliest_seq is "monotonically non-decreasing over a topic instance's life"."""
+    """LOSS-2."""
     seen = []
 
     def look() -> None:
@@ -412,7 +376,7 @@ def test_earliest_seq_never_goes_down(api: Api, topic_name: str) -> None:
 
 
 def test_tombstone_comes_with_a_node_filter_too(api: Api, topic_name: str) -> None:
-    """DESIGN §7.3: "The tombstone is computed solely from from_seq vs evict_floor"; filters do not hide it."""
+    """LOSS-11."""
     api.put(topic_name, cap_records=2).ok(201)
     api.fill(topic_name, 5, node="me")
     body = api.read(topic_name, node="me")
@@ -421,11 +385,7 @@ def test_tombstone_comes_with_a_node_filter_too(api: Api, topic_name: str) -> No
 
 
 def test_recreated_topic_tells_a_cursor_from_the_future(api: Api, topic_name: str) -> None:
-    """DESIGN §5.5.
-
-    "reason:"recreated", gap_from = seq_base, gap_to = new head_seq, then the read proceeds from the new
-    earliest_seq"; decisions 13: the signal is from_seq > head_seq.
-    """
+    """LOSS-9: a cursor above the head is the signal."""
     api.fill(topic_name, 10)
     api.remove(topic_name).ok(200)
     api.fill(topic_name, 3)
@@ -437,7 +397,7 @@ def test_recreated_topic_tells_a_cursor_from_the_future(api: Api, topic_name: st
 
 
 def test_recreated_empty_topic_has_an_empty_gap(api: Api, topic_name: str) -> None:
-    """DESIGN §5.5: "gap_to = new head_seq (possibly empty)"."""
+    """LOSS-9: `gap_to` is the new head."""
     api.fill(topic_name, 5)
     api.remove(topic_name).ok(200)
     api.put(topic_name).ok(201)
@@ -447,7 +407,7 @@ def test_recreated_empty_topic_has_an_empty_gap(api: Api, topic_name: str) -> No
 
 
 def test_cursor_at_head_of_a_recreated_topic_is_an_ordinary_tail(api: Api, topic_name: str) -> None:
-    """Decisions 13: "`from_seq == head_seq` is the ordinary tail"."""
+    """LOSS-10."""
     api.fill(topic_name, 3)
     api.remove(topic_name).ok(200)
     api.fill(topic_name, 3)
@@ -457,7 +417,7 @@ def test_cursor_at_head_of_a_recreated_topic_is_an_ordinary_tail(api: Api, topic
 
 
 def test_recreated_topic_forgets_the_floors_of_its_predecessor(api: Api, topic_name: str) -> None:
-    """DESIGN §5.1: earliest_seq "resets only on delete+recreate", and with it the evict floor."""
+    """TOPIC-22."""
     api.put(topic_name, cap_records=1).ok(201)
     api.fill(topic_name, 10)
     api.remove(topic_name).ok(200)
@@ -469,7 +429,7 @@ def test_recreated_topic_forgets_the_floors_of_its_predecessor(api: Api, topic_n
 
 
 def test_recreated_read_honours_limit(api: Api, topic_name: str) -> None:
-    """DESIGN §5.5: after the tombstone the read is an ordinary one from earliest_seq."""
+    """LOSS-9: after the tombstone the read is an ordinary one from earliest_seq."""
     api.fill(topic_name, 9)
     api.remove(topic_name).ok(200)
     api.fill(topic_name, 5)

@@ -1,4 +1,4 @@
-"""API §0.10 and §1, DESIGN §2: topics — their names, their config, their state, the list, their deletion."""
+"""The TOPIC rules: topics, their names, their config, their state, the list, their deletion."""
 
 from __future__ import annotations
 
@@ -30,17 +30,13 @@ DEFAULTS: dict[str, Any] = {
     "dead_letter": None,
     "leases_durable": False,
 }
-"""The config object of API §0.10 with every default."""
+"""The config object of TOPIC-5 with every default."""
 
 U64_MAX = 2**64 - 1
 
 
 def test_put_creates_with_every_default(api: Api, topic_name: str) -> None:
-    """API §0.10.
-
-    "All fields are optional on create; omitted fields take the documented default"; §1.1: "config always echoes the
-    full object including the queue fields".
-    """
+    """TOPIC-4, TOPIC-5: the answer echoes the whole config, the queue fields included."""
     body = api.put(topic_name).ok(201)
     assert set(body) == {"topic", "created", "config", "performance"}
     assert body["topic"] == topic_name
@@ -49,7 +45,7 @@ def test_put_creates_with_every_default(api: Api, topic_name: str) -> None:
 
 
 def test_put_with_empty_body_equals_empty_object(api: Api, topic_name: str) -> None:
-    """API §1.1: "empty {} creates all-default"; decisions 1: "The empty body and `{}` are the same"."""
+    """TOPIC-6."""
     body = api.call("PUT", f"/v0/topics/{topic_name}").ok(201)
     assert body["config"] == DEFAULTS
     assert api.call("PUT", f"/v0/topics/{topic_name}", {}).ok(200)["config"] == DEFAULTS
@@ -83,18 +79,14 @@ def test_put_with_empty_body_equals_empty_object(api: Api, topic_name: str) -> N
     ],
 )
 def test_put_echoes_a_named_field_and_defaults_the_rest(api: Api, topic_name: str, field: str, value: Any) -> None:
-    """API §1.1: "created with given config merged over defaults → 201", echoed by PUT and by the state."""
+    """TOPIC-4, TOPIC-5: the config over the defaults, echoed by PUT and by the state."""
     expected = {**DEFAULTS, field: value}
     assert api.put(topic_name, **{field: value}).ok(201)["config"] == expected
     assert api.state(topic_name)["config"] == expected
 
 
 def test_put_identical_config_is_a_no_op(api: Api, topic_name: str) -> None:
-    """API §1.1.
-
-    "Topic exists, identical config → no-op → 200"; "created is true only when this call brought the topic into
-    existence".
-    """
+    """HTTP-23, TOPIC-4."""
     first = api.put(topic_name, ttl_ms=60000, durable=True, priority=10).ok(201)
     second = api.put(topic_name, ttl_ms=60000, durable=True, priority=10).ok(200)
     assert second["created"] is False
@@ -102,7 +94,7 @@ def test_put_identical_config_is_a_no_op(api: Api, topic_name: str) -> None:
 
 
 def test_put_changes_only_the_fields_it_names(api: Api, topic_name: str) -> None:
-    """API §0.8: "a changed PUT applies the diff"; decisions 1: "omitted fields keep their value"."""
+    """TOPIC-6."""
     api.put(topic_name, ttl_ms=60000, cap_records=7, discard="reject", priority=3).ok(201)
     body = api.put(topic_name, cap_records=8).ok(200)
     assert body["created"] is False
@@ -113,14 +105,14 @@ def test_put_changes_only_the_fields_it_names(api: Api, topic_name: str) -> None
 
 
 def test_put_null_resets_nullable_fields(api: Api, topic_name: str) -> None:
-    """API §0.10: `priority` and `dead_letter` are nullable; naming them null is a value, not an omission."""
+    """TOPIC-11: null is a value, not an omission."""
     api.put(topic_name, priority=3, dead_letter="dlq").ok(201)
     assert api.put(topic_name, priority=None).ok(200)["config"] == {**DEFAULTS, "dead_letter": "dlq"}
     assert api.put(topic_name, dead_letter=None).ok(200)["config"] == DEFAULTS
 
 
 def test_put_changes_every_field_but_type_in_place(api: Api, topic_name: str) -> None:
-    """API §1.1: "Every other field is mutable in /v0 (including the queue tuning fields)"."""
+    """TOPIC-8: the queue fields included."""
     api.put(topic_name).ok(201)
     changed = {
         "ttl_ms": 1,
@@ -143,7 +135,7 @@ def test_put_changes_every_field_but_type_in_place(api: Api, topic_name: str) ->
 
 
 def test_put_does_not_rewrite_records(api: Api, topic_name: str) -> None:
-    """API §1.1: "Changes apply going forward; they never rewrite stored records"."""
+    """TOPIC-7."""
     api.write(topic_name, {"data": {"a": 1}, "tag": "t", "node": "n", "meta": {"m": "1"}})
     before = api.read(topic_name, include_tags=True)["records"]
     api.put(topic_name, priority=5, durability="fsync", dedupe_node=False, cap_records=10).ok(200)
@@ -167,11 +159,7 @@ def test_put_does_not_rewrite_records(api: Api, topic_name: str) -> None:
     ],
 )
 def test_durability_resolution(api: Api, topic_name: str, given: dict[str, Any], durability: str) -> None:
-    """DESIGN §2.2.
-
-    "An explicit durability always wins; absent it, the class is derived from the durable bool ... durable is
-    normalized to durable == (class == fsync)".
-    """
+    """TOPIC-12."""
     config = api.put(topic_name, **given).ok(201)["config"]
     assert config["durability"] == durability
     assert config["durable"] is (durability == "fsync")
@@ -180,7 +168,7 @@ def test_durability_resolution(api: Api, topic_name: str, given: dict[str, Any],
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
 def test_every_durability_class_is_fully_queryable(api: Api, topic_name: str, durability: str) -> None:
-    """DESIGN §2.2: each class is "fully queryable (getState / getDifference / SSE)" while the process runs."""
+    """DURABLE-1: by state, diff and stream, while the process runs."""
     api.put(topic_name, durability=durability).ok(201)
     api.fill(topic_name, 3)
     assert api.seqs(topic_name) == [1, 2, 3]
@@ -191,11 +179,7 @@ def test_every_durability_class_is_fully_queryable(api: Api, topic_name: str, du
 
 
 def test_durability_is_mutable_in_place_and_never_weakened_by_omission(api: Api, topic_name: str) -> None:
-    """API §0.10.
-
-    "the class is freely mutable in place"; decisions 1: "A PUT that forgets `durability` must never weaken a topic;
-    one that names `durable` without `durability` re-resolves the class".
-    """
+    """TOPIC-6, TOPIC-12."""
     api.put(topic_name, durability="fsync").ok(201)
     assert api.put(topic_name, ttl_ms=1000).ok(200)["config"]["durability"] == "fsync"
     assert api.put(topic_name, durability="memory").ok(200)["config"]["durability"] == "memory"
@@ -208,10 +192,7 @@ def test_durability_is_mutable_in_place_and_never_weakened_by_omission(api: Api,
 
 @pytest.mark.parametrize(("first", "second"), [("log", "queue"), ("queue", "log")])
 def test_type_is_immutable(api: Api, topic_name: str, first: str, second: str) -> None:
-    """API §1.1.
-
-    "a PUT that changes type on an existing topic (log→queue or queue→log) returns 409 topic_exists_incompatible".
-    """
+    """TOPIC-8: log to queue and queue to log."""
     api.put(topic_name, type=first).ok(201)
     with api.unchanged(topic_name):
         api.put(topic_name, type=second, ttl_ms=9999).refused(409, "topic_exists_incompatible")
@@ -234,11 +215,7 @@ def test_type_is_immutable(api: Api, topic_name: str, first: str, second: str) -
 def test_clamped_values_are_stored_and_echoed_clamped(
     api: Api, topic_name: str, field: str, given: int, stored: int
 ) -> None:
-    """API §0.10.
-
-    Priority "clamped [-1000, 1000]", lease_ms "Clamped [100, 86400000]", claim_jitter_ms "Clamped [0, 5000]";
-    decisions 2: "stored and echoed clamped".
-    """
+    """TOPIC-10."""
     assert api.put(topic_name, **{field: given}).ok(201)["config"][field] == stored
     assert api.state(topic_name)["config"][field] == stored
 
@@ -290,7 +267,7 @@ BAD_CONFIG: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("field", "value"), BAD_CONFIG)
 def test_put_refuses_a_bad_value_and_names_the_field(api: Api, topic_name: str, field: str, value: Any) -> None:
-    """API §1.1: "400 invalid_request (bad name/field/value)"."""
+    """HTTP-12, TOPIC-13."""
     api.put(topic_name, **{field: value}).refused_naming(field)
     assert not api.exists(topic_name)
     api.put(topic_name, ttl_ms=1234).ok(201)
@@ -300,14 +277,14 @@ def test_put_refuses_a_bad_value_and_names_the_field(api: Api, topic_name: str, 
 
 @pytest.mark.parametrize("field", ["ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries"])
 def test_put_takes_the_whole_u64_range(api: Api, topic_name: str, field: str) -> None:
-    """API §0.10: `u64`."""
+    """TOPIC-9."""
     assert api.put(topic_name, **{field: U64_MAX}).ok(201)["config"][field] == U64_MAX
     api.fill(topic_name, 2)
     assert api.seqs(topic_name) == [1, 2]
 
 
 def test_dead_letter_must_differ_from_its_topic(api: Api, topic_name: str) -> None:
-    """API §0.10: dead_letter "Must differ from this topic"; §1.1: 400 invalid_request."""
+    """TOPIC-13."""
     api.put(topic_name, type="queue", dead_letter=topic_name).refused_naming("dead_letter")
     assert not api.exists(topic_name)
 
@@ -317,14 +294,14 @@ def test_dead_letter_must_differ_from_its_topic(api: Api, topic_name: str) -> No
     ["", "0", "A", ".", "_", ":", "-", "a.b_c:d-e", "..", "CAPS-and-lower.0:1"],
 )
 def test_valid_names_are_accepted(api: Api, topic_name: str, suffix: str) -> None:
-    """API §1.1: `^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$`."""
+    """TOPIC-1."""
     name = topic_name + suffix
     assert api.put(name).ok(201)["topic"] == name
     assert api.state(name)["topic"] == name
 
 
 def test_name_length_is_1_to_255(api: Api, topic_name: str) -> None:
-    """API §1.1: "1-255 chars"."""
+    """TOPIC-1."""
     longest = (topic_name + "x" * 255)[:255]
     assert api.put(longest).ok(201)["topic"] == longest
     api.put(longest + "x").refused(400, "invalid_request")
@@ -333,7 +310,7 @@ def test_name_length_is_1_to_255(api: Api, topic_name: str) -> None:
 
 
 def test_names_are_case_sensitive(api: Api, topic_name: str) -> None:
-    """DESIGN §2: "Case-sensitive, byte-exact"."""
+    """TOPIC-1."""
     api.write(topic_name + ":a", {"data": 1})
     api.write(topic_name + ":A", {"data": 2})
     assert api.read(topic_name + ":a")["records"][0]["data"] == 1
@@ -341,7 +318,7 @@ def test_names_are_case_sensitive(api: Api, topic_name: str) -> None:
 
 
 def test_percent_encoded_name_is_the_same_topic(api: Api, topic_name: str) -> None:
-    """API §1.1: ":" enables namespacing, and clients commonly send it as %3A."""
+    """TOPIC-1: `:` is for namespaces, and clients commonly send it as %3A."""
     api.write(topic_name + ":x", {"data": 1})
     assert api.state(topic_name + "%3Ax")["topic"] == topic_name + ":x"
 
@@ -382,16 +359,12 @@ BAD_NAMES = [
     ],
 )
 def test_invalid_name_is_refused_on_every_route(api: Api, name: str, method: str, path: str, body: Any) -> None:
-    """API §1.1: 400 invalid_request (bad name); decisions 5: "An invalid name is 400 on every route"."""
+    """TOPIC-2."""
     api.call(method, path.format(name=name), body).refused(400, "invalid_request")
 
 
 def test_state_of_a_fresh_topic(api: Api, topic_name: str) -> None:
-    """API §1.2.
-
-    head_seq "0 for a fresh empty topic", earliest_seq "head_seq + 1" when empty, next_seq "head_seq + 1", recency
-    clocks "null if never", `queue` "Absent on a log topic"; DESIGN §4: 0 means "no records".
-    """
+    """TOPIC-15, WRITE-2: `head_seq` is 0, `next_seq` is 1, the clocks are null, and there is no `queue`."""
     api.put(topic_name).ok(201)
     state = api.state(topic_name)
     state.pop("performance")
@@ -411,7 +384,7 @@ def test_state_of_a_fresh_topic(api: Api, topic_name: str) -> None:
 
 
 def test_state_follows_writes(api: Api, topic_name: str) -> None:
-    """API §1.2: head_seq, earliest_seq, next_seq, count, bytes, last_write_ts."""
+    """TOPIC-15."""
     api.fill(topic_name, 3)
     state = api.state(topic_name)
     assert (state["head_seq"], state["earliest_seq"], state["next_seq"], state["count"]) == (3, 1, 4, 3)
@@ -421,7 +394,7 @@ def test_state_follows_writes(api: Api, topic_name: str) -> None:
 
 
 def test_next_seq_minus_one_is_a_tail_cursor(api: Api, topic_name: str) -> None:
-    """API §1.2: "read from next_seq - 1 to get only new records"."""
+    """TOPIC-15."""
     api.fill(topic_name, 3)
     tail = api.state(topic_name)["next_seq"] - 1
     assert api.seqs(topic_name, tail) == []
@@ -430,7 +403,7 @@ def test_next_seq_minus_one_is_a_tail_cursor(api: Api, topic_name: str) -> None:
 
 
 def test_bytes_are_exact_under_writes_and_deletes(api: Api, topic_name: str) -> None:
-    """API §1.2: bytes are the "Currently retained ... payload bytes"; decisions 11: "exact and immediate"."""
+    """TOPIC-16."""
     records = [{"data": "x" * 1000, "meta": {"k": "v" * 100}, "tag": f"t{n}"} for n in range(4)]
     sizes = [0]
     for record in records:
@@ -446,14 +419,14 @@ def test_bytes_are_exact_under_writes_and_deletes(api: Api, topic_name: str) -> 
 
 
 def test_state_never_creates(api: Api, topic_name: str) -> None:
-    """API §1.2: "404 topic_not_found (state read never auto-creates)"."""
+    """TOPIC-18."""
     assert api.get(f"/v0/topics/{topic_name}").refused(404, "topic_not_found")["topic"] == topic_name
     api.get(f"/v0/topics/{topic_name}").refused(404, "topic_not_found")
     assert api.names(topic_name) == []
 
 
 def test_state_touch_false_is_not_a_read(api: Api, topic_name: str) -> None:
-    """API §1.2: "touch (bool, default true): if false, do not update auto-priority recency"."""
+    """TOPIC-17."""
     api.put(topic_name).ok(201)
     api.get(f"/v0/topics/{topic_name}?touch=false").ok(200)
     assert api.state(topic_name)["last_read_ts"] is None
@@ -468,14 +441,14 @@ def test_state_touch_false_is_not_a_read(api: Api, topic_name: str) -> None:
 @pytest.mark.parametrize("touch", ["maybe", "2", "", "truee"])
 @pytest.mark.parametrize("path", ["/v0/topics/{topic}?touch={touch}", "/v0/topics?touch={touch}"])
 def test_touch_that_is_no_bool_is_refused(api: Api, topic_name: str, path: str, touch: str) -> None:
-    """API §1.2, §1.3: `touch` is a bool; §0.6: 400 "bad type"."""
+    """TOPIC-17, HTTP-12."""
     api.put(topic_name).ok(201)
     with api.unchanged(topic_name):
         api.get(path.format(topic=topic_name, touch=touch)).refused_naming("touch")
 
 
 def test_list_item_shape(api: Api, topic_name: str) -> None:
-    """API §1.3: each item has topic, head_seq, earliest_seq, count, bytes, durable, effective_priority."""
+    """TOPIC-19."""
     api.put(topic_name, durable=True, priority=7).ok(201)
     api.fill(topic_name, 3)
     body = api.topics(prefix=topic_name).ok(200)
@@ -494,7 +467,7 @@ def test_list_item_shape(api: Api, topic_name: str) -> None:
 
 
 def test_list_filters_by_prefix(api: Api, topic_name: str) -> None:
-    """API §1.3: `prefix` (string)."""
+    """TOPIC-19."""
     for suffix in ("a", "ab", "b"):
         api.put(f"{topic_name}{suffix}").ok(201)
     assert set(api.names(topic_name)) == {f"{topic_name}{s}" for s in ("a", "ab", "b")}
@@ -504,10 +477,7 @@ def test_list_filters_by_prefix(api: Api, topic_name: str) -> None:
 
 
 def test_list_pages_cover_every_topic_once(api: Api, topic_name: str) -> None:
-    """API §0.7.
-
-    next_cursor "present only when more pages exist — its absence means the last page. Pass it back as ?cursor=".
-    """
+    """HTTP-22: no `next_cursor` means the last page."""
     expected = {f"{topic_name}{n:02}" for n in range(7)}
     for name in expected:
         api.put(name).ok(201)
@@ -529,7 +499,7 @@ def test_list_pages_cover_every_topic_once(api: Api, topic_name: str) -> None:
 
 
 def test_list_full_last_page_has_no_cursor(api: Api, topic_name: str) -> None:
-    """API §1.3: "next_cursor is omitted on the final page", also where that page is exactly full."""
+    """HTTP-22: also if that page is exactly full."""
     for n in range(4):
         api.put(f"{topic_name}{n}").ok(201)
     first = api.topics(prefix=topic_name, page_size=2).ok(200)
@@ -539,7 +509,7 @@ def test_list_full_last_page_has_no_cursor(api: Api, topic_name: str) -> None:
 
 
 def test_list_survives_deletion_of_the_topic_under_the_cursor(api: Api, topic_name: str) -> None:
-    """API §0.7: a cursor is a position, so removing topics between two pages neither fails nor skips others."""
+    """HTTP-22: a cursor is a position, so removing topics between two pages neither fails nor skips others."""
     for n in range(6):
         api.put(f"{topic_name}{n}").ok(201)
     first = api.topics(prefix=topic_name, page_size=3).ok(200)
@@ -552,7 +522,7 @@ def test_list_survives_deletion_of_the_topic_under_the_cursor(api: Api, topic_na
 
 
 def test_list_page_size_default_and_clamp(api: Api, topic_name: str) -> None:
-    """API §0.7: "page_size default 100, max 1000"; decisions 5: "`page_size` over 1000 is clamped"."""
+    """HTTP-22."""
     for n in range(1001):
         assert api.put(f"{topic_name}{n:04}").status == 201
     try:
@@ -571,7 +541,7 @@ def test_list_page_size_default_and_clamp(api: Api, topic_name: str) -> None:
 
 @pytest.mark.parametrize("page_size", ["0", "-1", "ten", "1.5", "", "0x10", "1e2"])
 def test_list_refuses_a_bad_page_size(api: Api, page_size: str) -> None:
-    """Decisions 5: "`page_size` ... 0 or a non-number is 400"."""
+    """HTTP-22."""
     api.get(f"/v0/topics?page_size={page_size}").refused_naming("page_size")
 
 
@@ -590,12 +560,12 @@ def test_list_refuses_a_bad_page_size(api: Api, page_size: str) -> None:
     ],
 )
 def test_list_refuses_a_corrupt_cursor(api: Api, cursor: str) -> None:
-    """API §1.3: "400 invalid_request (malformed/corrupt cursor)"."""
+    """HTTP-22."""
     api.get(f"/v0/topics?cursor={cursor}").refused_naming("cursor")
 
 
 def test_list_does_not_touch_by_default(api: Api, topic_name: str) -> None:
-    """API §1.3: "touch (bool, default false — listing does not bump auto-priority)"."""
+    """TOPIC-17."""
     api.put(topic_name).ok(201)
     assert api.topics(prefix=topic_name).ok(200)["topics"][0]["effective_priority"] == 0
     assert api.topics(prefix=topic_name, touch="false").ok(200)["topics"][0]["effective_priority"] == 0
@@ -606,10 +576,7 @@ def test_list_does_not_touch_by_default(api: Api, topic_name: str) -> None:
 
 
 def test_delete_topic(api: Api, topic_name: str) -> None:
-    """API §1.4.
-
-    `{"topic", "deleted": true, "routers_removed": [...]}`; "Permanently remove a topic and all its records".
-    """
+    """TOPIC-20."""
     api.fill(topic_name, 3)
     body = api.remove(topic_name).ok(200)
     body.pop("performance")
@@ -620,7 +587,7 @@ def test_delete_topic(api: Api, topic_name: str) -> None:
 
 
 def test_delete_absent_topic(api: Api, topic_name: str) -> None:
-    """API §1.4: "Deleting an absent topic returns 200 with "deleted": false and empty routers_removed"."""
+    """TOPIC-21."""
     for query in ("", "?if_empty=true"):
         body = api.remove(topic_name, query).ok(200)
         body.pop("performance")
@@ -628,7 +595,7 @@ def test_delete_absent_topic(api: Api, topic_name: str) -> None:
 
 
 def test_delete_if_empty_refuses_a_topic_with_records(api: Api, topic_name: str) -> None:
-    """API §1.4: "if_empty ... if true, delete only when count == 0, else 409 topic_not_empty"."""
+    """TOPIC-20."""
     api.fill(topic_name, 2)
     with api.unchanged(topic_name):
         api.remove(topic_name, "?if_empty=true").refused(409, "topic_not_empty")
@@ -637,24 +604,20 @@ def test_delete_if_empty_refuses_a_topic_with_records(api: Api, topic_name: str)
 
 
 def test_delete_if_empty_false_is_the_default(api: Api, topic_name: str) -> None:
-    """API §1.4: "if_empty (bool, default false)"."""
+    """TOPIC-20."""
     api.fill(topic_name, 2)
     assert api.remove(topic_name, "?if_empty=false").ok(200)["deleted"] is True
 
 
 def test_delete_refuses_a_bad_if_empty(api: Api, topic_name: str) -> None:
-    """API §1.4: `if_empty` is a bool. What cannot be read must not delete."""
+    """TOPIC-20, HTTP-12: what cannot be read must not delete."""
     api.fill(topic_name, 1)
     with api.unchanged(topic_name):
         api.remove(topic_name, "?if_empty=maybe").refused_naming("if_empty")
 
 
 def test_recreated_topic_is_new_and_empty(api: Api, topic_name: str) -> None:
-    """DESIGN §2.
-
-    Deleting "tears down all records, the tag index, dedupe state"; "A later lazy-create makes a new, empty topic
-    whose seq restarts at the base"; config too starts from the defaults.
-    """
+    """TOPIC-20, TOPIC-22: its config starts from the defaults too."""
     api.put(topic_name, cap_records=50, ttl_ms=600000).ok(201)
     api.write(topic_name, {"data": 1, "tag": "t"}, {"data": 2, "tag": "t"}, idempotency_key="once")
     api.write(topic_name, {"data": 3}, producer_id="p", producer_seq=5)
@@ -669,10 +632,7 @@ def test_recreated_topic_is_new_and_empty(api: Api, topic_name: str) -> None:
 
 
 def test_recreated_by_put_starts_clean(api: Api, topic_name: str) -> None:
-    """API §1.4.
-
-    "A later lazy-create makes a new, empty topic (seq restarts)", and so does a PUT; the type may differ.
-    """
+    """TOPIC-22: the type may differ."""
     api.put(topic_name, type="queue").ok(201)
     api.fill(topic_name, 3)
     api.remove(topic_name).ok(200)
@@ -683,7 +643,7 @@ def test_recreated_by_put_starts_clean(api: Api, topic_name: str) -> None:
 
 
 def test_put_names_the_fields_that_it_ignored(api: Api, topic_name: str) -> None:
-    """API §0.1: unknown fields are no error; but a typo in a config must not stay unseen until it hurts."""
+    """HTTP-15: a typo in a config must not stay unseen until it hurts."""
     body = api.put(topic_name, durabilty="fsync", ttl_ms=5, **{"x" * 1000: 1}).ok(201)
     assert body["unknown_fields"] == ["durabilty", "x" * 300]
     assert (body["config"]["durability"], body["config"]["ttl_ms"]) == ("disk", 5)

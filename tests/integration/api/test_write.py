@@ -1,4 +1,4 @@
-"""API §2, §0.8 and DESIGN §1, §4: appending records — seqs, verbatim payloads, atomic batches, limits, safe retries."""
+"""The WRITE and RETRY rules: appending records, seqs, verbatim payloads, atomic batches, limits, safe retries."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ MIB = 1024 * 1024
 
 
 def test_first_write_creates_the_topic(api: Api, topic_name: str) -> None:
-    """API §2.
-
-    "Response (200, or 201 if this write created the topic)"; DESIGN §4: seq starts at seq_base, "default 1".
-    """
+    """WRITE-1, WRITE-2, WRITE-15: 201, and seqs start at 1."""
     body = api.post(topic_name, {"records": [{"data": "a"}, {"data": "b"}, {"data": "c"}]}).ok(201)
     body.pop("performance")
     assert body == {
@@ -35,10 +32,7 @@ def test_first_write_creates_the_topic(api: Api, topic_name: str) -> None:
 
 
 def test_later_write_continues_contiguously(api: Api, topic_name: str) -> None:
-    """DESIGN §4.
-
-    Seq is "strictly increasing and contiguous at assignment"; decisions 8: `count` is that of the write.
-    """
+    """WRITE-1, WRITE-3: `count` is that of the write."""
     api.fill(topic_name, 3)
     body = api.post(topic_name, {"records": [{"data": "d"}, {"data": "e"}]}).ok(200)
     body.pop("performance")
@@ -55,26 +49,26 @@ def test_later_write_continues_contiguously(api: Api, topic_name: str) -> None:
 
 
 def test_write_to_a_topic_made_by_put_is_not_created(api: Api, topic_name: str) -> None:
-    """API §2: 201 and `created` only "if this write created the topic"."""
+    """TOPIC-4."""
     api.put(topic_name).ok(201)
     assert api.post(topic_name, {"records": [{"data": 1}]}).ok(200)["created"] is False
 
 
 def test_seqs_follow_array_order(api: Api, topic_name: str) -> None:
-    """API §2: "Seqs assigned in array order, contiguously"."""
+    """WRITE-3."""
     values = list(range(50, 0, -1))
     api.write(topic_name, *({"data": value} for value in values))
     assert [(r["$seq"], r["data"]) for r in api.read(topic_name)["records"]] == list(enumerate(values, 1))
 
 
 def test_each_topic_has_its_own_counter(api: Api, topic_name: str) -> None:
-    """DESIGN §4: "Each topic has its own u64 counter"."""
+    """WRITE-2."""
     api.fill(topic_name + ":a", 5)
     assert api.write(topic_name + ":b", {"data": 1})["seqs"] == [1]
 
 
 def test_return_seqs_false_leaves_first_and_last(api: Api, topic_name: str) -> None:
-    """API §2: "seqs may be suppressed with ?return_seqs=false ... (then only first_seq/last_seq are returned)"."""
+    """WRITE-1."""
     body = api.post(topic_name, {"records": [{"data": 1}, {"data": 2}]}, "?return_seqs=false").ok(201)
     assert "seqs" not in body
     assert (body["first_seq"], body["last_seq"], body["count"]) == (1, 2, 2)
@@ -115,7 +109,7 @@ VERBATIM = [
 
 @pytest.mark.parametrize("text", VERBATIM)
 def test_data_comes_back_byte_for_byte(api: Api, topic_name: str, text: str) -> None:
-    """API §0.3: data is "stored and returned verbatim — never parsed, indexed, or validated for shape"."""
+    """HTTP-4: it is never parsed."""
     raw = b'{"records":[{"data":' + text.encode() + b"}]}"
     api.post(topic_name, raw=raw).ok(201)
     body = api.diff(topic_name).body
@@ -124,7 +118,7 @@ def test_data_comes_back_byte_for_byte(api: Api, topic_name: str, text: str) -> 
 
 
 def test_data_of_a_whole_batch_comes_back_byte_for_byte(api: Api, topic_name: str) -> None:
-    """API §0.3: verbatim, also between other fields in any order and with white space around."""
+    """HTTP-4: verbatim, also between other fields in any order and with white space around."""
     records = [f'{{ "tag" : "t" ,"data" : {text}\n, "node":"n","meta":{{"k":"v"}} }}' for text in VERBATIM]
     api.post(topic_name, raw=('{\n"records" : [ ' + " , ".join(records) + " ] }").encode()).ok(201)
     body = api.diff(topic_name, include_tags=True).text
@@ -137,7 +131,7 @@ def test_data_of_a_whole_batch_comes_back_byte_for_byte(api: Api, topic_name: st
 
 
 def test_meta_comes_back_verbatim(api: Api, topic_name: str) -> None:
-    """API §2: meta is "Small headers, returned verbatim"."""
+    """WRITE-13."""
     text = '{"b":"1","a":"\\u00e9\\/\\n","":"","$x":"é"}'
     api.post(topic_name, raw=('{"records":[{"data":1,"meta":' + text + "}]}").encode()).ok(201)
     reply = api.diff(topic_name)
@@ -146,13 +140,13 @@ def test_meta_comes_back_verbatim(api: Api, topic_name: str) -> None:
 
 
 def test_record_node_overrides_batch_node(api: Api, topic_name: str) -> None:
-    """API §2: records[].node "overrides batch-level node"; node is the "Batch-level default origin node"."""
+    """WRITE-12."""
     api.write(topic_name, {"data": 1}, {"data": 2, "node": "own"}, {"data": 3}, node="batch")
     assert [r["$node"] for r in api.read(topic_name)["records"]] == ["batch", "own", "batch"]
 
 
 def test_tag_and_node_are_kept_byte_exact(api: Api, topic_name: str) -> None:
-    """DESIGN §1: `node` → `$node`, `tag` → `$tag`, immutable, as the client wrote them."""
+    """WRITE-13."""
     tag, node = 'é"\\\n\t\u0001 😀*', "  spaced é \\ "
     api.write(topic_name, {"data": 1, "tag": tag, "node": node})
     (record,) = api.read(topic_name, include_tags=True)["records"]
@@ -160,7 +154,7 @@ def test_tag_and_node_are_kept_byte_exact(api: Api, topic_name: str) -> None:
 
 
 def test_empty_tag_node_and_meta_are_not_absent_ones(api: Api, topic_name: str) -> None:
-    """DESIGN §1: omitted "when absent (absence, not null)"; an empty string or object is a value, and is returned."""
+    """WRITE-13: an empty string or object is a value, and is returned."""
     api.write(topic_name, {"data": 1, "tag": "", "node": "", "meta": {}}, {"data": 2})
     empty, absent = api.read(topic_name, include_tags=True)["records"]
     empty.pop("$ts")
@@ -172,7 +166,7 @@ def test_empty_tag_node_and_meta_are_not_absent_ones(api: Api, topic_name: str) 
 
 
 def test_ts_never_decreases_with_seq(api: Api, topic_name: str) -> None:
-    """DESIGN §5.2: "$ts is non-decreasing in seq within a topic"."""
+    """WRITE-17."""
     for _ in range(20):
         api.fill(topic_name, 3)
     stamps = [r["$ts"] for r in api.read(topic_name)["records"]]
@@ -181,7 +175,7 @@ def test_ts_never_decreases_with_seq(api: Api, topic_name: str) -> None:
 
 
 def test_records_are_immutable(api: Api, topic_name: str) -> None:
-    """DESIGN §1: "Once assigned a seq, a record's fields never change"."""
+    """WRITE-14."""
     api.write(topic_name, {"data": {"v": 1}, "tag": "t", "node": "n", "meta": {"m": "1"}})
     before = api.read(topic_name, include_tags=True)["records"][0]
     api.write(topic_name, {"data": {"v": 2}, "tag": "t", "node": "n"})
@@ -214,11 +208,7 @@ def test_records_are_immutable(api: Api, topic_name: str) -> None:
     ],
 )
 def test_bad_records_are_refused_by_name(api: Api, topic_name: str, records: Any, named: str) -> None:
-    """API §2.
-
-    Records 1..=MAX_BATCH_RECORDS, data required; decisions 6: "`meta` values must be strings; anything else is 400
-    naming the key".
-    """
+    """WRITE-5, WRITE-6, WRITE-8."""
     api.post(topic_name, {"records": records}).refused_naming(named)
     assert not api.exists(topic_name)
     api.fill(topic_name, 1)
@@ -227,7 +217,7 @@ def test_bad_records_are_refused_by_name(api: Api, topic_name: str, records: Any
 
 
 def test_write_without_records_is_refused(api: Api, topic_name: str) -> None:
-    """API §2: `records` is required."""
+    """WRITE-5."""
     for body in ({}, {"node": "n"}, {"record": [{"data": 1}]}):
         api.post(topic_name, body).refused_naming("records")
     assert not api.exists(topic_name)
@@ -254,7 +244,7 @@ def test_write_without_records_is_refused(api: Api, topic_name: str) -> None:
     ],
 )
 def test_bad_write_field_is_refused_by_name(api: Api, topic_name: str, field: str, value: Any) -> None:
-    """API §2, request table; §0.6: 400 invalid_request (bad type)."""
+    """HTTP-12."""
     extra = {"producer_seq": 1} if field == "producer_id" else {"producer_id": "p"} if field == "producer_seq" else {}
     named = next(iter(value)) if field == "config" and isinstance(value, dict) else field
     api.post(topic_name, {"records": [{"data": 1}], **extra, field: value}).refused_naming(named)
@@ -262,11 +252,7 @@ def test_bad_write_field_is_refused_by_name(api: Api, topic_name: str, field: st
 
 
 def test_write_is_atomic(api: Api, topic_name: str) -> None:
-    """API §2.
-
-    "all N records commit with contiguous seqs, or none do. No partial append"; the bad record is named by index
-    (decisions 7).
-    """
+    """WRITE-4: no partial append, and the bad record is named by its index."""
     api.fill(topic_name, 2)
     for bad in ({"tag": "no data"}, {"data": 1, "tag": "t" * 257}, {"data": 1, "meta": {"k": 5}}):
         with api.unchanged(topic_name):
@@ -275,14 +261,14 @@ def test_write_is_atomic(api: Api, topic_name: str) -> None:
 
 
 def test_refused_first_write_creates_nothing(api: Api, topic_name: str) -> None:
-    """API §2: "or none do": a refused write does not leave an empty topic behind."""
+    """WRITE-4."""
     api.post(topic_name, {"records": [{"data": 1}, {"data": 1, "node": "n" * 129}]}).refused(400, "invalid_request")
     api.post(topic_name, {"records": [{"data": 1}], "config": {"type": "heap"}}).refused(400, "invalid_request")
     assert not api.exists(topic_name)
 
 
 def test_batch_of_10000_is_the_most(api: Api, topic_name: str) -> None:
-    """API §2: "Max records per write 10000"; 10001 is 400 batch_too_large."""
+    """WRITE-5."""
     body = api.write(topic_name, *({"data": n} for n in range(10000)))
     assert (body["first_seq"], body["last_seq"], body["count"], len(body["seqs"])) == (1, 10000, 10000, 10000)
     assert body["seqs"] == list(range(1, 10001))
@@ -293,7 +279,7 @@ def test_batch_of_10000_is_the_most(api: Api, topic_name: str) -> None:
 
 @pytest.mark.parametrize(("unit", "fits"), [("x", 256), ("é", 128), ("😀", 64)])
 def test_tag_limit_is_256_bytes(api: Api, topic_name: str, unit: str, fits: int) -> None:
-    """API §2: "Max tag length 256 bytes"; decisions 7: over-long is 400 invalid_request naming index and limit."""
+    """WRITE-7, WRITE-10."""
     api.write(topic_name, {"data": 1, "tag": unit * fits})
     assert api.read(topic_name, include_tags=True)["records"][0]["$tag"] == unit * fits
     with api.unchanged(topic_name):
@@ -305,7 +291,7 @@ def test_tag_limit_is_256_bytes(api: Api, topic_name: str, unit: str, fits: int)
 @pytest.mark.parametrize(("unit", "fits"), [("x", 128), ("é", 64)])
 @pytest.mark.parametrize("place", ["record", "batch"])
 def test_node_limit_is_128_bytes(api: Api, topic_name: str, unit: str, fits: int, place: str) -> None:
-    """API §2: "Max node length 128 bytes"; decisions 7: over-long is 400 invalid_request naming index and limit."""
+    """WRITE-7, WRITE-10."""
 
     def body(node: str) -> dict[str, Any]:
         if place == "batch":
@@ -320,7 +306,7 @@ def test_node_limit_is_128_bytes(api: Api, topic_name: str, unit: str, fits: int
 
 
 def test_meta_limit_is_64_keys(api: Api, topic_name: str) -> None:
-    """API §2: meta "≤ 64 keys"; decisions 7: over it is 400 record_too_large naming index and limit."""
+    """WRITE-8, WRITE-10."""
     api.write(topic_name, {"data": 1, "meta": {f"k{n}": "v" for n in range(64)}})
     with api.unchanged(topic_name):
         bad = {"data": 1, "meta": {f"k{n}": "v" for n in range(65)}}
@@ -329,7 +315,7 @@ def test_meta_limit_is_64_keys(api: Api, topic_name: str) -> None:
 
 
 def test_meta_limit_is_16_kib_of_json_text(api: Api, topic_name: str) -> None:
-    """API §2: "Max meta per record 16 KiB"; decisions 7: "Sizes are bytes of the JSON text as received"."""
+    """WRITE-8, WRITE-10."""
 
     def raw(size: int) -> bytes:
         meta = b'{"k":"' + b"v" * (size - 8) + b'"}'
@@ -343,7 +329,7 @@ def test_meta_limit_is_16_kib_of_json_text(api: Api, topic_name: str) -> None:
 
 
 def test_record_limit_is_1_mib_of_data_and_meta(api: Api, topic_name: str) -> None:
-    """API §2: "Max single record data+meta 1 MiB", else 400 record_too_large (decisions 7: with index and limit)."""
+    """WRITE-9, WRITE-10."""
 
     def raw(data_bytes: int, meta: bytes = b"") -> bytes:
         data = b'"' + b"d" * (data_bytes - 2) + b'"'
@@ -360,7 +346,7 @@ def test_record_limit_is_1_mib_of_data_and_meta(api: Api, topic_name: str) -> No
 
 
 def test_idempotency_key_limit_is_256_chars(api: Api, topic_name: str) -> None:
-    """API §2: idempotency_key "≤ 256 chars"."""
+    """RETRY-3."""
     api.write(topic_name, {"data": 1}, idempotency_key="k" * 256)
     with api.unchanged(topic_name):
         reply = api.post(topic_name, {"records": [{"data": 1}], "idempotency_key": "k" * 257})
@@ -370,7 +356,7 @@ def test_idempotency_key_limit_is_256_chars(api: Api, topic_name: str) -> None:
 
 
 def test_body_over_64_mib_is_refused_from_its_length_alone(api: Api, topic_name: str) -> None:
-    """API §2: "Max total request body 64 MiB"; §0.6: "413 Body exceeds server hard limit (pre-parse)"."""
+    """HTTP-18."""
     head = (
         f"POST /v0/topics/{topic_name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         f"Content-Length: {64 * MIB + 1}\r\n\r\n"
@@ -388,7 +374,7 @@ def test_body_over_64_mib_is_refused_from_its_length_alone(api: Api, topic_name:
 
 
 def test_limits_follow_their_variables(start_api: StartApi, topic_name: str) -> None:
-    """API §2: each batching limit has its config var."""
+    """WRITE-11."""
     api = start_api(
         max_batch_records=2,
         max_record_bytes=40,
@@ -415,7 +401,7 @@ def test_limits_follow_their_variables(start_api: StartApi, topic_name: str) -> 
 
 
 def test_chunked_body_is_held_to_the_limit_while_it_streams(start_api: StartApi, topic_name: str) -> None:
-    """API §0.6: 413 also where no Content-Length tells the size beforehand."""
+    """HTTP-18: 413 also if no Content-Length gives the size beforehand."""
     api = start_api(max_body_bytes=1000)
     connection = http.client.HTTPConnection(api.host, api.port, timeout=DEADLINE_S)
     try:
@@ -434,7 +420,7 @@ def test_chunked_body_is_held_to_the_limit_while_it_streams(start_api: StartApi,
 
 
 def test_chunked_body_is_accepted(api: Api, topic_name: str) -> None:
-    """API §2: the framing of the body is no part of the request; a chunked write is a write."""
+    """CONN-4."""
     connection = http.client.HTTPConnection(api.host, api.port, timeout=DEADLINE_S)
     try:
         chunks = iter([b'{"records":[{"da', b'ta":1.', b"10}]}"])
@@ -449,42 +435,38 @@ def test_chunked_body_is_accepted(api: Api, topic_name: str) -> None:
 
 
 def test_create_false_refuses_a_missing_topic(api: Api, topic_name: str) -> None:
-    """API §2: "false ⇒ 404 topic_not_found if absent"; §0.5: the detail names the topic."""
+    """WRITE-15: the detail names the topic."""
     reply = api.post(topic_name, {"records": [{"data": 1}], "create": False})
     assert reply.refused(404, "topic_not_found")["topic"] == topic_name
     assert not api.exists(topic_name)
 
 
 def test_create_false_writes_to_an_existing_topic(api: Api, topic_name: str) -> None:
-    """API §2: `create` only decides about an absent topic."""
+    """WRITE-15: `create` only decides about an absent topic."""
     api.put(topic_name).ok(201)
     assert api.post(topic_name, {"records": [{"data": 1}], "create": False}).ok(200)["seqs"] == [1]
 
 
 def test_create_true_creates(api: Api, topic_name: str) -> None:
-    """API §2: "true ⇒ auto-create if absent"."""
+    """WRITE-15."""
     assert api.post(topic_name, {"records": [{"data": 1}], "create": True}).ok(201)["created"] is True
 
 
 def test_inline_auto_create_false_refuses_a_missing_topic(api: Api, topic_name: str) -> None:
-    """Decisions 4.
-
-    "`auto_create: false` is known for a missing topic only from the write's inline `config`; then the write is a
-    404".
-    """
+    """WRITE-16: only the inline config can say so for a missing topic."""
     body = {"records": [{"data": 1}], "config": {"auto_create": False}}
     api.post(topic_name, body).refused(404, "topic_not_found")
     assert not api.exists(topic_name)
 
 
 def test_topic_with_auto_create_false_still_takes_writes(api: Api, topic_name: str) -> None:
-    """API §0.10: auto_create is about whether a write may *create* the topic."""
+    """WRITE-16: it is about whether a write may *create* the topic."""
     api.put(topic_name, auto_create=False).ok(201)
     assert api.write(topic_name, {"data": 1})["seqs"] == [1]
 
 
 def test_inline_config_is_applied_on_create(api: Api, topic_name: str) -> None:
-    """API §2: config is "Applied only if this write creates the topic"."""
+    """WRITE-15."""
     config = {"ttl_ms": 600000, "cap_records": 5, "durability": "memory", "priority": 2000}
     api.post(topic_name, {"records": [{"data": 1}], "config": config}).ok(201)
     stored = api.state(topic_name)["config"]
@@ -493,7 +475,7 @@ def test_inline_config_is_applied_on_create(api: Api, topic_name: str) -> None:
 
 
 def test_inline_config_is_ignored_on_an_existing_topic(api: Api, topic_name: str) -> None:
-    """API §2: config is "Ignored if the topic exists (config changes on an existing topic go through PUT)"."""
+    """WRITE-15."""
     api.put(topic_name, cap_records=10).ok(201)
     before = api.state(topic_name)["config"]
     body = {"records": [{"data": 1}], "config": {"cap_records": 1, "type": "queue"}}
@@ -502,24 +484,20 @@ def test_inline_config_is_ignored_on_an_existing_topic(api: Api, topic_name: str
 
 
 def test_inline_cap_already_holds_for_the_creating_write(api: Api, topic_name: str) -> None:
-    """API §2 and §0.10: the config is in force from the first write on."""
+    """WRITE-15: the config is in force from the first write on."""
     body = {"records": [{"data": n} for n in range(5)], "config": {"cap_records": 2}}
     assert api.post(topic_name, body).ok(201)["seqs"] == [1, 2, 3, 4, 5]
     assert (api.state(topic_name)["count"], api.state(topic_name)["earliest_seq"]) == (2, 4)
 
 
 def test_disable_backpressure_is_accepted(api: Api, topic_name: str) -> None:
-    """API §2: disable_backpressure, default false."""
+    """PRESSURE-3."""
     assert api.write(topic_name, {"data": 1}, disable_backpressure=True)["seqs"] == [1]
     assert api.write(topic_name, {"data": 1}, disable_backpressure=False)["seqs"] == [2]
 
 
 def test_idempotent_retry_returns_the_original_seqs(api: Api, topic_name: str) -> None:
-    """API §0.8.
-
-    A retry "returns the original seqs with "deduped": true and does not append again"; decisions 9: 200, `created:
-    false`.
-    """
+    """RETRY-1."""
     first = api.post(topic_name, {"records": [{"data": 1}, {"data": 2}], "idempotency_key": "k"}).ok(201)
     assert first["deduped"] is False
     api.fill(topic_name, 3)
@@ -532,7 +510,7 @@ def test_idempotent_retry_returns_the_original_seqs(api: Api, topic_name: str) -
 
 
 def test_idempotency_key_alone_decides(api: Api, topic_name: str) -> None:
-    """Decisions 9: "The key alone decides, whatever the content, as the API says"."""
+    """RETRY-1."""
     api.write(topic_name, {"data": "first"}, idempotency_key="k")
     again = api.write(topic_name, {"data": "other"}, {"data": "more"}, idempotency_key="k")
     assert (again["deduped"], again["seqs"]) == (True, [1])
@@ -540,7 +518,7 @@ def test_idempotency_key_alone_decides(api: Api, topic_name: str) -> None:
 
 
 def test_idempotency_key_as_header_and_body_wins(api: Api, topic_name: str) -> None:
-    """API §0.8: "The key may also be sent as header Idempotency-Key: (body field wins)"."""
+    """RETRY-4."""
     one = {"records": [{"data": 1}]}
     header = {"Idempotency-Key": "h"}
     assert api.post(topic_name, one, headers=header).ok(201)["seqs"] == [1]
@@ -555,13 +533,13 @@ def test_idempotency_key_as_header_and_body_wins(api: Api, topic_name: str) -> N
 
 
 def test_idempotency_key_is_scoped_to_its_topic(api: Api, topic_name: str) -> None:
-    """API §2: "Dedupe key (§0.8), scoped to this topic"."""
+    """RETRY-3."""
     api.write(topic_name + ":a", {"data": 1}, idempotency_key="k")
     assert api.write(topic_name + ":b", {"data": 1}, idempotency_key="k")["deduped"] is False
 
 
 def test_idempotency_window_ends(api: Api, topic_name: str) -> None:
-    """API §0.8: remembered "for idempotency_window_ms ... per topic"."""
+    """RETRY-2."""
     api.put(topic_name, idempotency_window_ms=50).ok(201)
     api.write(topic_name, {"data": 1}, idempotency_key="k")
     again = until(
@@ -572,7 +550,7 @@ def test_idempotency_window_ends(api: Api, topic_name: str) -> None:
 
 
 def test_retry_of_a_refused_write_is_not_deduped(api: Api, topic_name: str) -> None:
-    """API §0.8: the server remembers *assigned seqs*; a refused write assigned none, so its key is still free."""
+    """RETRY-5: the server remembers *assigned seqs*; a refused write assigned none, so its key is still free."""
     bad = {"records": [{"data": 1}, {"tag": "no data"}], "idempotency_key": "k"}
     api.post(topic_name, bad).refused(400, "invalid_request")
     body = api.write(topic_name, {"data": 1}, idempotency_key="k")
@@ -580,7 +558,7 @@ def test_retry_of_a_refused_write_is_not_deduped(api: Api, topic_name: str) -> N
 
 
 def test_idempotent_retry_with_return_seqs_false(api: Api, topic_name: str) -> None:
-    """API §2: `return_seqs=false` leaves first_seq/last_seq, also on a deduped answer."""
+    """WRITE-1: `return_seqs=false` leaves first_seq/last_seq, also on a deduped answer."""
     body = {"records": [{"data": 1}, {"data": 2}], "idempotency_key": "k"}
     api.post(topic_name, body, "?return_seqs=false").ok(201)
     again = api.post(topic_name, body, "?return_seqs=false").ok(200)
@@ -589,7 +567,7 @@ def test_idempotent_retry_with_return_seqs_false(api: Api, topic_name: str) -> N
 
 
 def test_idempotency_survives_deletion_of_its_records(api: Api, topic_name: str) -> None:
-    """API §0.8: the key is remembered for its window, whatever happened to the records since."""
+    """RETRY-1."""
     api.write(topic_name, {"data": 1}, idempotency_key="k")
     api.erase(topic_name, before_seq=2).ok(200)
     again = api.write(topic_name, {"data": 1}, idempotency_key="k")
@@ -598,7 +576,7 @@ def test_idempotency_survives_deletion_of_its_records(api: Api, topic_name: str)
 
 
 def test_concurrent_retries_append_once(api: Api, topic_name: str) -> None:
-    """API §0.8: one key, one append — also where the retries race each other."""
+    """RETRY-6: one key, one append, also if the retries race each other."""
     api.put(topic_name, durability="fsync").ok(201)
     answers: list[dict[str, Any]] = []
 
@@ -616,11 +594,7 @@ def test_concurrent_retries_append_once(api: Api, topic_name: str) -> None:
 
 
 def test_concurrent_writes_get_contiguous_seqs(api: Api, topic_name: str) -> None:
-    """DESIGN §4.
-
-    "no gaps in the assigned sequence"; "A single write request is atomic: all N records commit (contiguous seqs)";
-    invariant 1.
-    """
+    """WRITE-3, WRITE-4: no gaps, and the seqs of one write are together."""
     taken: list[list[int]] = []
 
     def produce(producer: int) -> None:
@@ -642,7 +616,7 @@ def test_concurrent_writes_get_contiguous_seqs(api: Api, topic_name: str) -> Non
 
 
 def test_producer_seq_dedupes_without_time(api: Api, topic_name: str) -> None:
-    """Decisions 39: "at or below it the write is deduped, above it it is appended", per producer and topic."""
+    """RETRY-7: per producer and topic."""
 
     def publish(producer: str, seq: int) -> dict[str, Any]:
         return api.write(topic_name, {"data": [producer, seq]}, producer_id=producer, producer_seq=seq)
@@ -657,7 +631,7 @@ def test_producer_seq_dedupes_without_time(api: Api, topic_name: str) -> None:
 
 
 def test_producer_retry_returns_the_original_seqs(api: Api, topic_name: str) -> None:
-    """Decisions 39: a repeat of the producer's last write answers as a deduplicated write does (API §0.8)."""
+    """RETRY-7: a repeat of the producer's last write answers as a deduplicated write does."""
     first = api.write(topic_name, {"data": 1}, {"data": 2}, producer_id="p", producer_seq=4)
     api.fill(topic_name, 2)
     again = api.post(topic_name, {"records": [{"data": 1}], "producer_id": "p", "producer_seq": 4}).ok(200)
@@ -669,17 +643,14 @@ def test_producer_retry_returns_the_original_seqs(api: Api, topic_name: str) -> 
 
 
 def test_producer_fields_come_as_a_pair(api: Api, topic_name: str) -> None:
-    """Decisions 39: "an additive pair"; one without the other is 400."""
+    """RETRY-7: one without the other is 400."""
     for half in ({"producer_id": "p"}, {"producer_seq": 1}):
         api.post(topic_name, {"records": [{"data": 1}], **half}).refused_naming("producer")
     assert not api.exists(topic_name)
 
 
 def test_expected_head_seq_makes_the_append_conditional(api: Api, topic_name: str) -> None:
-    """Issue 2, additive.
-
-    `expected_head_seq` on write; a mismatch is 409 head_mismatch with the current head, nothing is appended.
-    """
+    """WRITE-18: 409 `head_mismatch` reports the current head."""
     reply = api.post(topic_name, {"records": [{"data": 1}], "expected_head_seq": 1})
     assert reply.refused(409, "head_mismatch")["head_seq"] == 0
     assert not api.exists(topic_name)

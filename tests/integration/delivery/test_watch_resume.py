@@ -1,4 +1,4 @@
-"""Where a stream goes on after its connection was lost (API §7.4)."""
+"""Where a stream goes on after its connection was lost (WATCH-16, WATCH-17, WATCH-18)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def streams_open(api: Api) -> int:
 
 
 def test_session_remembers_without_last_event_id(api: Api, topic_name: str) -> None:
-    """API §7.4 (1): the session's cursors survive a lost Last-Event-ID."""
+    """WATCH-16: the session's cursors survive a lost Last-Event-ID."""
     api.fill(topic_name, 3)
     url = watch(api, topic_name)["stream_url"]
     with Events(api, url) as events:
@@ -25,7 +25,7 @@ def test_session_remembers_without_last_event_id(api: Api, topic_name: str) -> N
 
 
 def test_last_event_id_rewinds_exactly(api: Api, topic_name: str) -> None:
-    """API §7.4 (2): to the exact map, which protects what was flushed and never processed."""
+    """WATCH-17: this protects what was sent and never processed."""
     api.fill(topic_name, 6)
     url = watch(api, topic_name, limit=2)["stream_url"]
     with Events(api, url) as events:
@@ -36,7 +36,7 @@ def test_last_event_id_rewinds_exactly(api: Api, topic_name: str) -> None:
 
 
 def test_last_event_id_never_advances(api: Api, topic_name: str) -> None:
-    """API §7.4 (2): used only to rewind."""
+    """WATCH-17."""
     api.fill(topic_name, 4)
     url = watch(api, {topic_name: {"from_seq": 1}})["stream_url"]
     with Events(api, url, last_event_id=make_id({topic_name: 4})) as events:
@@ -44,7 +44,7 @@ def test_last_event_id_never_advances(api: Api, topic_name: str) -> None:
 
 
 def test_one_id_restores_every_topic(api: Api, topic_name: str) -> None:
-    """API §7.4: because the id is a full map, one reconnect restores all positions."""
+    """WATCH-17: because the id is a full map, one reconnect restores all positions."""
     a, b = f"{topic_name}.a", f"{topic_name}.b"
     api.fill(a, 4)
     api.fill(b, 4)
@@ -66,7 +66,7 @@ def test_one_id_restores_every_topic(api: Api, topic_name: str) -> None:
     + [make_id({"$epoch": {"x": epoch}}) for epoch in (-1, 2**63, "x")],
 )
 def test_malformed_or_foreign_id_is_a_clear_400(api: Api, topic_name: str, id: str) -> None:
-    """Issue: a clear error, and the session is unharmed."""
+    """WATCH-19: a clear error, and the session is unharmed."""
     api.fill(topic_name, 2)
     url = watch(api, topic_name)["stream_url"]
     reply = api.get(url, headers={"Accept": "text/event-stream", "Last-Event-ID": id})
@@ -76,7 +76,7 @@ def test_malformed_or_foreign_id_is_a_clear_400(api: Api, topic_name: str, id: s
 
 
 def test_reconnect_while_the_old_stream_is_open_skips_nothing(api: Api, topic_name: str) -> None:
-    """Issue: what was written to the old stream may never have arrived, so it is written again."""
+    """WATCH-20: what was written to the old stream may never have arrived, so it is written again."""
     api.fill(topic_name, 3)
     url = watch(api, topic_name)["stream_url"]
     with Events(api, url) as old:
@@ -93,7 +93,7 @@ def test_reconnect_while_the_old_stream_is_open_skips_nothing(api: Api, topic_na
 
 
 def test_newer_stream_takes_the_session_over(api: Api, topic_name: str) -> None:
-    """API §7.5: the older stream gets a terminal error, and frees its place."""
+    """WATCH-20, WATCH-28: the older stream gets a terminal error, and frees its place."""
     api.fill(topic_name, 1)
     url = watch(api, topic_name)["stream_url"]
     with Events(api, url) as old:
@@ -108,7 +108,7 @@ def test_newer_stream_takes_the_session_over(api: Api, topic_name: str) -> None:
 
 
 def test_close_then_reconnect_at_once_repeats_nothing(api: Api, topic_name: str) -> None:
-    """API §7.4 (1): a client that closed its stream is at the session's cursor, whoever is looked at first."""
+    """WATCH-16: a client that closed its stream is at the session's cursor."""
     api.fill(topic_name, 1)
     url = watch(api, topic_name)["stream_url"]
     expected = 1
@@ -120,7 +120,7 @@ def test_close_then_reconnect_at_once_repeats_nothing(api: Api, topic_name: str)
 
 
 def test_cursor_field_starts_a_new_session_at_an_id(api: Api, topic_name: str) -> None:
-    """API §0.7: the composite cursor is usable as the `cursor` request field."""
+    """WATCH-19."""
     api.fill(topic_name, 5)
     with follow(api, topic_name, limit=2) as events:
         id = events.next().id
@@ -131,7 +131,7 @@ def test_cursor_field_starts_a_new_session_at_an_id(api: Api, topic_name: str) -
 
 
 def test_ended_streams_are_counted_out(api: Api, topic_name: str) -> None:
-    """API §11: a slot is freed however the connection ends."""
+    """LIMIT-10: a slot is freed however the connection ends."""
     api.fill(topic_name, 1)
     before = streams_open(api)
     streams = [follow(api, topic_name) for _ in range(5)]
@@ -142,7 +142,7 @@ def test_ended_streams_are_counted_out(api: Api, topic_name: str) -> None:
 
 
 def test_recreate_is_told_once_to_who_comes_back_with_an_older_cursor(api: Api, topic_name: str) -> None:
-    """API §7.4, decision 13: once told, ids and the session stand in the topic that is there."""
+    """WATCH-18: once it is reported, ids and the session are in the topic that is there."""
     api.fill(topic_name, 3)
     other = f"{topic_name}.other"
     api.fill(other, 1)
@@ -159,7 +159,7 @@ def test_recreate_is_told_once_to_who_comes_back_with_an_older_cursor(api: Api, 
 
 
 def test_cursor_may_name_a_topic_that_is_gone_where_that_is_asked_for(api: Api, topic_name: str) -> None:
-    """API §7.2: `?lenient=true` drops unknown topics, so it drops their positions too."""
+    """WATCH-7: `?lenient=true` drops unknown topics, so it drops their positions too."""
     kept, gone = f"{topic_name}.kept", f"{topic_name}.gone"
     api.fill(kept, 3)
     body = {"topics": {kept: {}, gone: {}}, "cursor": make_id({kept: 2, gone: 7})}

@@ -1,4 +1,4 @@
-"""Watch sessions: what POST /v0/watch answers, who may open a stream, and how long a session lives (API §7.1, §7.2)."""
+"""Watch sessions: the answer of POST /v0/watch, who may open a stream, how long a session lives (the WATCH rules)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ StartApi = Callable[..., Api]
 
 
 def test_create_answers_wid_url_ttl_and_watermarks(api: Api, topic_name: str) -> None:
-    """API §7.2: the answer lets the client compute its lag, and names the stream's address."""
+    """WATCH-1: the answer lets the client compute its lag, and names the stream's address."""
     api.fill(topic_name, 5)
     api.erase(topic_name, before_seq=3)
     body = watch(api, {topic_name: {"from_seq": 4}})
@@ -25,14 +25,14 @@ def test_create_answers_wid_url_ttl_and_watermarks(api: Api, topic_name: str) ->
 
 
 def test_tail_begins_at_the_head(api: Api, topic_name: str) -> None:
-    """API §7.2: `tail` ignores `from_seq` and starts at the topic's current head."""
+    """WATCH-8: `tail` ignores `from_seq` and starts at the topic's current head."""
     api.fill(topic_name, 3)
     body = watch(api, {topic_name: {"from_seq": 1, "tail": True}})
     assert body["topics"][topic_name]["from_seq"] == 3
 
 
 def test_wids_cannot_be_guessed(api: Api, topic_name: str) -> None:
-    """API §7.1: at least 128 bits, no counter."""
+    """WATCH-2: at least 128 bits, no counter."""
     api.fill(topic_name, 1)
     wids = {watch(api, topic_name)["wid"] for _ in range(50)}
     assert len(wids) == 50
@@ -40,7 +40,7 @@ def test_wids_cannot_be_guessed(api: Api, topic_name: str) -> None:
 
 
 def test_unknown_topic_is_404_unless_lenient(api: Api, topic_name: str) -> None:
-    """API §7.2: `?lenient=true` drops unknown topics; they are absent from the answer."""
+    """WATCH-7: `?lenient=true` drops unknown topics; they are absent from the answer."""
     api.fill(topic_name, 1)
     topics = {topic_name: {}, "no.such.topic": {}}
     api.call("POST", "/v0/watch", {"topics": topics}).refused(404, "topic_not_found")
@@ -67,7 +67,7 @@ def test_unknown_topic_is_404_unless_lenient(api: Api, topic_name: str) -> None:
     ],
 )
 def test_malformed_bodies_are_400(api: Api, body: object) -> None:
-    """API §7.2: 400 while the client can still read the error body."""
+    """WATCH-6: 400 while the client can still read the error body."""
     api.fill("a", 1)
     api.call("POST", "/v0/watch", body).refused(400, "invalid_request")
 
@@ -81,13 +81,13 @@ def test_malformed_bodies_are_400(api: Api, body: object) -> None:
     ],
 )
 def test_nothing_is_named_twice(api: Api, body: bytes, field: str) -> None:
-    """API §0.3: what came first would be dropped in silence."""
+    """HTTP-14: what came first would be dropped in silence."""
     api.fill("a", 1)
     api.call("POST", "/v0/watch", raw=body).refused_naming(field, "given twice")
 
 
 def test_too_many_topics_are_400_and_the_limit_itself_works(api: Api, topic_name: str) -> None:
-    """API §7.2: up to TOPICS_MAX_WATCH_TOPICS, 256 by default."""
+    """WATCH-6, WATCH-15: up to TOPICS_MAX_WATCH_TOPICS, 256 by default."""
     names = [f"{topic_name}.{i}" for i in range(257)]
     for name in names:
         api.write(name, {"data": 1})
@@ -105,7 +105,7 @@ def test_too_many_topics_are_400_and_the_limit_itself_works(api: Api, topic_name
 
 
 def test_malformed_wid_is_400_and_unknown_is_404(api: Api) -> None:
-    """API §7.6, decision 29."""
+    """WATCH-5."""
     stream = {"Accept": "text/event-stream"}
     api.get("/v0/watch/nonsense", headers=stream).refused(400, "invalid_request")
     api.get("/v0/watch/wid_AAAAAAAAAAAAAAAAAAAAAA", headers=stream).refused(404, "not_found")
@@ -116,7 +116,7 @@ def test_malformed_wid_is_400_and_unknown_is_404(api: Api) -> None:
     ("application/json", False), ("text/html", False), ("text/event-stream;q=0", False),
 ])  # fmt: skip
 def test_accept_must_allow_event_streams(api: Api, topic_name: str, accept: str, taken: bool) -> None:
-    """API §7.6: 406 where Accept is not text/event-stream; decision 29 says what else is taken."""
+    """WATCH-5."""
     api.fill(topic_name, 1)
     url = watch(api, topic_name)["stream_url"]
     if taken:
@@ -127,7 +127,7 @@ def test_accept_must_allow_event_streams(api: Api, topic_name: str, accept: str,
 
 
 def test_session_without_stream_expires_and_frees_its_place(start_api: StartApi) -> None:
-    """API §7.1, §11: an abandoned session does not pin a slot; the GC runs on POST and on stream-open."""
+    """WATCH-3, LIMIT-8: an abandoned session does not pin a slot."""
     api = start_api(session_ttl_ms=300, max_watch_sessions=2)
     api.fill("t", 1)
     body = {"topics": {"t": {}}}
@@ -142,7 +142,7 @@ def test_session_without_stream_expires_and_frees_its_place(start_api: StartApi)
 
 
 def test_session_with_an_open_stream_is_never_reclaimed(start_api: StartApi) -> None:
-    """API §7.1: its cursor map is in use."""
+    """WATCH-3: its cursor map is in use."""
     api = start_api(session_ttl_ms=200, max_watch_sessions=2)
     api.fill("t", 1)
     with follow(api, "t") as events:
@@ -161,7 +161,7 @@ KEYS = "reader:read,other:read,writer:write,narrow:read:in.,admin,q%uot+e:read"
 
 
 def test_stream_needs_the_creating_key(start_api: StartApi) -> None:
-    """API §7.1: the wid alone is no credential, and neither is another valid key."""
+    """WATCH-4: the wid alone is no credential, and neither is another valid key."""
     api = start_api(api_keys=KEYS)
     admin, reader = api.with_key("admin"), api.with_key("reader")
     admin.fill("in.a", 1)
@@ -177,7 +177,7 @@ def test_stream_needs_the_creating_key(start_api: StartApi) -> None:
 
 
 def test_token_in_the_query_opens_streams_only(start_api: StartApi) -> None:
-    """API §7.1: `?token=` is decoded as a form, the first one counts, and no other route takes it."""
+    """AUTH-19: `?token=` is decoded as a form, the first one counts, and no other route takes it."""
     api = start_api(api_keys=KEYS)
     admin = api.with_key("admin")
     admin.fill("in.a", 1)
@@ -193,7 +193,7 @@ def test_token_in_the_query_opens_streams_only(start_api: StartApi) -> None:
 
 
 def test_watch_needs_read_scope_and_prefixes_of_every_topic(start_api: StartApi) -> None:
-    """API §0.2, §7.1: the allowlist is enforced against every topic in the body."""
+    """AUTH-14: the allowlist is enforced against every topic in the body."""
     api = start_api(api_keys=KEYS)
     admin = api.with_key("admin")
     admin.fill("in.a", 1)

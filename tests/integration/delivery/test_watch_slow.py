@@ -1,4 +1,4 @@
-"""Streams whose client does not read, and streams that come and go (API §7.6, §11)."""
+"""Streams with a client that does not read, and streams that come and go (WATCH-29 to WATCH-31, LIMIT-9, LIMIT-10)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def impatient(start_api: Callable[..., Api]) -> Api:
 
 
 def test_client_that_stops_reading_is_ended_and_loses_nothing(impatient: Api) -> None:
-    """API §7.6: past slow_consumer_timeout a final error frame and the end; the session resumes without loss."""
+    """WATCH-31: past slow_consumer_timeout a final error frame and the end; the session resumes without loss."""
     api = impatient
     api.put("t")
     url = watch(api, "t")["stream_url"]
@@ -67,7 +67,7 @@ def test_client_that_stops_reading_is_ended_and_loses_nothing(impatient: Api) ->
 
 
 def test_session_of_a_cut_client_stands_where_its_socket_did(impatient: Api) -> None:
-    """API §7.6: what was still queued here when the client was given up is sent again, without a Last-Event-ID."""
+    """WATCH-31: what was still queued here when the client was given up is sent again, without a Last-Event-ID."""
     api = impatient
     api.put("t")
     url = watch(api, "t")["stream_url"]
@@ -84,7 +84,7 @@ def test_session_of_a_cut_client_stands_where_its_socket_did(impatient: Api) -> 
 
 
 def test_lossy_topic_degrades_to_a_tombstone(start_api: Callable[..., Api]) -> None:
-    """API §7.6: past buffer_grace_ms what the cap took is a tombstone `from_seq_too_old`, with the exact range."""
+    """WATCH-30: past buffer_grace_ms what the cap took is a tombstone `from_seq_too_old`, with the exact range."""
     api = start_api(buffer_grace_ms=100)
     api.put("t", cap_records=5)
     url = watch(api, "t")["stream_url"]
@@ -110,7 +110,7 @@ def test_lossy_topic_degrades_to_a_tombstone(start_api: Callable[..., Api]) -> N
 
 
 def test_websocket_that_stops_reading_is_ended_too(impatient: Api) -> None:
-    """API §7.6, §7.7: the same rules; the last frame says why."""
+    """WS-10: the same rules; the last frame says why."""
     api = impatient
     api.put("t")
     sock = socket.socket()
@@ -130,7 +130,7 @@ def test_websocket_that_stops_reading_is_ended_too(impatient: Api) -> None:
 
 
 def test_caps_are_global_and_per_creating_key(start_api: Callable[..., Api]) -> None:
-    """API §11: streams beyond the caps are 429 that names the limit; the rest of the key's requests go on."""
+    """LIMIT-9: streams beyond the caps are 429 that names the limit; the rest of the key's requests go on."""
     caps = {"max_sse_connections": 3, "max_sse_connections_per_key": 2, "max_inflight_per_key": 1}
     a = start_api("a", api_keys="a,b", **caps)
     b = a.with_key("b")
@@ -156,7 +156,7 @@ def _opens(api: Api, url: str) -> bool:
 
 
 def test_streams_that_come_and_go_leave_nothing(start_server: StartServer) -> None:
-    """Issue: 1,000 connects and disconnects; descriptors and memory return to where they were."""
+    """LIMIT-10: 1,000 connects and disconnects; descriptors and memory return to where they were."""
     server = start_server(session_ttl_ms=1500)
     with closing(Api(server.host, server.port)) as api:
         api.fill("t", 3)
@@ -212,7 +212,7 @@ def resident_kib(pid: int) -> int:
 
 
 def test_clean_stop_ends_streams(start_server: StartServer) -> None:
-    """API §8.2: a stop closes open streams and ends with exit code 0."""
+    """WATCH-34: a stop closes open streams and ends with exit code 0."""
     server = start_server()
     with closing(Api(server.host, server.port)) as api:
         api.fill("t", 1)

@@ -1,4 +1,4 @@
-"""What a watch stream says, and when (API §7.2 to §7.6, DESIGN §5.4, documents 002 to 004)."""
+"""What a watch stream sends, and when (the WATCH rules)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StartApi = Callable[..., Api]
 
 
 def test_response_headers_and_retry(api: Api, topic_name: str) -> None:
-    """API §7.3, §7.5: tuned for proxies; `retry: 2000` is sent once at open."""
+    """WATCH-14: tuned for proxies; `retry: 2000` is sent once at open."""
     api.fill(topic_name, 1)
     with follow(api, topic_name) as events:
         assert events.status == 200
@@ -31,7 +31,7 @@ def test_response_headers_and_retry(api: Api, topic_name: str) -> None:
 
 
 def test_records_come_as_batches_with_their_place(api: Api, topic_name: str) -> None:
-    """API §7.5: `record` carries from_seq, to_seq, head_seq, and an id with the post-batch cursor."""
+    """WATCH-21: `record` carries from_seq, to_seq, head_seq, and an id with the post-batch cursor."""
     api.write(topic_name, {"data": {"a": 1}, "node": "n1", "tag": "t1", "meta": {"k": "v"}}, {"data": None})
     with follow(api, topic_name) as events:
         first = events.next()
@@ -48,7 +48,7 @@ def test_records_come_as_batches_with_their_place(api: Api, topic_name: str) -> 
 
 
 def test_live_records_are_pushed(api: Api, topic_name: str) -> None:
-    """API §7: the server pushes new records."""
+    """WATCH-21."""
     api.fill(topic_name, 1)
     with follow(api, {topic_name: {"tail": True}}) as events:
         events.until("caught-up")
@@ -60,7 +60,7 @@ def test_live_records_are_pushed(api: Api, topic_name: str) -> None:
 
 
 def test_caught_up_once_after_the_backlog_and_not_after_each_record(api: Api, topic_name: str) -> None:
-    """API §7.5, decision 30: one per topic, also where there was no backlog, again after each later backlog."""
+    """WATCH-10, WATCH-25: one per topic, also where there was no backlog, again after each later backlog."""
     api.fill(topic_name, 10)
     with follow(api, topic_name, limit=4) as events:
         kinds = [events.next() for _ in range(4)]
@@ -76,7 +76,7 @@ def test_caught_up_once_after_the_backlog_and_not_after_each_record(api: Api, to
 
 
 def test_caught_up_on_an_empty_topic(api: Api, topic_name: str) -> None:
-    """Decision 30: also where there was no backlog."""
+    """WATCH-25: also where there was no backlog."""
     api.put(topic_name)
     with follow(api, topic_name) as events:
         event = events.next()
@@ -84,7 +84,7 @@ def test_caught_up_on_an_empty_topic(api: Api, topic_name: str) -> None:
 
 
 def test_heartbeat_only_when_idle(api: Api, topic_name: str) -> None:
-    """API §7.5, §7.6: a comment without an id after heartbeat_ms of silence, suppressed while data flows."""
+    """WATCH-26: a comment without an id after heartbeat_ms of silence, suppressed while data flows."""
     api.fill(topic_name, 1)
     with follow(api, {topic_name: {"tail": True}}, heartbeat_ms=1) as events:
         events.until("caught-up")
@@ -106,7 +106,7 @@ def test_heartbeat_only_when_idle(api: Api, topic_name: str) -> None:
 
 
 def test_tombstone_at_connect_is_from_seq_too_old(api: Api, topic_name: str) -> None:
-    """API §7.5, decision 15: emitted on connect before any record; its id already stands behind the gap."""
+    """WATCH-23: before any record; its id is after the gap."""
     api.put(topic_name, cap_records=3)
     api.fill(topic_name, 10)
     with follow(api, {topic_name: {"from_seq": 2}}) as events:
@@ -122,7 +122,7 @@ def test_tombstone_at_connect_is_from_seq_too_old(api: Api, topic_name: str) -> 
 
 
 def test_tombstone_while_live_names_the_cause(api: Api, topic_name: str) -> None:
-    """DESIGN §5.4: a gap that crosses a live cursor is told with its reason before the records behind it."""
+    """WATCH-24."""
     api.put(topic_name, cap_records=5)
     api.fill(topic_name, 2)
     with follow(api, {topic_name: {"tail": True}}) as events:
@@ -135,7 +135,7 @@ def test_tombstone_while_live_names_the_cause(api: Api, topic_name: str) -> None
 
 
 def test_expired_records_are_told_at_connect(start_api: StartApi, topic_name: str, api: Api) -> None:
-    """DESIGN §5.2, §5.4: TTL loss is never silent."""
+    """WATCH-23: TTL loss is never silent."""
     api.put(topic_name, ttl_ms=50)
     api.fill(topic_name, 3)
     until(lambda: api.state(topic_name)["count"] == 0, "the records have expired")
@@ -146,7 +146,7 @@ def test_expired_records_are_told_at_connect(start_api: StartApi, topic_name: st
 
 
 def test_deletes_are_silent(api: Api, topic_name: str) -> None:
-    """DESIGN §5.4: voluntary removal gives no tombstone, at connect or live."""
+    """WATCH-24: voluntary removal gives no tombstone, at connect or live."""
     api.fill(topic_name, 6)
     api.erase(topic_name, before_seq=3)
     api.write(topic_name, {"data": "x", "tag": "gone"}, {"data": "y"})
@@ -158,7 +158,7 @@ def test_deletes_are_silent(api: Api, topic_name: str) -> None:
 
 
 def test_node_filter_drops_own_records_silently(api: Api, topic_name: str) -> None:
-    """API §4, §7.2: own-node records are omitted, the cursor still advances, and nothing alarms."""
+    """WATCH-9: own-node records are omitted, the cursor still advances, and nothing alarms."""
     for n in range(6):
         api.write(topic_name, {"data": n, "node": f"n{n % 3}"})
     with follow(api, topic_name, node="n0") as events, follow(api, topic_name, node=["n0", "n1"]) as other:
@@ -174,7 +174,7 @@ def test_node_filter_drops_own_records_silently(api: Api, topic_name: str) -> No
 
 
 def test_dedupe_node_off_lets_echoes_through(api: Api, topic_name: str) -> None:
-    """API §0.10: a topic can opt out of node filtering."""
+    """WATCH-9: a topic can opt out of node filtering."""
     api.put(topic_name, dedupe_node=False)
     api.write(topic_name, {"data": 1, "node": "me"})
     with follow(api, topic_name, node="me") as events:
@@ -182,7 +182,7 @@ def test_dedupe_node_off_lets_echoes_through(api: Api, topic_name: str) -> None:
 
 
 def test_include_options_choose_the_fields(api: Api, topic_name: str) -> None:
-    """API §7.2: include_data, include_tags, include_meta."""
+    """WATCH-12."""
     api.write(topic_name, {"data": 1, "tag": "t", "node": "n", "meta": {"k": "v"}})
     with follow(api, topic_name, include_data=False, include_tags=True, include_meta=False) as events:
         record = events.records(1)[0]
@@ -192,7 +192,7 @@ def test_include_options_choose_the_fields(api: Api, topic_name: str) -> None:
 
 
 def test_max_batch_bytes_bounds_a_frame_but_never_stops_it(api: Api, topic_name: str) -> None:
-    """API §7.2, §11: a frame ends once it has reached the budget, with at least one record."""
+    """WATCH-10: a frame ends once it has reached the budget, with at least one record."""
     api.write(topic_name, *({"data": "x" * 1000} for _ in range(10)))
     with follow(api, topic_name, max_batch_bytes=3000) as events:
         sizes = [len(event.seqs) for event in events.until("caught-up")[:-1]]
@@ -206,7 +206,7 @@ def test_max_batch_bytes_bounds_a_frame_but_never_stops_it(api: Api, topic_name:
     ['{"a":\n\n1,\r\n\r\n"b":\r\r2}', "[\n1\n,\r2\r\n]", "\n{\n}\n", '"plain"', '{"data: x":"id: 5\\n\\n"}'],
 )
 def test_line_breaks_in_data_cannot_end_an_event(api: Api, topic_name: str, text: str) -> None:
-    """Issue: raw CR and LF become further data lines, so that no record can end an event early."""
+    """WATCH-22: raw CR and LF become further data lines, so that no record can end an event early."""
     raw = ('{"records":[{"data":' + text + '},{"data":"after"}]}').encode()
     api.post(topic_name, raw=raw).ok()
     with follow(api, topic_name) as events:
@@ -217,7 +217,7 @@ def test_line_breaks_in_data_cannot_end_an_event(api: Api, topic_name: str, text
 
 
 def test_many_topics_share_one_stream_with_one_cursor(api: Api, topic_name: str) -> None:
-    """API §7.4: the id encodes the entire per-topic map at that moment."""
+    """WATCH-15: the id encodes the entire per-topic map at that moment."""
     names = [f"{topic_name}.{i}" for i in range(5)]
     for name in names:
         api.fill(name, 2)
@@ -235,7 +235,7 @@ def test_many_topics_share_one_stream_with_one_cursor(api: Api, topic_name: str)
 
 
 def test_topic_deleted_is_terminal_for_that_topic_only(api: Api, topic_name: str) -> None:
-    """API §7.5: the rest of the stream continues."""
+    """WATCH-27: the rest of the stream continues."""
     gone, kept = f"{topic_name}.gone", f"{topic_name}.kept"
     api.fill(gone, 3)
     api.fill(kept, 1)
@@ -253,7 +253,7 @@ def test_topic_deleted_is_terminal_for_that_topic_only(api: Api, topic_name: str
 
 
 def test_recreated_topic_is_told_on_reconnect(api: Api, topic_name: str) -> None:
-    """DESIGN §5.5, decision 13: cursors carry the epoch, so a recreate is seen exactly, even at the same seq."""
+    """WATCH-18: cursors carry the epoch, so a recreate is seen exactly, even at the same seq."""
     api.fill(topic_name, 3)
     session = watch(api, topic_name)
     with Events(api, session["stream_url"]) as events:
@@ -275,7 +275,7 @@ def test_recreated_topic_is_told_on_reconnect(api: Api, topic_name: str) -> None
 
 
 def test_from_seq_beyond_the_head_is_the_recreate_signal(api: Api, topic_name: str) -> None:
-    """DESIGN §5.5, decision 13."""
+    """WATCH-18."""
     api.fill(topic_name, 2)
     with follow(api, {topic_name: {"from_seq": 99}}) as events:
         lost, records = events.next(), events.next()
@@ -288,7 +288,7 @@ def test_from_seq_beyond_the_head_is_the_recreate_signal(api: Api, topic_name: s
 def test_every_class_is_delivered_in_both_consistencies(
     api: Api, topic_name: str, durability: str, consistency: str
 ) -> None:
-    """API §7.2, decision 38: strong pushes only what is synced, and pushes all of it."""
+    """WATCH-13: strong pushes only what is synced, and pushes all of it."""
     api.put(topic_name, durability=durability)
     api.fill(topic_name, 3)
     with follow(api, topic_name, consistency=consistency) as events:
@@ -313,7 +313,7 @@ def test_match_and_from_ts_narrow_a_watched_topic(api: Api, topic_name: str) -> 
 
 
 def test_delivery_counts_as_consumption(api: Api, topic_name: str) -> None:
-    """DESIGN §3: SSE attach and delivery set last_consumed_at."""
+    """PRIORITY-2."""
     api.fill(topic_name, 1)
     assert api.state(topic_name)["effective_priority"] == 0
     with follow(api, topic_name) as events:
@@ -322,7 +322,7 @@ def test_delivery_counts_as_consumption(api: Api, topic_name: str) -> None:
 
 
 def test_slow_reader_delays_neither_writers_nor_other_readers(start_api: StartApi, topic_name: str) -> None:
-    """API §7.6: each connection has a bounded queue; a slow stream lags alone and then gets everything."""
+    """WATCH-29: each connection has a bounded queue; a slow stream lags alone and then gets everything."""
     api = start_api(slow_consumer_timeout_ms=600_000)
     api.fill(topic_name, 1)
     session = watch(api, {topic_name: {"tail": True}})
@@ -344,7 +344,7 @@ def test_slow_reader_delays_neither_writers_nor_other_readers(start_api: StartAp
 
 
 def test_concurrent_writers_are_seen_in_seq_order_by_all(api: Api, topic_name: str) -> None:
-    """DESIGN §4: delivery order is seq order, without gaps or repeats."""
+    """WRITE-3: delivery order is seq order, without gaps or repeats."""
     api.fill(topic_name, 1)
     streams = [follow(api, topic_name) for _ in range(5)]
     writers = [threading.Thread(target=lambda: [api.fill(topic_name, 3) for _ in range(30)]) for _ in range(4)]
@@ -358,7 +358,7 @@ def test_concurrent_writers_are_seen_in_seq_order_by_all(api: Api, topic_name: s
 
 
 def test_replay_of_sealed_segments_is_complete_and_in_order(start_api: StartApi) -> None:
-    """DESIGN §5.6: segments change nothing about what a watcher sees."""
+    """WATCH-33: segments change nothing about what a watcher sees."""
     api = start_api(segment_max_events=200)
     for _ in range(30):
         api.write("t", *({"data": {"n": n, "pad": "x" * 200}} for n in range(100)))

@@ -1,4 +1,4 @@
-"""`/v0/ws`: commands, server frames, authorisation, bad input (API §7.7). The client is the `websockets` library."""
+"""The WS rules: commands, server frames, authorisation, bad input. The client is the `websockets` library."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def enter(api: Api, **options: Any) -> Iterator[Room]:
 
 
 def test_subscribe_answers_then_delivers_then_catches_up(api: Api, topic_name: str) -> None:
-    """API §7.7: subscribed, record, caught_up, and live records as they are written."""
+    """WS-1: subscribed, record, caught_up, and live records as they are written."""
     api.write(topic_name, {"data": 1, "tag": "t", "meta": {"k": "v"}, "node": "n"}, {"data": 2})
     with enter(api) as room:
         answer = room.ask(op="subscribe", request_id="s1", topic=topic_name)
@@ -86,7 +86,7 @@ def test_subscribe_answers_then_delivers_then_catches_up(api: Api, topic_name: s
 
 
 def test_subscribe_takes_a_map_of_topics_and_every_option(api: Api, topic_name: str) -> None:
-    """API §7.7: the same per-topic shape as POST /v0/watch."""
+    """WS-1: the same per-topic shape as POST /v0/watch."""
     a, b = f"{topic_name}.a", f"{topic_name}.b"
     for name in (a, b):
         api.write(name, *({"data": n, "tag": "t", "node": f"n{n}", "meta": {"k": "v"}} for n in range(4)))
@@ -104,7 +104,7 @@ def test_subscribe_takes_a_map_of_topics_and_every_option(api: Api, topic_name: 
 
 
 def test_unsubscribe_ends_the_topic_only(api: Api, topic_name: str) -> None:
-    """Decision 32: unsubscribed, with the request_id."""
+    """WS-4: unsubscribed, with the request_id."""
     a, b = f"{topic_name}.a", f"{topic_name}.b"
     for name in (a, b):
         api.fill(name, 1)
@@ -118,7 +118,7 @@ def test_unsubscribe_ends_the_topic_only(api: Api, topic_name: str) -> None:
 
 
 def test_publish_is_acked_with_its_seqs(api: Api, topic_name: str) -> None:
-    """API §7.7: publish takes the record fields of a write, and return_seqs."""
+    """WS-2: publish takes the record fields of a write, and return_seqs."""
     with enter(api) as room:
         ack = room.ask(
             op="publish", request_id="p1", topic=topic_name, records=[{"data": 1, "tag": "x"}, {"data": 2}], node="me"
@@ -134,7 +134,7 @@ def test_publish_is_acked_with_its_seqs(api: Api, topic_name: str) -> None:
 
 
 def test_publish_is_idempotent_and_may_not_create(api: Api, topic_name: str) -> None:
-    """API §7.7: create, config, idempotency_key work as on the HTTP write."""
+    """WS-2: create, config, idempotency_key work as on the HTTP write."""
     with enter(api) as room:
         refused = room.ask(op="publish", request_id="c", topic=topic_name, create=False, records=[{"data": 1}])
         assert (refused["op"], refused["code"]) == ("error", "topic_not_found")
@@ -148,7 +148,7 @@ def test_publish_is_idempotent_and_may_not_create(api: Api, topic_name: str) -> 
 
 
 def test_own_records_are_filtered_by_node(api: Api, topic_name: str) -> None:
-    """API §4, §7.7."""
+    """WS-1, NODE-1."""
     api.put(topic_name)
     with enter(api) as one, enter(api) as two:
         for room, node in ((one, "u1"), (two, "u2")):
@@ -162,7 +162,7 @@ def test_own_records_are_filtered_by_node(api: Api, topic_name: str) -> None:
 
 
 def test_tombstone_and_topic_deleted_frames(api: Api, topic_name: str) -> None:
-    """API §7.7: the frames of the document, with SSE's meaning."""
+    """WS-3."""
     api.put(topic_name, cap_records=3)
     api.fill(topic_name, 10)
     with enter(api) as room:
@@ -179,7 +179,7 @@ def test_tombstone_and_topic_deleted_frames(api: Api, topic_name: str) -> None:
 
 
 def test_ping_command_and_ping_frame(api: Api) -> None:
-    """Decision 32, and RFC 6455."""
+    """WS-4, and RFC 6455 for the frame."""
     with enter(api) as room:
         assert room.ask(op="ping", request_id="ping-1") == {"op": "pong", "request_id": "ping-1"}
         assert room.socket.ping(b"x").wait(DEADLINE_S)
@@ -200,7 +200,7 @@ def test_ping_command_and_ping_frame(api: Api) -> None:
     ],
 )  # fmt: skip
 def test_bad_commands_get_an_error_and_the_connection_lives(api: Api, message: str) -> None:
-    """API §7.7: error frames carry code, message and the request_id where it can be read."""
+    """WS-5: error frames carry code, message and the request_id where it can be read."""
     with enter(api) as room:
         room.socket.send(message)
         error = room.next()
@@ -212,7 +212,7 @@ def test_bad_commands_get_an_error_and_the_connection_lives(api: Api, message: s
 
 
 def test_unknown_topic_is_an_error_frame(api: Api) -> None:
-    """API §7.7."""
+    """WS-5."""
     with enter(api) as room:
         error = room.ask(op="subscribe", request_id="s", topic="no.such.topic")
         assert (error["code"], error["detail"]["topic"]) == ("topic_not_found", "no.such.topic")
@@ -222,7 +222,7 @@ KEYS = "reader:read,writer:write,config:write+admin,narrow::in.,admin,nothing:de
 
 
 def test_each_command_is_authorised_on_its_own(start_api: StartApi) -> None:
-    """API §0.2, §7.7: any valid key may open; subscribe needs read, publish write, with config admin too."""
+    """WS-7: any valid key may open; subscribe needs read, publish write, with config admin too."""
     api = start_api(api_keys=KEYS)
     api.with_key("admin").fill("in.a", 1)
     api.with_key("admin").fill("out.b", 1)
@@ -253,7 +253,7 @@ def test_each_command_is_authorised_on_its_own(start_api: StartApi) -> None:
 
 @pytest.mark.parametrize("key", [None, "wrong"])
 def test_opening_needs_a_valid_key(start_api: StartApi, key: str | None) -> None:
-    """API §7.7."""
+    """WS-7."""
     api = start_api(api_keys="right")
     with pytest.raises(InvalidStatus) as refused, enter(api.with_key(key)):
         pass
@@ -275,7 +275,7 @@ def test_plain_get_is_told_how_to_upgrade(api: Api) -> None:
 
 
 def test_websockets_count_against_the_stream_caps(start_api: StartApi) -> None:
-    """API §7.7, §11: the same long-lived connection limits as SSE streams, global and per key."""
+    """LIMIT-9: the same long-lived connection limits as SSE streams, global and per key."""
     api = start_api(api_keys="a,b,c", max_sse_connections=3, max_sse_connections_per_key=2)
     a, b = api.with_key("a"), api.with_key("b")
     with enter(a), enter(a):
@@ -321,7 +321,7 @@ def test_fragmented_messages_are_whole_commands(api: Api) -> None:
     ids=["not-utf8", "binary", "unmasked", "reserved-bits", "oversized", "stray-continuation", "fragmented-ping"],
 )
 def test_garbage_closes_with_the_right_code(api: Api, payload: bytes, code: int) -> None:
-    """Issue: garbage and oversized frames get a clear end."""
+    """WS-9: garbage and oversized frames get a clear end."""
     sock = handshake(api)
     sock.sendall(payload)
     data = b""
@@ -333,7 +333,7 @@ def test_garbage_closes_with_the_right_code(api: Api, payload: bytes, code: int)
 
 
 def test_ping_flood_harms_nobody_else(api: Api, topic_name: str) -> None:
-    """Issue: a flooding client costs itself; others are served meanwhile."""
+    """WS-9: a flooding client costs itself; others are served meanwhile."""
     sock = handshake(api)
     sock.setblocking(False)
     flood = b"\x89\x80\0\0\0\0" * 50_000
@@ -351,7 +351,7 @@ def test_ping_flood_harms_nobody_else(api: Api, topic_name: str) -> None:
 
 
 def test_clean_stop_closes_with_going_away(start_server: Callable[..., ServerProcess]) -> None:
-    """API §8.2: a stop says goodbye to open WebSockets (1001) and ends with exit code 0."""
+    """WATCH-34: a stop says goodbye to open WebSockets (1001) and ends with exit code 0."""
     server = start_server()
     with enter(Api(server.host, server.port)) as room:
         stopping = threading.Thread(target=server.stop)
@@ -364,7 +364,7 @@ def test_clean_stop_closes_with_going_away(start_server: Callable[..., ServerPro
 
 
 def test_topics_of_a_connection_are_counted_together(start_api: StartApi) -> None:
-    """API §7.2, §7.7: TOPICS_MAX_WATCH_TOPICS holds over all subscriptions; one that is made anew is no further one."""
+    """WS-8: a subscription that is made anew does not count again."""
     api = start_api(max_watch_topics=2)
     for name in "abc":
         api.fill(name, 1)

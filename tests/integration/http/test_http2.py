@@ -28,7 +28,7 @@ def curl(server: ServerProcess, path: str, body: object = None, *arguments: str)
 
 
 def test_write_read_and_long_poll_over_http2(server: ServerProcess, topic_name: str) -> None:
-    """API §2, §3 hold on HTTP/2 as they do on HTTP/1.1."""
+    """CONN-1: as on HTTP/1.1."""
     topic = f"/v0/topics/{topic_name}"
     status, written = curl(server, topic, {"records": [{"data": 1}, {"data": 2}]})
     assert (status, written["seqs"]) == (201, [1, 2])
@@ -39,7 +39,7 @@ def test_write_read_and_long_poll_over_http2(server: ServerProcess, topic_name: 
 
 
 def test_errors_over_http2_have_their_envelope(server: ServerProcess) -> None:
-    """API §0.5. An answer that comes before a body is sent is not curl's to show: `tests/unit` has it."""
+    """CONN-1. An answer that comes before a body is sent is not curl's to show: `tests/unit` has it."""
     status, answer = curl(server, "/v0/topics/http2-nowhere")
     assert (status, answer["error"]["code"]) == (404, "topic_not_found")
     status, answer = curl(server, "/v0/topics/http2-nowhere/diff", {"from_seq": "x"})

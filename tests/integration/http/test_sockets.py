@@ -126,7 +126,7 @@ def test_keep_alive_and_pipelining_over_a_socket(listening: Listening) -> None:
 
 
 def test_nagle_is_off(listening: Listening) -> None:
-    """API §7.3: TCP_NODELAY."""
+    """CONN-14."""
     with listening.client():
         connection = listening.until(lambda: next(iter(listening.connections.live), None))
         sock = connection.transport.get_extra_info("socket")
@@ -229,7 +229,7 @@ def test_silent_and_slow_clients_are_ended() -> None:
 
 
 def test_connection_over_the_cap_reads_429_even_if_it_has_sent_a_request() -> None:
-    """API §11: the cap is said, and frees itself."""
+    """CONN-15."""
     with serving(max_connections=1) as listening:
         with listening.client() as first:
             first.sendall(request("GET", "/a"))

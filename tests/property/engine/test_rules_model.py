@@ -1,7 +1,7 @@
 """The engine against a model that is too simple to be wrong: floors, tombstones, filters and counts after any history.
 
-The model keeps every record it was ever given and asks each question by walking over all of them. DESIGN §5, §6, §7 and
-§9 (invariants 1 to 4) are its text; the engine must agree after every step, for every cursor.
+The model keeps every record it was ever given and asks each question by walking over all of them. The LOSS,
+RETAIN, DELETE and NODE rules are its text; the engine must agree after every step, for every cursor (LOSS-16).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MATCHES: list[Any] = ["x", ["tag", "Eq", "y"], ["tag", "Glob", "x:*"], ["tag", "
 
 
 def matches(match: Any, tag: str | None) -> bool:
-    """API §5: what a predicate says about a tag."""
+    """DELETE-3: what a predicate says about a tag."""
     if tag is None:
         return False
     if isinstance(match, str):
@@ -182,7 +182,7 @@ TestHistory.settings = settings(max_examples=60, stateful_step_count=40, deadlin
 
 @pytest.mark.parametrize("seed", range(4))
 def test_long_history_of_small_writes_agrees_with_the_model(seed: int) -> None:
-    """DESIGN §9: thousands of small writes with deletes between them, where logs merge what they hold."""
+    """LOSS-16: thousands of small writes with deletes between them, where logs merge what they hold."""
     dice = random.Random(seed)
     clock = ManualClock()
     engine = Engine(clock)

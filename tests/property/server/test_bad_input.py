@@ -1,6 +1,6 @@
 """Every endpoint, driven with generated bodies: a documented answer, nothing changed by a refusal, the server alive.
 
-API §0.5 and §0.6: "Every non-2xx response ... carries this exact shape". Bodies are made in three ways: valid ones with
+HTTP-10, HTTP-21: every refusal has the same shape. Bodies are made in three ways: valid ones with
 one field spoilt, arbitrary JSON in place of fields, and bytes that are hardly JSON at all.
 """
 
@@ -27,7 +27,7 @@ CODES = {
     415: {"unsupported_media_type"},
     422: {"topic_full"},
 }
-"""The refusals that these endpoints document, by status (API §0.6)."""
+"""The refusals that these endpoints document, by status."""
 
 _serial = itertools.count(1)
 
@@ -190,7 +190,7 @@ def no_wait(body: dict[str, Any]) -> dict[str, Any]:
 @quick
 @given(body=objects(CONFIG_FIELDS))
 def test_put_with_generated_config(api: Api, body: dict[str, Any]) -> None:
-    """API §1.1: a config is taken whole or refused whole; what is echoed is within its documented range."""
+    """HTTP-21: a config is taken whole or refused whole; what is echoed is within its documented range."""
     topic = fresh(api)
     reply = check(api, "PUT", "/v0/topics/{topic}", topic, encode(body).encode())
     if reply.status == 200:
@@ -214,7 +214,7 @@ def test_put_with_generated_config(api: Api, body: dict[str, Any]) -> None:
 @quick
 @given(body=objects(CONFIG_FIELDS))
 def test_put_of_a_missing_topic_with_generated_config(api: Api, body: dict[str, Any]) -> None:
-    """API §1.1: a refused PUT creates nothing."""
+    """HTTP-21: a refused PUT creates nothing."""
     topic = f"bad-input.{next(_serial)}"
     reply = check(api, "PUT", "/v0/topics/{topic}", topic, encode(body).encode())
     assert (look(api, topic) is not None) is (reply.status == 201)
@@ -226,7 +226,7 @@ def test_put_of_a_missing_topic_with_generated_config(api: Api, body: dict[str, 
 def test_write_with_generated_body(
     api: Api, body: dict[str, Any], record: dict[str, Any], good: bool, missing: bool
 ) -> None:
-    """API §2: a write is all or nothing, and its answer says how many seqs it took."""
+    """HTTP-21: a write is all or nothing, and its answer says how many seqs it took."""
     topic = f"bad-input.{next(_serial)}" if missing else fresh(api)
     if good:
         body = {**body, "records": [{"data": 0}, record]}
@@ -245,7 +245,7 @@ def test_write_with_generated_body(
 @quick
 @given(text=json_values.map(json.dumps) | st.sampled_from(["1.10", "1e400", "9" * 400, '{"a":1,"a":2}', "[ 1 ,\t2]"]))
 def test_any_json_data_comes_back_byte_for_byte(api: Api, text: str) -> None:
-    """API §0.3: "stored and returned verbatim"."""
+    """HTTP-4."""
     topic = f"verbatim.{next(_serial)}"
     api.post(topic, raw=b'{"records":[{"data":' + text.encode() + b"}]}").ok(201)
     body = api.diff(topic).text
@@ -256,7 +256,7 @@ def test_any_json_data_comes_back_byte_for_byte(api: Api, text: str) -> None:
 @quick
 @given(body=objects(DIFF_FIELDS))
 def test_diff_with_generated_body(api: Api, body: dict[str, Any]) -> None:
-    """API §3: whatever is asked, the answer keeps the cursor rules."""
+    """HTTP-21, READ-4: whatever is asked, the answer keeps the cursor rules."""
     topic = fresh(api)
     reply = check(api, "POST", "/v0/topics/{topic}/diff", topic, encode(no_wait(body)).encode())
     assert reply.status in (200, 400)
@@ -274,7 +274,7 @@ def test_diff_with_generated_body(api: Api, body: dict[str, Any]) -> None:
 @quick
 @given(body=objects(DELETE_FIELDS))
 def test_delete_with_generated_body(api: Api, body: dict[str, Any]) -> None:
-    """API §5: what is deleted is counted, and the head never moves."""
+    """HTTP-21: what is deleted is counted, and the head never moves."""
     topic = fresh(api)
     reply = check(api, "POST", "/v0/topics/{topic}/delete", topic, encode(body).encode())
     assert reply.status in (200, 400)
@@ -319,7 +319,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 def test_arbitrary_bytes_never_break_the_server(
     api: Api, endpoint: tuple[str, str], raw: bytes, content_type: str
 ) -> None:
-    """API §0.6: bytes that mean nothing are a 4xx; a 5xx would be a bug."""
+    """HTTP-13, HTTP-21: bytes that mean nothing are a 4xx; a 5xx would be a bug."""
     topic = fresh(api)
     method, path = endpoint
     check(api, method, path, topic, raw, content_type)
@@ -338,7 +338,7 @@ def test_arbitrary_bytes_never_break_the_server(
 def test_deep_nesting_never_breaks_the_server(
     api: Api, depth: int, opening: str, closed: bool, place: str, endpoint: tuple[str, str]
 ) -> None:
-    """API §0.6: depth is bad input, or opaque data; it is never the end of a server."""
+    """HTTP-21, LIMIT-14: depth is bad input, or opaque data; it is never the end of a server."""
     closing = {"[": "]", '{"a":': "}", '[{"":': "}]"}[opening]
     text = opening * depth + "0" + (closing * depth if closed else "")
     raw = place.replace("@", text).encode()
@@ -354,7 +354,7 @@ def test_deep_nesting_never_breaks_the_server(
     method=st.sampled_from(["GET", "PUT", "DELETE", "POST"]),
 )
 def test_arbitrary_names_are_refused_or_valid(api: Api, name: str | bytes, method: str) -> None:
-    """API §1.1: `^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$`, and nothing else is a topic."""
+    """HTTP-21, TOPIC-2: `^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$`, and nothing else is a topic."""
     raw = name.encode() if isinstance(name, str) else name
     path = "/v0/topics/" + "".join(f"%{byte:02X}" for byte in raw)
     body = b'{"records":[{"data":1}]}' if method == "POST" else b"{}" if method == "PUT" else None

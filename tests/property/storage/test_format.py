@@ -67,7 +67,7 @@ def take(mini: Mini, name: str, topic_id: int, argument: object) -> Mini:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(step, min_size=1, max_size=25))
 def test_a_reader_written_from_the_document_finds_the_same(steps: list[tuple[str, int, object]]) -> None:
-    """Issue 3, done when: docs/storage-format.md and a short independent reader agree."""
+    """STORE-15: docs/storage-format.md and a short independent reader agree."""
     disk = FakeDisk()
     mini = Mini(disk, wal_file_bytes=1024)
     for name, topic_id, argument in steps:

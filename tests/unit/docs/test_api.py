@@ -28,7 +28,7 @@ def families(kind: type[TopicsError]) -> Iterator[type[TopicsError]]:
 
 
 def test_routes() -> None:
-    """API §9: with the scope of each."""
+    """PROOF-4: with the scope of each."""
     aliases = {"/healthz", "/readyz"}
     scope = {None: "none", 0: "any"}
     expected = {
@@ -41,13 +41,13 @@ def test_routes() -> None:
 
 
 def test_config_fields() -> None:
-    """API §0.10: with the default of each."""
+    """PROOF-4, TOPIC-5: with the default of each."""
     config = TEXT.partition("## Config")[2].partition("\n## ")[0]
     shown = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", config, re.MULTILINE))
     assert shown == {name: json.dumps(getattr(DEFAULTS, name)) for name in TopicConfig.__struct_fields__}
 
 
 def test_error_codes() -> None:
-    """API §0.6: with the status of each."""
+    """PROOF-4: with the status of each."""
     defined = {kind for kind in families(TopicsError) if kind.__module__ == errors.__name__}
     assert set(rows(r"(\d{3}) \| `(\w+)`")) == {(str(kind.status), kind.code) for kind in defined}

@@ -44,7 +44,7 @@ def asked(body: object, name: str = "t") -> Any:
 
 @pytest.mark.parametrize(("wait_ms", "waited_ms"), [(1, 1), (30_000, 30_000), (30_001, 30_000), (2**32 - 1, 30_000)])
 def test_long_poll_waits_30_s_at_most(wait_ms: int, waited_ms: int) -> None:
-    """API §3: `wait_ms` is "Clamped to 30000"."""
+    """READ-12."""
     clock = ManualClock()
     engine, loop = Engine(clock), ManualLoop(clock)
     engine.write("t", Write.of([1]))
@@ -57,7 +57,7 @@ def test_long_poll_waits_30_s_at_most(wait_ms: int, waited_ms: int) -> None:
 
 
 def test_long_poll_reads_on_behind_what_it_left_out() -> None:
-    """API §3.2: own records move the cursor while the read waits, so they do not fill the window of what follows."""
+    """READ-13: own records move the cursor while the read waits, so they do not fill the window of what follows."""
     clock = ManualClock()
     engine, loop = Engine(clock), ManualLoop(clock)
     engine.write("t", Write.of([1]))
@@ -76,7 +76,7 @@ def test_long_poll_reads_on_behind_what_it_left_out() -> None:
     [(0, 1000), (999, 1000), (1000, 1000), (60_000, 60_000), (60_001, 60_000), (2**63, 60_000)],
 )
 def test_heartbeat_is_between_1_s_and_60_s(heartbeat_ms: int, kept: int) -> None:
-    """API §7.2: `heartbeat_ms` is "Clamped to [1000, 60000]"."""
+    """WATCH-11."""
     engine = Engine(ManualClock())
     engine.write("t", Write.of([1]))
     settings = Settings()
@@ -100,7 +100,7 @@ def test_heartbeat_is_between_1_s_and_60_s(heartbeat_ms: int, kept: int) -> None
     ],
 )
 def test_frame_is_bounded_by_limit_and_bytes(limit: int, size: int, limit_kept: int, size_kept: int) -> None:
-    """API §7.2: `limit` defaults to 256; `max_batch_bytes` to 256 KiB, 0 is 1 MiB, and it is "clamped to 8 MiB"."""
+    """WATCH-10: `limit` defaults to 256; `max_batch_bytes` to 256 KiB, 0 is 1 MiB, and it is clamped to 8 MiB."""
     view = view_of(
         limit=limit,
         limit_max=Settings().max_limit,

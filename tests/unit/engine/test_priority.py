@@ -1,4 +1,4 @@
-"""DESIGN §3 in numbers: the recency term decays by half every 30 s, waiting adds up to 1000."""
+"""The PRIORITY rules in numbers: the recency term decays by half every 30 s, waiting adds up to 1000."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topics.testing import ManualClock
     ("elapsed_s", "priority"), [(0, 500), (15, 354), (30, 250), (60, 125), (120, 31), (300, 0), (301, 0), (86400, 0)]
 )
 def test_recency_decays_by_half_every_30_seconds(elapsed_s: int, priority: int) -> None:
-    """DESIGN §3: "0 s → 500, 15 s → 354, 30 s → 250, 60 s → 125, 120 s → 31, ≥300 s → 0"."""
+    """PRIORITY-1: 0 s → 500, 15 s → 354, 30 s → 250, 60 s → 125, 120 s → 31, ≥300 s → 0."""
     clock = ManualClock()
     engine = Engine(clock)
     engine.put_topic("t", ConfigPatch())
@@ -24,7 +24,7 @@ def test_recency_decays_by_half_every_30_seconds(elapsed_s: int, priority: int) 
 
 
 def test_recency_never_rises_with_time() -> None:
-    """DESIGN §3: the bonus "halves every 30 s of inactivity", without a bump on the way, and is 0 from 5 min on."""
+    """PRIORITY-1: the bonus halves every 30 s of inactivity, without a bump on the way, and is 0 from 5 min on."""
     clock = ManualClock()
     engine = Engine(clock)
     engine.put_topic("t", ConfigPatch())
@@ -41,7 +41,7 @@ def test_recency_never_rises_with_time() -> None:
 
 @pytest.mark.parametrize("consume", ["state", "diff", "list with touch"])
 def test_consuming_resets_the_decay(consume: str) -> None:
-    """DESIGN §3: each consumption "sets last_consumed_at = now"."""
+    """PRIORITY-2."""
     clock = ManualClock()
     engine = Engine(clock)
     engine.put_topic("t", ConfigPatch())
@@ -62,14 +62,14 @@ def test_consuming_resets_the_decay(consume: str) -> None:
     ("waited_ms", "boost"), [(0, 0), (10, 1), (1000, 100), (5000, 500), (9999, 999), (10_000, 1000), (3_600_000, 1000)]
 )
 def test_waiting_adds_100_per_second_up_to_1000(waited_ms: int, boost: int) -> None:
-    """DESIGN §3: AGE_RATE "+100 / s waited", AGE_CAP_MS: "Aging capped at +1000 after 10 s"."""
+    """PRIORITY-4."""
     assert effective_priority(None, False, None, 0, waited_ms) == boost
     assert effective_priority(-1000, True, 0, 0, waited_ms) == boost - 1000
     assert effective_priority(None, True, 0, 0, waited_ms) == 500 + boost
 
 
 def test_age_term_is_zero_unless_delivery_waits() -> None:
-    """Decisions 3: "the age term is zero unless delivery is waiting"."""
+    """PRIORITY-4."""
     clock = ManualClock()
     engine = Engine(clock)
     engine.put_topic("t", ConfigPatch(priority=5))

@@ -1,4 +1,4 @@
-"""The report about an archive: what it counts, and a page that stands alone (issue 6 §2)."""
+"""The report about an archive: what it counts, and a page that stands alone (PIPELINE-7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns JSON data asks for, and what fits into those that a table has (issue 6 §2, `archive --typed`)."""
+"""Which columns JSON data asks for, and what fits into those that a table has (PIPELINE-2)."""
 
 from __future__ import annotations
 

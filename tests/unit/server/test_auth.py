@@ -1,4 +1,4 @@
-"""Keys, scopes, prefixes and the refusal to start unsafe (API §0.2, §12; decisions 29, 35)."""
+"""Keys, scopes, prefixes and the refusal to start unsafe (the AUTH rules)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from topics.settings import BadSettings, Settings
     ],
 )
 def test_an_entry_is_secret_scopes_prefixes(entry: str, scopes: int, prefixes: tuple[str, ...]) -> None:
-    """API §0.2, the entry syntax; API §12, `dash:read:tenant42:` and `ops::`."""
+    """AUTH-9, with entries such as `dash:read:tenant42:` and `ops::`."""
     principal = Keys(entry).authenticate("k")
 
     assert (principal.scopes, principal.prefixes) == (scopes, prefixes)
@@ -64,7 +64,7 @@ def test_an_entry_is_secret_scopes_prefixes(entry: str, scopes: int, prefixes: t
     ],
 )
 def test_a_malformed_entry_is_refused_without_a_word_of_it(entries: str, problem: str) -> None:
-    """API §0.2: a malformed scope token makes the server refuse to start; decision 35: keys appear in no log line."""
+    """AUTH-16."""
     with pytest.raises(BadSettings, match=problem) as refused:
         Keys(entries)
 
@@ -78,7 +78,7 @@ def test_a_malformed_entry_is_refused_without_a_word_of_it(entries: str, problem
     "token", [None, "", b"", "other", "k1 ", "K1", "k1:read", b"\xff\xfe", "\udc80", "k" * 100_000]
 )
 def test_a_missing_or_unknown_key_is_401(token: str | bytes | None) -> None:
-    """API §0.2."""
+    """AUTH-1."""
     with pytest.raises(Unauthorized) as refused:
         Keys("k1:read,k2").authenticate(token)
 
@@ -94,7 +94,7 @@ def test_each_key_is_its_own_principal_and_always_the_same_one() -> None:
 
 @pytest.mark.parametrize("entries", ["", "  "])
 def test_without_keys_everyone_may_do_everything(entries: str) -> None:
-    """API §0.2: no keys is dev mode, and the header is ignored."""
+    """AUTH-8: no keys is dev mode, and the header is ignored."""
     keys = Keys(entries)
 
     for token in (None, "anything"):
@@ -106,7 +106,7 @@ def test_without_keys_everyone_may_do_everything(entries: str) -> None:
 
 
 def test_a_key_without_the_scope_is_403_and_learns_which_it_lacks() -> None:
-    """API §0.2."""
+    """AUTH-13."""
     principal = Keys("k:read").authenticate("k")
 
     principal.require_scopes(READ)
@@ -117,7 +117,7 @@ def test_a_key_without_the_scope_is_403_and_learns_which_it_lacks() -> None:
 
 
 def test_a_name_outside_the_prefixes_is_403() -> None:
-    """API §0.2: a byte prefix against the raw name."""
+    """AUTH-14: a byte prefix against the raw name."""
     principal = Keys("k::tenant42:|shared.").authenticate("k")
 
     for name in ("tenant42:jobs", "tenant42:", "shared.x"):
@@ -131,7 +131,7 @@ def test_a_name_outside_the_prefixes_is_403() -> None:
 
 
 def test_every_key_is_compared_even_after_a_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    """API §0.2: compared in constant time against every configured digest with no early exit."""
+    """AUTH-5."""
     compared: list[bytes] = []
     real = hmac.compare_digest
 
@@ -162,7 +162,7 @@ def _held_texts(thing: object) -> list[str]:
 
 
 def test_only_digests_are_kept_and_only_key_ids_are_shown() -> None:
-    """API §0.2 (hashed at rest); decision 35 (named by the first 8 hex digits of the digest)."""
+    """AUTH-4, AUTH-6: a key is named by the first 8 hex digits of its digest."""
     keys = Keys("plaintext-one:read:tenant:,plaintext-two")
     ids = [hashlib.sha256(secret).hexdigest()[:8] for secret in (b"plaintext-one", b"plaintext-two")]
 
@@ -178,7 +178,7 @@ def test_only_digests_are_kept_and_only_key_ids_are_shown() -> None:
 
 @pytest.mark.parametrize("entries", ["good", "bad:reed"])
 def test_the_plaintext_leaves_the_environment_when_it_is_read(entries: str) -> None:
-    """Decision 35; also where the server then refuses to start."""
+    """AUTH-4: also if the server then refuses to start."""
     environ = {"TOPICS_API_KEYS": entries, "PATH": "/bin"}
 
     try:
@@ -208,19 +208,19 @@ def test_the_plaintext_leaves_the_environment_when_it_is_read(entries: str) -> N
     ],
 )
 def test_the_token_is_what_follows_the_bearer_scheme(header: bytes | None, token: bytes | None) -> None:
-    """API §0.2: `Authorization: Bearer <API_KEY>`."""
+    """AUTH-2."""
     assert bearer_token(header) == token
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LOCALHOST"])
 def test_loopback_without_keys_starts(host: str) -> None:
-    """API §0.2: loopback with no keys stays dev-friendly."""
+    """AUTH-17, AUTH-18: without keys, loopback is fine."""
     check_exposure(Settings(host=host), Keys())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "localhost.example.org", "*"])
 def test_a_public_bind_without_keys_refuses_to_start(host: str) -> None:
-    """API §0.2, API §12 (accidental public exposure)."""
+    """AUTH-18."""
     with pytest.raises(BadSettings, match="TOPICS_ALLOW_INSECURE_NO_AUTH=1"):
         check_exposure(Settings(host=host), Keys())
 

@@ -1,4 +1,4 @@
-"""What a server says while it replays its log (API §8): not ready, how far it is, and nothing else."""
+"""What a server answers while it replays its log (PROBE-3): not ready, how far it is, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ask(server: ManualServer, method: str, path: str, *headers: str) -> Any:
 
 @pytest.mark.parametrize("path", ["/v0/ready", "/readyz"])
 def test_readiness_is_503_with_the_progress(path: str) -> None:
-    """API §8.2: "503 not_ready during WAL replay (carries Retry-After and error.detail.replay_progress 0.0-1.0)"."""
+    """PROBE-3."""
     server = starting()
     reply = ask(server, "GET", path)
     error = json.loads(reply.body)["error"]
@@ -41,7 +41,7 @@ def test_readiness_is_503_with_the_progress(path: str) -> None:
     ],
 )  # fmt: skip
 def test_nothing_is_answered_from_half_a_log(method: str, path: str) -> None:
-    """API §0.6: 503 `not_ready`, and no topic is told to be missing, nor made."""
+    """PROBE-3: no topic is reported as missing, and none is created."""
     server = starting()
     reply = ask(server, method, path)
     assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "not_ready")
@@ -49,7 +49,7 @@ def test_nothing_is_answered_from_half_a_log(method: str, path: str) -> None:
 
 
 def test_probes_and_metrics_describe_the_recovering_process() -> None:
-    """API §8: liveness is 200 while the process can serve; metrics are "200 always (even when not ready)"."""
+    """PROBE-3: health and metrics are 200 also then."""
     server = starting()
     assert ask(server, "GET", "/v0/health").status == 200
     assert ask(server, "GET", "/").status == 200
@@ -60,7 +60,7 @@ def test_probes_and_metrics_describe_the_recovering_process() -> None:
 
 
 def test_keys_are_asked_for_while_the_log_is_replayed() -> None:
-    """API §0.2: a client without a key is not told how far the server is, but by the open probes."""
+    """AUTH-3: without a key, only the open probes show how far the server is."""
     server = starting("k")
     assert ask(server, "GET", "/v0/topics").status == 401
     assert ask(server, "GET", "/v0/topics", "Authorization: Bearer k").status == 503

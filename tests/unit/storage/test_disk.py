@@ -65,7 +65,7 @@ def test_both_disks_keep_the_same_protocol(tmp_path: Path) -> None:
 
 
 def test_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """API §12: the data directory is sensitive."""
+    """STORE-14: the data directory is sensitive."""
     disk = RealDisk()
     disk.make_dir(f"{tmp_path}/d")
     disk.close(disk.create(f"{tmp_path}/d/f"))
@@ -84,7 +84,7 @@ def test_allocate_without_fill_reads_as_zeros(tmp_path: Path) -> None:
 
 
 def test_second_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
-    """Issue 3 §7, with two real processes."""
+    """STORE-13, with two real processes."""
     disk = RealDisk()
     path = f"{tmp_path}/LOCK"
     held = disk.lock(path)

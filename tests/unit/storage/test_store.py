@@ -33,7 +33,7 @@ def filled(disk: FaultDisk, rounds: int = 30) -> Mini:
 
 @pytest.mark.parametrize(("operation", "nth"), [("write", 1), ("sync", 1), ("rename", 1), ("sync_dir", 1)])
 def test_a_failed_checkpoint_leaves_the_one_before_it(operation: str, nth: int) -> None:
-    """Issue 3 §4: the previous checkpoint is kept until the new one is durable."""
+    """DURABLE-16: the previous checkpoint is kept until the new one is durable."""
     fake = FakeDisk()
     disk = FaultDisk(fake)
     mini = filled(disk)
@@ -88,7 +88,7 @@ def test_a_removal_that_fails_is_tried_again_and_does_not_fail_the_checkpoint() 
 
 
 def test_disk_use_is_bounded_by_checkpoints_and_not_by_history() -> None:
-    """Issue 3 §4: the WAL is trimmed behind them."""
+    """STORE-9: the WAL is trimmed after them."""
     fake = FakeDisk()
     mini = Mini(fake, wal_file_bytes=1024)
     sizes = []

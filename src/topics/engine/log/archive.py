@@ -119,7 +119,7 @@ class Archive:
             self._drop(self.segments.pop(0))
 
     def drop_dead(self, first_seq: int, last_seq: int) -> None:
-        """Drop the segments that hold these seqs and have no live record left (DESIGN §7.4)."""
+        """Drop the segments that hold these seqs and have no live record left (STORE-2)."""
         i = max(0, bisect_right(self.segments, first_seq, key=_first_seq) - 1)
         j = bisect_right(self.segments, last_seq, key=_first_seq)
         for segment in [segment for segment in self.segments[i:j] if not segment.live]:

@@ -1,4 +1,4 @@
-"""Reading a topic from a cursor: the one read path of diff, long-poll, SSE and WebSocket (API §3, DESIGN §7.3).
+"""Reading a topic from a cursor: the one read path of diff, long-poll, SSE and WebSocket (the READ rules, LOSS-11).
 
 In order: the floors (tombstone or silent gap), TTL and deletes (already applied by the log), then the node filter and
 the tag predicate, which are silent. Every seq that was examined advances the cursor, whether it is delivered or not.

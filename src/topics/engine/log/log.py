@@ -1,6 +1,6 @@
 """Log: the records of one topic that readers may see, and what a reader has to learn about those that are gone.
 
-Rules it keeps (DESIGN §5, §7; documents 002 and 004):
+What it keeps of the LOSS, RETAIN and DELETE rules:
 
 1. `evict_floor` moves only when cap or TTL take *live* records. It never exceeds `start`. A cursor below it gets a
    tombstone; a cursor below `start` but not below it fell into a deleted gap, which is silent.
@@ -71,7 +71,7 @@ class Log(Directory):
         return seq - 1
 
     def expire(self, cutoff: int, upto: int = ANYWHERE) -> None:
-        """Take every record up to the seq `upto` with a ts below `cutoff`: TTL (DESIGN §5.2)."""
+        """Take every record up to the seq `upto` with a ts below `cutoff`: TTL (RETAIN-1)."""
         entries = self.entries
         while self._base < len(entries):
             entry = entries[self._base]
@@ -87,7 +87,7 @@ class Log(Directory):
             self._take(entry, i, j)
 
     def evict(self, cap_records: int, cap_bytes: int) -> None:
-        """Take the oldest records until the caps hold; 0 is no cap (DESIGN §5.3)."""
+        """Take the oldest records until the caps hold; 0 is no cap (RETAIN-4)."""
         while (cap_records and self.count > cap_records) or (cap_bytes and self.bytes > cap_bytes):
             entry = self.entries[self._base]
             i = self.start - entry.first_seq

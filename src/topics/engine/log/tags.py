@@ -1,11 +1,11 @@
-"""The tag index: which seqs carry which tag, so that a delete by tag never scans the log (DESIGN §7.2).
+"""The tag index: which seqs carry which tag, so that a delete by tag never scans the log (DELETE-9).
 
 `TagIndex` covers the records of a topic that are not sealed; a sealed segment has its own in its `.idx` file. Exact
 match is a point lookup, prefix match a range over the sorted tags. Entries of records that were evicted or deleted are
 dropped lazily: a lookup skips them, and once they outnumber the live ones the index is swept, so the cost per record
 stays constant.
 
-`TagMatch` is the predicate of API §5: `Eq`, or `Glob` with a single trailing `*`.
+`TagMatch` is the predicate of DELETE-3: `Eq`, or `Glob` with a single trailing `*`.
 """
 
 from __future__ import annotations

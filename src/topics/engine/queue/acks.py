@@ -1,4 +1,4 @@
-"""Acks: the jobs that were completed in one turn leave their queue's log together at its end (API §10.4).
+"""Acks: the jobs that were completed in one turn leave their queue's log together at its end (QUEUE-11).
 
 Many workers ack at the same time, and a delete costs the same for all of them: one look into the Blocks, one DELETE
 frame. An ack is answered when that frame is as safe as the topic's class asks, as it would be alone.

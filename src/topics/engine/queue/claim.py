@@ -1,4 +1,4 @@
-"""Claim: a request for jobs, and how a pass divides the jobs that are ready (API §10.2, DESIGN §10.3).
+"""Claim: a request for jobs, and how a pass divides the jobs that are ready (QUEUE-2, QUEUE-21).
 
 A `Claimer` waits for jobs: it is a claim that is answered once, or a /work stream that is never done. A pass serves a
 whole cohort of them at once: each gets a share in proportion to what it asked for, the remainder goes to those that
@@ -131,7 +131,7 @@ class Claim(Claimer):
 
 
 def shares(available: int, demands: Sequence[int]) -> list[int]:
-    """How many of `available` jobs each of the claimers gets, in the order of their arrival (decision 28)."""
+    """How many of `available` jobs each of the claimers gets, in the order of their arrival (QUEUE-21)."""
     wanted = sum(demands)
     if available >= wanted:
         return list(demands)

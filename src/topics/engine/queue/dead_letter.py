@@ -1,4 +1,4 @@
-"""Dead letters: a job that was delivered too often moves to another topic (API §10.6, DESIGN §10.7).
+"""Dead letters: a job that was delivered too often moves to another topic (QUEUE-14 to QUEUE-18).
 
 The move is one frame in the queue's shard that is both: the delete of these jobs, and the Block of their copies in the
 dead-letter topic, which is logged nowhere else. So after a crash both halves have happened or neither has. The frame

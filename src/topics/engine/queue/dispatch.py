@@ -1,4 +1,4 @@
-"""Dispatch: leases the jobs of a queue to the claimers that want them (API §10.2, DESIGN §10.3).
+"""Dispatch: leases the jobs of a queue to the claimers that want them (QUEUE-2, QUEUE-21).
 
 One call serves a whole cohort of claimers: what is ready is divided among them, what was delivered too often goes to
 the dead letters on the way, and each claimer gets its jobs under leases of its own.

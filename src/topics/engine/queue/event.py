@@ -1,4 +1,4 @@
-"""The leases log: the events that a queue's leases are derived from (DESIGN §10.1).
+"""The leases log: the events that a queue's leases are derived from (QUEUE-24).
 
 A LEASE frame in the queue's shard of the WAL carries the msgpack of one event, which is about all jobs of one call.
 Acks need no frame of their own: the DELETE frame that removes the jobs carries a list of `Acked` in its extra, so that

@@ -1,10 +1,10 @@
-"""Lease: what a queue knows about one job beyond its record, and the life it leads (DESIGN §10.2).
+"""Lease: what a queue knows about one job beyond its record, and the life it leads (QUEUE-20).
 
 Rule 1. A job that was never delivered or delayed has no Lease. It is `FRESH`: the queue's claim cursor says which jobs
         are.
 Rule 2. A Lease is in exactly one state. `LEASED`: a worker holds it and its deadline has not passed. `LAPSED`: the
         deadline has passed and no other worker has claimed it: it is ready, and still belongs to its holder, whose ack,
-        nack and extend count (API §10.4, §10.6: skipped when expired *and* reclaimed). `FREE`: given back, ready.
+        nack and extend count (QUEUE-9). `FREE`: given back, ready.
         `DELAYED`: hidden until `due_ms`. `GONE`: the job is done and its record is about to leave the log, or has left.
 Rule 3. `TRANSITIONS` lists every step there is. A step that is not listed does not happen: the seq is skipped. Only a
         restart takes over what the leases log says without a look at the state before.

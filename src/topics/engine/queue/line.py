@@ -1,4 +1,4 @@
-"""Line: the claimers that wait for jobs of one queue, in the order of their arrival (DESIGN §10.3).
+"""Line: the claimers that wait for jobs of one queue, in the order of their arrival (QUEUE-21).
 
 Claims with `wait_ms`, claims of a coalescing window and /work streams wait in the same line, so that a pass balances
 them together. A line exists only while a claimer waits in it.

@@ -1,4 +1,4 @@
-"""Passes: when the claimers that wait for jobs are served (API §10, DESIGN §10.3).
+"""Passes: when the claimers that wait for jobs are served (the QUEUE rules, QUEUE-21).
 
 A claimer that is not served at once waits in the queue's Line, and a pass serves the whole line together: at the end of
 the turn in which jobs were produced or given back, when a window closes, when a lease runs out or a delay ends, and

@@ -1,4 +1,4 @@
-"""Queue: which worker holds which job of one topic, derived from its leases log (DESIGN §10.1, §10.2).
+"""Queue: which worker holds which job of one topic, derived from its leases log (QUEUE-20, QUEUE-24).
 
 The jobs are the topic's log and nothing else. What is kept here is what the log does not hold: a Lease per job that was
 delivered or delayed, the freelist of jobs to be delivered again, and the claim cursor `fresh`: from it on no job was

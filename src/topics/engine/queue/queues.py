@@ -1,4 +1,4 @@
-"""Queues: the commands on queue topics (API §10, DESIGN §10).
+"""Queues: the commands on queue topics (the QUEUE rules).
 
 A claim without a coalescing window is served at once; one that finds nothing, and every /work stream, waits for a pass.
 An ack is a delete of the jobs log and waits for what the topic's class asks; what else happens to leases is waited for
@@ -102,7 +102,7 @@ class Queues:
     def claim(
         self, name: str, request: ClaimJobs, on_done: Callable[[Claim], None] | None = None, context: Any = None
     ) -> Claim:
-        """Lease jobs to a node (API §10.2). Without `on_done` nothing is waited for: the answer is what is there."""
+        """Lease jobs to a node (QUEUE-2). Without `on_done` nothing is waited for: the answer is what is there."""
         topic, _ = self.topic(name)
         self._check_node(request.node)
         if request.max == 0:
@@ -148,7 +148,7 @@ class Queues:
         return topic
 
     def stop_work(self, topic: Topic, worker: Worker) -> None:
-        """The stream is gone: what was pushed on it is ready again at once (API §10.8)."""
+        """The stream is gone: what was pushed on it is ready again at once (WORK-3)."""
         worker.closed = True
         self.passes.leave(topic, worker)
         queue = topic.queue
@@ -169,7 +169,7 @@ class Queues:
     # Completing
 
     def ack(self, name: str, request: AckJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
-        """Complete jobs: the ack is the delete (API §10.4); the result is an AckedJobs."""
+        """Complete jobs: the ack is the delete (QUEUE-7); the result is an AckedJobs."""
         now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
         receipt = Receipt(None, on_done, context)
@@ -181,7 +181,7 @@ class Queues:
         return self._answer(receipt, bool(held))
 
     def nack(self, name: str, request: NackJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
-        """Give jobs back, to be claimed at once or after a delay (API §10.5); the result is a NackedJobs."""
+        """Give jobs back, to be claimed at once or after a delay (QUEUE-12); the result is a NackedJobs."""
         now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
         due_ms = now + min(request.delay_ms, DELAY_MS_MAX)
@@ -194,7 +194,7 @@ class Queues:
         return self._answer(receipt, logged)
 
     def extend(self, name: str, request: ExtendJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
-        """Extend deadlines (API §10.6); the result is an ExtendedJobs."""
+        """Extend deadlines (QUEUE-13); the result is an ExtendedJobs."""
         now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
         deadline_ms = now + clamp_lease_ms(request.lease_ms)

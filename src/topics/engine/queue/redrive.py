@@ -1,4 +1,4 @@
-"""Redrive: dead letters go back to the queue that they came from, as new jobs (an addition to API §10.6).
+"""Redrive: dead letters go back to the queue that they came from, as new jobs (QUEUE-27).
 
 A job that was put back is a new record, so its deliveries are counted from the start; its `$dead_letter_*` fields are
 taken off. Letters of other queues, and letters that are leased right now, are left alone.

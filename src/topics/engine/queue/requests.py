@@ -1,4 +1,4 @@
-"""The shapes of the queue endpoints' bodies and answers (API §10)."""
+"""The shapes of the queue endpoints' bodies and answers (the QUEUE rules)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class ClaimJobs(Struct, frozen=True):
-    """The body of `POST /v0/topics/:q/claim` (API §10.2)."""
+    """The body of `POST /v0/topics/:q/claim` (QUEUE-2)."""
 
     node: str
     max: U32 = 1
@@ -24,7 +24,7 @@ class ClaimJobs(Struct, frozen=True):
 
 
 class AckJobs(Struct):
-    """The body of `POST /v0/topics/:q/ack` (API §10.4)."""
+    """The body of `POST /v0/topics/:q/ack` (QUEUE-7)."""
 
     node: str
     seqs: list[Seq]
@@ -32,7 +32,7 @@ class AckJobs(Struct):
 
 
 class NackJobs(Struct):
-    """The body of `POST /v0/topics/:q/nack` (API §10.5)."""
+    """The body of `POST /v0/topics/:q/nack` (QUEUE-12)."""
 
     node: str
     seqs: list[Seq]
@@ -41,7 +41,7 @@ class NackJobs(Struct):
 
 
 class ExtendJobs(Struct):
-    """The body of `POST /v0/topics/:q/extend` (API §10.6)."""
+    """The body of `POST /v0/topics/:q/extend` (QUEUE-13)."""
 
     node: str
     seqs: list[Seq]
@@ -59,7 +59,7 @@ class RedriveJobs(Struct):
 
 
 class QueueState(Struct, frozen=True):
-    """The `queue` part of a topic's state (API §10.7)."""
+    """The `queue` part of a topic's state (QUEUE-19)."""
 
     ready: int
     in_flight: int

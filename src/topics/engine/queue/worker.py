@@ -1,4 +1,4 @@
-"""Worker: one /work stream as the engine sees it (API §10.8).
+"""Worker: one /work stream as the engine sees it (the WORK rules).
 
 It is a claimer that is never done: it holds at most `max` jobs at a time, and wants the next one as soon as one of them
 is acked, given back, or lost to a deadline. Only leases that were delivered on this stream count, and only those are

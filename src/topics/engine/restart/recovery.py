@@ -1,4 +1,4 @@
-"""Recovery: from what a data directory holds to an engine that goes on where the last one stopped (DESIGN §4, §9).
+"""Recovery: from what a data directory holds to an engine that goes on where the last one stopped (the DURABLE rules).
 
 The storage yields events in order (storage/history.py); this applies them. Rules:
 
@@ -8,7 +8,7 @@ The storage yields events in order (storage/history.py); this applies them. Rule
 3. Config changes act at the time they were made, so retention decides as it did then.
 4. After a loss of power, a `disk` topic goes on above its durable ceiling: seqs that may have been acked are never
    handed out again, and the range between is a lost range (`given_up`, which goes into the WAL before anything else, so
-   that the next start knows it too). After the death of the process alone nothing is missing (decision 37).
+   that the next start knows it too). After the death of the process alone nothing is missing (DURABLE-3).
 5. An `ephemeral` topic keeps its config and its head; its records are gone, and reported as lost.
 6. Where every copy of a topic's name and config is damaged, what is left of its records is kept under a name made of
    its id, with everything before and between reported as lost.

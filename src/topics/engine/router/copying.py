@@ -1,4 +1,4 @@
-"""Copying: source records as the destination's Block (DESIGN §8.3).
+"""Copying: source records as the destination's Block (ROUTER-1).
 
 What is copied is given as runs, (Block, i, j): the records [i, j) of a source Block. Where a router takes records as
 they are, whole Blocks are taken over by column, with another header and without looking at single records. Otherwise

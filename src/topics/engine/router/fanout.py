@@ -1,4 +1,4 @@
-"""Fanout: all destinations of one source (DESIGN §8.1).
+"""Fanout: all destinations of one source (ROUTER-14).
 
 A publish marks its source once, whatever the number of destinations: the write that caused it pays nothing for them.
 The forwards then take turns, a slice each, off the path of any ack.

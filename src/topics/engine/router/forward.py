@@ -1,4 +1,4 @@
-"""Forward: the copies from one source into one destination (DESIGN §8.1, §8.2).
+"""Forward: the copies from one source into one destination (ROUTER-14 to ROUTER-16).
 
 1. All routers between the same two topics share one Forward and one cursor: a source record is copied by each of them
    in turn, then the next record is. So the copies have one order.

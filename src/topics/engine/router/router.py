@@ -1,4 +1,4 @@
-"""Router: one forwarding rule, "every record appended to `source` is also appended to `dest`" (API §6, DESIGN §8).
+"""Router: one forwarding rule, "every record appended to `source` is also appended to `dest`" (ROUTER-1).
 
 A router says which records are copied and what a copy looks like. The Forward makes the copies; all routers between the
 same two topics share one.

@@ -1,4 +1,4 @@
-"""Routers: the commands on routers (API §6, DESIGN §8).
+"""Routers: the commands on routers (the ROUTER rules).
 
 A command is checked, then logged, then takes effect: where a check or the WAL refuses it, nothing has changed. Before a
 router changes or goes, it copies what its source has by then.

@@ -1,4 +1,4 @@
-"""Sealer: turns the tail of a topic into a segment, off the path of any request (DESIGN §5.6).
+"""Sealer: turns the tail of a topic into a segment, off the path of any request (STORE-1).
 
 A tail that has enough records, bytes or age is merged into Blocks of about a thousand records, one per slice of the
 loop's time, and written by a job. The merged Blocks are in the log from the moment they are made, so a delete that

@@ -1,4 +1,4 @@
-"""Arrival: records enter a topic, by one write or by several together (DESIGN §2, API §2).
+"""Arrival: records enter a topic, by one write or by several together (the WRITE rules).
 
 The seqs are assigned, the Block is built and its frame is queued in one step, so that seq order and WAL order cannot
 disagree. There is one frame per call, whatever the number of records. The engine checks limits, conditions and repeats

@@ -1,4 +1,4 @@
-"""Batch: the records of one write, checked against every limit and turned into columns (DESIGN §1, API §2).
+"""Batch: the records of one write, checked against every limit and turned into columns (WRITE-5 to WRITE-13).
 
 Nothing changes until the whole batch has passed, so a bad record has no effect on anything else. Sizes are bytes of the
 JSON text as it was received. The checks look at whole columns first and at single records only to name the one at

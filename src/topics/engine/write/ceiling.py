@@ -1,4 +1,4 @@
-"""Ceiling: seqs that a topic may hand out although a crash would leave no trace of them (decision 37).
+"""Ceiling: seqs that a topic may hand out although a crash would leave no trace of them (DURABLE-5).
 
 A `disk` write is acked before it is synced, and a copy of a record that only memory held is logged nowhere. What was
 seen under such a seq can be lost, but the seq must never be handed out again. So the WAL says ahead of time, in large

@@ -1,4 +1,4 @@
-"""What makes a retried write safe: idempotency keys and producer sequences (API §0.8, decisions 9 and 39).
+"""What makes a retried write safe: idempotency keys and producer sequences (the RETRY rules).
 
 An idempotency key is remembered for the topic's window: a retry with the same key answers with the seqs of the first
 write and appends nothing, whatever its content. A producer numbers its writes itself; the last number is kept without

@@ -1,4 +1,4 @@
-"""Delay: jobs that are produced now and delivered later (an addition to API §10).
+"""Delay: jobs that are produced now and delivered later (QUEUE-26).
 
 A record of a write to a queue may have `delay_ms` or `deliver_at`. It is in the log at once, so it can be read, counted
 and deleted, which cancels it; but no claim gets it before its time. The times are in the frame of the write, so they

@@ -1,4 +1,4 @@
-"""Derive: append records to a topic that are logged nowhere as such (DESIGN §8.1, §10.7).
+"""Derive: append records to a topic that are logged nowhere as such (ROUTER-15, QUEUE-18).
 
 A router's copies and dead letters can be made again from what is logged elsewhere, so they cost no frame. They take
 their seqs in the order in which readers see them: where the topic has writes that wait for their WAL class, the copy

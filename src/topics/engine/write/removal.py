@@ -1,4 +1,4 @@
-"""Removal: records leave a topic for good, by a delete or by an ack (DESIGN §7, API §10.4).
+"""Removal: records leave a topic for good, by a delete or by an ack (the DELETE rules, QUEUE-7).
 
 There is one frame per call, whatever the number of records. Routers out of the topic see everything first, except for
 those that are blocked: what these had not reached is never forwarded, and the frame says how far they were.

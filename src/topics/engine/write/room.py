@@ -1,4 +1,4 @@
-"""Room: whether a topic has room for a write, checked before anything changes (DESIGN §5.3, API §11).
+"""Room: whether a topic has room for a write, checked before anything changes (RETAIN-5, LIMIT-5).
 
 A topic that rejects does so before any seq is assigned, so nothing is ever acked and then dropped. The error says
 whether the write can never fit or may fit later.

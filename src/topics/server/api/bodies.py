@@ -1,4 +1,4 @@
-"""Request bodies: from bytes to the engine's structs, or a 400 that says what is wrong and where (API §0.3).
+"""Request bodies: from bytes to the engine's structs, or a 400 that says what is wrong and where (HTTP-12 to HTTP-15).
 
 What the decoder does not check is checked here once per body: that it is UTF-8 (the decoder does not look into `Raw`
 slices), that a number is at most a u64, and that no object of ours names a field twice, since the first one would be

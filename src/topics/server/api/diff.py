@@ -1,4 +1,4 @@
-"""The HTTP API of reading: `POST /v0/topics/:topic/diff`, answered at once or after a wait (API §3).
+"""The HTTP API of reading: `POST /v0/topics/:topic/diff`, answered at once or after a wait (the READ rules).
 
 The answer is hot, so it is formatted by hand in one step, status line included.
 """

@@ -1,8 +1,8 @@
-"""Metrics by the names of API §8.3: gauges of what there is, counters of the WAL and the Block cache, sync latency.
+"""Metrics: gauges of what there is, counters of the WAL and the Block cache, sync latency (PROBE-7 to PROBE-9).
 
 Values are read when they are asked for; nothing is counted twice on the hot path. The per-topic gauges are bounded, and
 a gauge says when they are cut. They name topics, so a key that is limited to prefixes sees its own there and no others,
-as in the lists (API §12); the totals are those of the instance.
+as in the lists (AUTH-15); the totals are those of the instance.
 """
 
 from __future__ import annotations

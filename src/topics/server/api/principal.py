@@ -1,4 +1,4 @@
-"""Principal: who makes a request, and what it may do (API §0.2, §12).
+"""Principal: who makes a request, and what it may do (the AUTH rules).
 
 A principal has scopes and, where its key is limited, name prefixes. The scope check is on the path of every request,
 so scopes are bits of a plain int: `principal.scopes & needed == needed`.

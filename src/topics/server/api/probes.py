@@ -1,4 +1,4 @@
-"""What load balancers, scrapers and people ask for: health, readiness, metrics, and a page (API §8)."""
+"""What load balancers, scrapers and people ask for: health, readiness, metrics, and a page (the PROBE rules)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP API of queues: claim, ack, nack, extend, redrive (API §10).
+"""The HTTP API of queues: claim, ack, nack, extend, redrive (the QUEUE rules).
 
 A claim may be answered later: when its coalescing window closes, or when a job comes within `wait_ms`. A client that
 goes away while it waits is taken out of the line, so that no job is leased to a client that has gone.

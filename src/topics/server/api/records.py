@@ -1,4 +1,4 @@
-"""The HTTP API of records: append and delete them (API §2, §5).
+"""The HTTP API of records: append and delete them (the WRITE rules, the DELETE rules).
 
 The answer to a write is hot, so it is formatted by hand in one step, status line included.
 """
@@ -63,7 +63,7 @@ def _written(ticket: Ticket) -> None:
         seqs = b'"seqs":[%d],' % first_seq
     else:
         seqs = b'"seqs":%b,' % repr([*range(first_seq, first_seq + count)]).replace(" ", "").encode()
-    # A `disk` write may share a sync with what precedes it; only `fsync` asks for one (API §0.9).
+    # A `disk` write may share a sync with what precedes it; only `fsync` asks for one (HTTP-24).
     sync_ns = ticket.sync_ns if ticket.topic.config.durable else 0
     waited = sync_ns or exchange.throttled_ns
     body = _WRITTEN % (

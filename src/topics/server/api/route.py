@@ -27,7 +27,7 @@ class Row(NamedTuple):
     body: bool = False
     """Whether a body must be JSON."""
     token: bool = False
-    """Whether the key may also come as `?token=`: the SSE streams, and nothing else (API §7.1)."""
+    """Whether the key may also come as `?token=`: the SSE streams, and nothing else (AUTH-19)."""
     probe: bool = False
     """Whether `TOPICS_PROBE_AUTH` asks for a key where `scopes` does not."""
     always_open: bool = False

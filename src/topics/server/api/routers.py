@@ -1,4 +1,4 @@
-"""The HTTP API of routers: `/v0/routers` (API §6).
+"""The HTTP API of routers: `/v0/routers` (the ROUTER rules).
 
 A key's prefixes apply to the router's name and, where it creates or moves one, to its source and dest too: both are
 created on its behalf.

@@ -1,4 +1,4 @@
-"""The HTTP API of topics: create, configure, look at, list and delete them (API §1)."""
+"""The HTTP API of topics: create, configure, look at, list and delete them (the TOPIC rules)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _put(receipt: Receipt) -> None:
 
 
 def _deleted(receipt: Receipt) -> None:
-    """Of the routers that are gone, name only those that the key may know of (API §12)."""
+    """Of the routers that are gone, name only those that the key may know of (AUTH-15)."""
     route: Route = receipt.context.head.route
     if receipt.error is None and receipt.result.routers_removed:
         known = [name for name in receipt.result.routers_removed if route.principal.may_touch(name)]

@@ -6,7 +6,7 @@ hold up those at the head. A round may take many slices; a slice serves at most 
 the loop back. What follows a cursor is read and rendered once per slice for all feeds at that cursor with the same
 view. It is not kept beyond the slice, because a delete must show to every reader at once.
 
-`consistency: strong` (decision 38): a feed with a strong view sees only what is synced. For `disk` and `memory` topics
+`consistency: strong` (WATCH-13): a feed with a strong view sees only what is synced. For `disk` and `memory` topics
 the channel notes, per publish, how far the log was written at that moment, and moves its synced seq when a sync has
 passed that mark (unsynced.py); `fsync` publishes only what is synced, and `ephemeral` has nothing to wait for.
 """
@@ -91,7 +91,7 @@ class Channel:
     # Feeds that come and go
 
     def attach(self, feed: Feed, epoch: int | None) -> None:
-        """Let a feed follow from its cursor on, which belongs to `epoch` where that is known (API §7.5)."""
+        """Let a feed follow from its cursor on, which belongs to `epoch` where that is known (WATCH-18)."""
         self.feeds[feed] = None
         feed.channel = self
         if feed.view.strong and self._unsynced is None:

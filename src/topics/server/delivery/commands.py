@@ -1,4 +1,4 @@
-"""The commands that a client sends over a WebSocket, as structs (API §7.7).
+"""The commands that a client sends over a WebSocket, as structs (the WS rules).
 
 A command is checked like the body of the corresponding request (bodies.py): the same bounds on numbers, and no field
 given twice.

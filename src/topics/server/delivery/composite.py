@@ -1,4 +1,4 @@
-"""The composite cursor: the position of every watched topic in one opaque `id` (API §7.4).
+"""The composite cursor: the position of every watched topic in one opaque `id` (WATCH-15).
 
 Up to `NAMED_TOPICS_MAX` topics it is base64url, without padding, of the JSON map `{"jobs":5210,"events":88130}`. A
 topic that was deleted and created again while the session lived is in another epoch than the one the session began

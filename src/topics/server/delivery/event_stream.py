@@ -1,4 +1,4 @@
-"""EventStream: what every `text/event-stream` response shares, whether it carries records or jobs (API §7.3, §7.6)."""
+"""EventStream: what every `text/event-stream` response shares, whether it carries records or jobs (WATCH-14)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def heartbeat(now_ms: int) -> bytes:
 
 
 def require_event_stream(exchange: Exchange) -> None:
-    """Refuse a client whose Accept header excludes text/event-stream (API §7.6)."""
+    """Refuse a client whose Accept header excludes text/event-stream (WATCH-5)."""
     accept = exchange.head.headers.get(b"accept")
     if accept is None or not accept.strip():
         return

@@ -1,4 +1,4 @@
-"""Sessions: the watch sessions of one server (API §7.1).
+"""Sessions: the watch sessions of one server (WATCH-1 to WATCH-4).
 
 A session is a subscription with a name that cannot be guessed, the key it belongs to, and the position of its last
 stream in every topic. It lives as long as it has a stream, and `ttl_ms` beyond that. Overdue sessions are looked for
@@ -58,7 +58,7 @@ class Session:
         self.idle_since_ms = 0
 
     def rewound(self, id: bytes) -> list[Position]:
-        """The positions of the session, moved back, never forward, to those of `id` (API §7.4)."""
+        """The positions of the session, moved back, never forward, to those of `id` (WATCH-17)."""
         named = self.layout.decode(id)
         positions = list(self.flushed)
         for i, name in enumerate(self.layout.names):

@@ -1,4 +1,4 @@
-"""SseStream: one open `GET /v0/watch/:wid` (API §7.3 to §7.6).
+"""SseStream: one open `GET /v0/watch/:wid` (the WATCH rules).
 
 Every event carries an `id` with the stream's position in every watched topic. The stream owns those positions while it
 is open and hands them to its session when it ends: as far as they were written or, where the client was slow to read,

@@ -5,7 +5,7 @@ stream: an SSE response or a WebSocket. It has a bounded outbound queue, which i
 rendered for a stream while its transport is above the high-water mark, so at most that mark and one batch per topic are
 ever queued, and what a slow reader misses meanwhile gathers in the log and leaves in larger batches.
 
-The life of a stream that cannot take more (API §7.6):
+The life of a stream that cannot take more (WATCH-29 to WATCH-31):
 
 | state | until | then |
 |---|---|---|

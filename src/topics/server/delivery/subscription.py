@@ -1,4 +1,4 @@
-"""Subscriptions: what a client may ask for when it watches topics, on SSE and WebSocket alike (API §7.2)."""
+"""Subscriptions: what a client may ask for when it watches topics, on SSE and WebSocket alike (WATCH-8 to WATCH-12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unsynced: the channels that wait for a sync of the WAL (`consistency: strong`, decision 38).
+"""Unsynced: the channels that wait for a sync of the WAL (`consistency: strong`, WATCH-13).
 
 A channel with a reader that must see only what is synced waits here while the log is ahead of the disk. The store calls
 `synced` after each sync.

@@ -1,4 +1,4 @@
-"""View: what a subscriber wants to see of a topic, and how much of it at a time (API §7.2).
+"""View: what a subscriber wants to see of a topic, and how much of it at a time (WATCH-8 to WATCH-12).
 
 Views are interned: two subscribers that ask for the same have the same object. So a frame is rendered once for all
 streams at the same position with the same view.

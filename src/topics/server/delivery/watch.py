@@ -1,4 +1,4 @@
-"""The watch endpoints: `POST /v0/watch` makes a session, `GET /v0/watch/:wid` streams it (API §7).
+"""The watch endpoints: `POST /v0/watch` makes a session, `GET /v0/watch/:wid` streams it (the WATCH rules).
 
 A stream begins at the session's position, moved back, never forward, to the `Last-Event-ID` that the client sends. A
 session that never had a stream is where it began.

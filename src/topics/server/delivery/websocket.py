@@ -1,4 +1,4 @@
-"""WebSocket: one client on `/v0/ws`, JSON text messages both ways (API §7.7).
+"""WebSocket: one client on `/v0/ws`, JSON text messages both ways (the WS rules).
 
 A client sends commands and is sent answers and notices; `FrameLink` carries both. At most `PUBLISHES_MAX` publishes
 wait for their ack; beyond that nothing more is read.

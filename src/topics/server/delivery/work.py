@@ -1,4 +1,4 @@
-"""Work: `GET /v0/topics/:q/work`, jobs that are pushed to a worker as they come (API §10.8).
+"""Work: `GET /v0/topics/:q/work`, jobs that are pushed to a worker as they come (the WORK rules).
 
 The stream holds at most `max` jobs at a time; an ack, nack or expiry makes room for the next. A client that does not
 read gets no further jobs, because their leases would only run out in a buffer; one that does not read for too long is
@@ -112,7 +112,7 @@ class WorkStream(EventStream):
             self.stall()
 
     def _end(self, error: TopicsError) -> None:
-        # Whatever has the name next, it is not the queue that the jobs came from (API §10.8).
+        # Whatever has the name next, it is not the queue that the jobs came from (WORK-5).
         self.finish(NotAQueue.status, f"{error.message}: it is no queue any more")
 
     def drained(self) -> None:

@@ -1,4 +1,4 @@
-"""Bands: which of the topics that have something to deliver is served next (DESIGN §3).
+"""Bands: which of the topics that have something to deliver is served next (PRIORITY-6 to PRIORITY-9).
 
 Rules:
 

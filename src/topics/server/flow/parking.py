@@ -6,7 +6,7 @@ soon as there is room again, and its answer says so in `throttle_wait_ms`; after
 is full it waits up to `OPTED_OUT_WAIT_MS_MAX`, trading latency for not failing. At most `PARKED_MAX` requests wait; one
 more is refused at once. What is parked keeps its order.
 
-A claim hands out work, so under pressure it waits with the writes (API §10.2). What ends work, an ack, nack or extend,
+A claim hands out work, so under pressure it waits with the writes (PRESSURE-2). What ends work, an ack, nack or extend,
 is never held back: it takes load off.
 """
 

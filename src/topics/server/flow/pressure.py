@@ -1,4 +1,4 @@
-"""Pressure: the level of elastic throttling, from 0 (calm) to 4 (API §0.6, DESIGN §3).
+"""Pressure: the level of elastic throttling, from 0 (calm) to 4 (PRESSURE-1).
 
 | level | what gives way |
 |---|---|

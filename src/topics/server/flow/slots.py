@@ -1,4 +1,4 @@
-"""Slots: how much may be open at the same time (API §11).
+"""Slots: how much may be open at the same time (the LIMIT rules).
 
 A `Cap` counts what is in use and refuses the one too many with 429 `throttled`, which names the limit and its maximum.
 It hands out a `Slot`, which gives its place back exactly once: by hand, or when its holder is gone. So a handler that

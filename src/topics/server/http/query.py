@@ -1,4 +1,4 @@
-"""Query strings: decoded once, typed on demand, with a 400 that names the parameter (API §1)."""
+"""Query strings: decoded once, typed on demand, with a 400 that names the parameter (HTTP-12)."""
 
 from __future__ import annotations
 

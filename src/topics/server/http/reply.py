@@ -4,7 +4,7 @@ Every response carries `Date`, `Content-Type` and `Content-Length`. The line of 
 type are joined once per second and kept (`prefix`), so that a hot response is one formatting of prefix, length, body.
 `tick` is called by the sweep of the connections once per second; a `Date` is therefore at most about a second old.
 
-Errors have the envelope of API §0.5 with `performance` beside it, whatever went wrong. Nothing of an unexpected
+Errors have the envelope of HTTP-10 with `performance` beside it, whatever went wrong. Nothing of an unexpected
 exception reaches the client.
 """
 
@@ -82,7 +82,7 @@ def gzip(body: bytes) -> bytes:
 
 
 def error_body(error: TopicsError, elapsed_ns: int) -> bytes:
-    """The error envelope (API §0.5) with its `performance`."""
+    """The error envelope (HTTP-10) with its `performance`."""
     envelope: dict[str, Any] = {"code": error.code, "message": error.message}
     detail: Mapping[str, Any] = error.detail
     if error.retry_after_ms is not None:

@@ -1,4 +1,4 @@
-"""Throttling never costs correctness: latency gives way, never a record (API §0.6, DESIGN §3)."""
+"""Throttling never costs correctness: latency gives way, never a record (PRESSURE-7)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_every_record_reaches_every_stream_once_and_in_order(script: list[tuple[
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 4), st.integers(1, 3), st.lists(st.integers(-1000, 1000), min_size=5, max_size=40))
 def test_no_topic_waits_longer_than_ten_seconds(level: int, per_tick: int, priorities: list[int]) -> None:
-    """DESIGN §3, issue: no starvation under sustained load, at any level of the ladder.
+    """PRIORITY-9: no starvation under sustained load, at any level of the ladder.
 
     Every topic publishes all the time, and the scheduler may serve only a few per tick, less than what is asked.
     """

@@ -176,7 +176,7 @@ def written(drawn: list[Any]) -> Log:
 def test_every_way_to_read_a_log_finds_the_same(
     monkeypatch: pytest.MonkeyPatch, drawn: list[Any], data: st.DataObject
 ) -> None:
-    """Architecture, "Life of a write": whole frames are taken, a bad one is told and kept aside, a torn end is cut."""
+    """DURABLE-24: whole frames are taken, a bad one is reported and kept aside, a torn end is cut."""
     log = written(drawn)
     disk = log.disk()
     path = f"{DIRECTORY}/wal/{WalName(1, 0, 1)}"

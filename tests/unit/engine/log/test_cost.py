@@ -1,4 +1,4 @@
-"""DESIGN §5.2, §7.2: what must not cost more where a topic holds more, counted in executed lines instead of time."""
+"""READ-16, DELETE-9, WRITE-19: what must not cost more where a topic holds more, counted in executed lines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def filled(records: int, clock: ManualClock, ttl_ms: int = 0) -> Engine:
 
 @pytest.mark.parametrize("match", ["rare:2", ["tag", "Glob", "rare:*"]])
 def test_tag_delete_does_not_scan_the_log(match: Any) -> None:
-    """DESIGN §7.2: "A match delete MUST NOT scan the whole log": a point lookup or a range scan over the tag index."""
+    """DELETE-9: a lookup or a range of the tag index."""
     costs = []
     for records in (5_000, 40_000):
         engine = filled(records, ManualClock())
@@ -59,7 +59,7 @@ def test_tag_delete_does_not_scan_the_log(match: Any) -> None:
 
 
 def test_before_seq_delete_does_not_visit_its_records() -> None:
-    """DESIGN §7.2: a before_seq delete is applied by a marker, not record by record."""
+    """DELETE-9: a before_seq delete is applied by a marker, not record by record."""
     engine = filled(40_000, ManualClock())
     cost = lines_executed(lambda: engine.delete("t", Delete(before_seq=39_501)))
     assert engine.state("t").count == 500
@@ -67,7 +67,7 @@ def test_before_seq_delete_does_not_visit_its_records() -> None:
 
 
 def test_expiry_does_not_visit_every_record() -> None:
-    """DESIGN §5.2: finding the TTL floor "is O(log n) over segments, not O(n)"."""
+    """READ-16: finding the TTL floor is O(log n) over segments."""
     clock = ManualClock()
     engine = filled(40_000, clock, ttl_ms=1000)
     clock.advance(500)
@@ -79,7 +79,7 @@ def test_expiry_does_not_visit_every_record() -> None:
 
 
 def test_write_cost_does_not_grow_with_what_is_retained() -> None:
-    """Issue 2: "Cost of a write must not grow with the number of topics or retained records"."""
+    """WRITE-19."""
 
     def cost(engine: Engine) -> int:
         return min(lines_executed(lambda: engine.write("t", Write.of([1]))) for _ in range(5))

@@ -1,4 +1,4 @@
-"""Decisions 20: loss above live records. A read stops before it, tells of it once, and goes on behind it."""
+"""LOSS-12 to LOSS-15: loss above live records. A read stops before it, reports it once, and goes on after it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Gapped(OneTopic):
 
 
 def test_read_stops_before_a_lost_range_and_goes_on_behind_it() -> None:
-    """Decisions 20: "A read stops before a range; a cursor at from-1 gets one tombstone ... then goes on at to+1"."""
+    """LOSS-12: one tombstone, and then it goes on after the range."""
     topic = Gapped()
     assert topic.read(0) == (None, [1, 2, 3], 3, False)
     assert topic.read(3) == ((4, 6, "source_trim"), [7, 8, 9], 9, True)
@@ -34,14 +34,14 @@ def test_read_stops_before_a_lost_range_and_goes_on_behind_it() -> None:
 
 
 def test_cursor_inside_a_lost_range_is_told_of_the_rest() -> None:
-    """Decisions 20: no silent loss for a cursor that already stands inside."""
+    """LOSS-12: no silent loss for a cursor that is already inside."""
     topic = Gapped()
     assert topic.read(4) == ((5, 6, "source_trim"), [7, 8, 9], 9, True)
     assert topic.read(5) == ((6, 6, "source_trim"), [7, 8, 9], 9, True)
 
 
 def test_lost_range_moves_no_floor() -> None:
-    """Decisions 20: "The floors do not move for it"."""
+    """LOSS-13."""
     topic = Gapped()
     state = topic.engine.state("t")
     assert (state.head_seq, state.earliest_seq, state.count) == (9, 1, 6)
@@ -49,7 +49,7 @@ def test_lost_range_moves_no_floor() -> None:
 
 
 def test_lost_tail_is_told() -> None:
-    """Decisions 20: a lost acked tail is a lost range; the reader ends up at the head."""
+    """LOSS-13: a lost acked tail is a lost range; the reader ends up at the head."""
     topic = Gapped(after=0)
     assert topic.engine.state("t").head_seq == 6
     assert topic.read(0) == (None, [1, 2, 3], 3, False)
@@ -59,7 +59,7 @@ def test_lost_tail_is_told() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_lost_range_is_told_whatever_the_limit(limit: int) -> None:
-    """Decisions 20: every reader that passes gets exactly one tombstone."""
+    """LOSS-12: every reader that passes gets exactly one tombstone."""
     topic = Gapped()
     cursor, seen, gaps = 0, [], []
     for _ in range(12):
@@ -73,17 +73,14 @@ def test_lost_range_is_told_whatever_the_limit(limit: int) -> None:
 
 
 def test_node_filter_does_not_hide_a_lost_range() -> None:
-    """DESIGN §7.3: filters are silent, loss is not."""
+    """LOSS-11, LOSS-14: filters are silent, loss is not."""
     topic = Gapped()
     assert topic.read(0, node="n") == (None, [], 3, False)
     assert topic.read(3, node="n") == ((4, 6, "source_trim"), [], 9, True)
 
 
 def test_delete_beside_a_lost_range_does_not_hide_it() -> None:
-    """Core guarantees (002).
-
-    voluntary and involuntary are never mixed: deleting 1-3 does not excuse the loss of 4-6.
-    """
+    """LOSS-14: voluntary and involuntary are never mixed: deleting 1-3 does not excuse the loss of 4-6."""
     topic = Gapped()
     topic.engine.delete("t", Delete(before_seq=4))
     gap, seqs, cursor, _ = topic.read(0)
@@ -96,7 +93,7 @@ def test_delete_beside_a_lost_range_does_not_hide_it() -> None:
 
 
 def test_eviction_past_a_lost_range_is_one_gap() -> None:
-    """DESIGN §5.4: "At most one tombstone per response", one contiguous range up to earliest_seq - 1."""
+    """LOSS-15, LOSS-7: one contiguous range up to `earliest_seq - 1`."""
     topic = Gapped()
     topic.engine.put_topic("t", ConfigPatch(cap_records=2))
     assert topic.read(0) == ((1, 7, "cap"), [8, 9], 9, True)
@@ -105,7 +102,7 @@ def test_eviction_past_a_lost_range_is_one_gap() -> None:
 
 
 def test_eviction_before_a_lost_range_keeps_both_gaps() -> None:
-    """Decisions 20 with DESIGN §5.4: first the evicted range, then the lost one, each with its own bounds."""
+    """LOSS-15: first the evicted range, then the lost one, each with its own bounds."""
     topic = Gapped()
     topic.engine.put_topic("t", ConfigPatch(cap_records=4))
     assert topic.read(0) == ((1, 2, "cap"), [3], 3, False)
@@ -113,7 +110,7 @@ def test_eviction_before_a_lost_range_keeps_both_gaps() -> None:
 
 
 def test_reader_from_a_time_is_told_of_what_may_be_of_that_time() -> None:
-    """Decisions 20, issue 2: the times of lost records are lost too, so who begins between their neighbours is told."""
+    """READ-14: the times of lost records are lost too, so a reader that begins next to them gets the gap."""
     engine = MemoryEngine()
     stamps = {}
     for seq in range(1, 8):
@@ -137,7 +134,7 @@ def test_reader_from_a_time_is_told_of_what_may_be_of_that_time() -> None:
 
 
 def test_reader_from_a_time_is_told_of_a_lost_tail() -> None:
-    """Decisions 20: also where nothing is left that was written later."""
+    """READ-14: also if nothing is left that was written later."""
     topic = Gapped(after=0)
     now_ms = topic.clock.now_ms()
     assert topic.read(0, from_ts=now_ms) == (None, [1, 2, 3], 3, False)

@@ -1,4 +1,4 @@
-"""A Block rendered as one text reads the same as its records rendered one by one (API §3)."""
+"""A Block rendered as one text reads the same as its records rendered one by one (HTTP-9)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def blocks(draw: st.DrawFn) -> block.Block:
 
 @given(blocks(), st.sampled_from([0, WITH_DATA, WITH_TAG, WITH_DATA | WITH_META, WITH_DATA | WITH_META | WITH_TAG]))
 def test_whole_block_reads_as_its_records_one_by_one(encoded: block.Block, fields: int) -> None:
-    """API §3.2: every record is the same object whichever records it is read with."""
+    """HTTP-9: every record is the same object whichever records it is read with."""
     parts = render(encoded, fields)
     wire = render_whole(encoded, fields)
     assert wire.text == b",".join(parts)

@@ -1,4 +1,4 @@
-"""DESIGN §5 to the millisecond: TTL, caps, the two floors and who gets a tombstone, on a clock that the test moves."""
+"""The LOSS and RETAIN rules to the millisecond: TTL, caps, floors and tombstones, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topics.testing.clock import START_MS
 
 
 def test_record_expires_strictly_after_its_ttl() -> None:
-    """DESIGN §5.2: "A record is expired when now - $ts > ttl_ms (strict)"."""
+    """RETAIN-1."""
     topic = OneTopic(ttl_ms=1000)
     topic.write()
     topic.clock.advance(1000)
@@ -24,7 +24,7 @@ def test_record_expires_strictly_after_its_ttl() -> None:
 
 
 def test_ttl_floor_moves_with_the_clock_alone() -> None:
-    """DESIGN §5.1: the TTL sub-floor "moves continuously with wall-clock even with no writes"."""
+    """RETAIN-2."""
     topic = OneTopic(ttl_ms=100)
     for _ in range(5):
         topic.write(2)
@@ -42,7 +42,7 @@ def test_ttl_floor_moves_with_the_clock_alone() -> None:
 
 
 def test_expired_records_leave_count_and_bytes() -> None:
-    """DESIGN §5.2: "excluded from count/bytes/earliest_seq"."""
+    """RETAIN-3, TOPIC-16."""
     topic = OneTopic(ttl_ms=100)
     topic.write(3)
     one = topic.engine.state("t").bytes // 3
@@ -56,7 +56,7 @@ def test_expired_records_leave_count_and_bytes() -> None:
 
 
 def test_no_ttl_never_expires() -> None:
-    """API §0.10: "0 = no TTL"."""
+    """RETAIN-1: 0 means no TTL."""
     topic = OneTopic()
     topic.write(3)
     topic.clock.advance(10 * 365 * 86_400_000)
@@ -64,7 +64,7 @@ def test_no_ttl_never_expires() -> None:
 
 
 def test_clock_that_steps_back_brings_nothing_back() -> None:
-    """Decisions 18: "`earliest_seq` never goes down"; DESIGN §5.1: it is monotonically non-decreasing."""
+    """LOSS-2."""
     topic = OneTopic(ttl_ms=100)
     topic.write(3)
     topic.clock.advance(101)
@@ -75,7 +75,7 @@ def test_clock_that_steps_back_brings_nothing_back() -> None:
 
 
 def test_ts_is_never_below_its_predecessor() -> None:
-    """Decisions 18: "`$ts` is max(now, previous `$ts` of the topic)"; DESIGN §5.2: non-decreasing in seq."""
+    """WRITE-17."""
     topic = OneTopic()
     topic.write()
     topic.clock.set(START_MS - 5000)
@@ -86,7 +86,7 @@ def test_ts_is_never_below_its_predecessor() -> None:
 
 
 def test_loosened_ttl_brings_nothing_back() -> None:
-    """Decisions 18: "a loosened one brings nothing back", also where nobody looked in between."""
+    """RETAIN-9: also if nothing has read it in between."""
     topic = OneTopic(ttl_ms=100)
     topic.write(3)
     topic.clock.advance(101)
@@ -98,7 +98,7 @@ def test_loosened_ttl_brings_nothing_back() -> None:
 
 
 def test_tightened_ttl_shows_at_once() -> None:
-    """Decisions 18: "A tightened cap or TTL shows at once"."""
+    """RETAIN-9."""
     topic = OneTopic()
     topic.write(2)
     topic.clock.advance(50)
@@ -109,7 +109,7 @@ def test_tightened_ttl_shows_at_once() -> None:
 
 
 def test_deleted_record_does_not_expire() -> None:
-    """DESIGN §5.1: evict_floor is "advanced only by involuntary loss of live records"."""
+    """LOSS-3."""
     topic = OneTopic(ttl_ms=100)
     topic.write(3)
     topic.engine.delete("t", Delete(before_seq=4))
@@ -119,11 +119,7 @@ def test_deleted_record_does_not_expire() -> None:
 
 
 def test_expiry_beside_a_deleted_record_moves_the_floor_to_the_live_one() -> None:
-    """DESIGN §5.1.
-
-    `evict_floor = max(cap-evicted seq, TTL-expired seq) + 1` over live records; invariant evict_floor <=
-    earliest_seq.
-    """
+    """LOSS-3."""
     topic = OneTopic(ttl_ms=100)
     topic.write()
     topic.write(tag="gone")
@@ -138,10 +134,7 @@ def test_expiry_beside_a_deleted_record_moves_the_floor_to_the_live_one() -> Non
 
 
 def test_eviction_beside_a_deleted_record_moves_the_floor_to_the_live_one() -> None:
-    """DESIGN §5.1.
-
-    "popping already-deleted slots (voluntary) does not advance evict_floor; evicting live records does".
-    """
+    """LOSS-3."""
     topic = OneTopic()
     topic.write()
     topic.write(tag="gone")
@@ -154,7 +147,7 @@ def test_eviction_beside_a_deleted_record_moves_the_floor_to_the_live_one() -> N
 
 
 def test_delete_after_eviction_widens_the_gap_but_not_the_trigger() -> None:
-    """DESIGN §5.4: gap_to is earliest_seq - 1; the trigger is from_seq + 1 < evict_floor."""
+    """LOSS-3, LOSS-6: `gap_to` is `earliest_seq - 1`, and the trigger is the `evict_floor`."""
     topic = OneTopic(cap_records=8)
     topic.write(10)
     topic.engine.delete("t", Delete(before_seq=6))
@@ -163,7 +156,7 @@ def test_delete_after_eviction_widens_the_gap_but_not_the_trigger() -> None:
 
 
 def test_cap_and_ttl_in_one_gap_are_mixed() -> None:
-    """Explicit loss (004): "mixed: Both cap and TTL contributed to the gap"."""
+    """LOSS-8."""
     topic = OneTopic(cap_records=3, ttl_ms=100)
     topic.write(5)
     assert topic.gap() == (1, 2, "cap")
@@ -173,7 +166,7 @@ def test_cap_and_ttl_in_one_gap_are_mixed() -> None:
 
 
 def test_ttl_then_cap_in_one_gap_are_mixed() -> None:
-    """Explicit loss (004): "mixed", in either order."""
+    """LOSS-8: in either order."""
     topic = OneTopic(cap_records=3, ttl_ms=100)
     topic.write(2)
     topic.clock.advance(101)
@@ -184,10 +177,7 @@ def test_ttl_then_cap_in_one_gap_are_mixed() -> None:
 
 
 def test_expired_records_do_not_count_toward_the_cap() -> None:
-    """DESIGN §2.2.
-
-    a record leaves "when any of (ttl expired) OR (beyond cap_records)"; the expired ones are gone already.
-    """
+    """RETAIN-3, RETAIN-7: the expired ones are gone already."""
     topic = OneTopic(cap_records=3, ttl_ms=100)
     topic.write(3)
     topic.clock.advance(101)
@@ -198,7 +188,7 @@ def test_expired_records_do_not_count_toward_the_cap() -> None:
 
 @pytest.mark.parametrize("batch", [1, 7, 40])
 def test_cap_is_exact_at_every_moment(batch: int) -> None:
-    """Decisions 11: "`count`, `bytes`, `earliest_seq` and floors are exact and immediate"."""
+    """RETAIN-4, TOPIC-16."""
     topic = OneTopic(cap_records=25)
     for _ in range(200 // batch):
         head = topic.write(batch)
@@ -208,7 +198,7 @@ def test_cap_is_exact_at_every_moment(batch: int) -> None:
 
 
 def test_recreated_topic_has_fresh_floors() -> None:
-    """DESIGN §5.5: a new topic of the same name starts at seq_base; a cursor from the future is told."""
+    """TOPIC-22, LOSS-9: seqs start again, and a cursor from the future gets a tombstone."""
     topic = OneTopic(cap_records=1)
     topic.write(9)
     topic.engine.delete_topic("t")
@@ -222,7 +212,7 @@ def test_recreated_topic_has_fresh_floors() -> None:
 
 
 def test_time_of_expiry_follows_the_record_not_the_reader() -> None:
-    """DESIGN §5.2: "Expiry is evaluated at read/delivery time against current now"; reading does not prolong it."""
+    """RETAIN-1: reading does not prolong a life."""
     topic = OneTopic(ttl_ms=100)
     topic.write()
     for _ in range(10):
@@ -234,7 +224,7 @@ def test_time_of_expiry_follows_the_record_not_the_reader() -> None:
 
 @pytest.mark.parametrize("config", [{"cap_records": 2}, {"ttl_ms": 150}], ids=str)
 def test_reader_from_a_time_is_told_what_was_lost_since(config: dict[str, int]) -> None:
-    """Issue 2, 002: `from_ts` begins with the first record of that time; where that one was evicted, it is a gap."""
+    """READ-14: `from_ts` begins with the first record of that time; where that one was evicted, it is a gap."""
     topic = OneTopic(**config)
     stamps = []
     for _ in range(4):

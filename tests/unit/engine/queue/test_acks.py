@@ -1,4 +1,4 @@
-"""Acks of one turn leave the log together (engine/queue/acks.py), and API §10.4 holds for each as if it were alone."""
+"""Acks of one turn leave the log together, and each is answered as if it were alone (QUEUE-11)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Crew:
 
 
 def test_acks_of_a_turn_are_one_frame_and_all_are_answered() -> None:
-    """API §10.4: each ack says what it did, whoever else acked in the same turn."""
+    """QUEUE-11: each ack reports what it did, whatever else was acked in the same turn."""
     crew = Crew(6)
     assert crew.claim("a", 2) + crew.claim("b", 3) == [1, 2, 3, 4, 5]
     before = crew.machine.store.shards[0].frames_total
@@ -72,7 +72,7 @@ def test_acks_of_a_turn_are_one_frame_and_all_are_answered() -> None:
 
 
 def test_acked_job_is_nobodys_before_its_record_has_left() -> None:
-    """API §10.4: a second ack skips it; API §10.2: it is not claimable; §10.7: it does not count as ready."""
+    """QUEUE-8: a second ack skips it; it is not claimable; it does not count as ready."""
     crew = Crew(4)
     assert crew.claim("a", 2) == [1, 2]
     crew.ack("a", 1, 2)
@@ -172,7 +172,7 @@ def test_checkpoint_before_the_frame_of_an_ack_keeps_the_job_leased() -> None:
 
 
 def test_frame_names_who_has_acked_what() -> None:
-    """API §10.4: an `acked` event is recorded in the leases log."""
+    """QUEUE-11: an `acked` event is recorded in the leases log."""
     crew = Crew(3)
     crew.claim("a", 2)
     crew.claim("b", 1)

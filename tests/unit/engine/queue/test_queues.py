@@ -1,4 +1,4 @@
-"""API §10 and DESIGN §10 on an engine in memory with a clock that the test moves: the life of jobs and leases."""
+"""The QUEUE and WORK rules on an engine in memory with a clock that the test moves: the life of jobs and leases."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stream:
 
 
 def test_claim_leases_jobs_in_order_and_counts_the_delivery() -> None:
-    """API §10.2: the shape of a claimed job; `deadline = claim_ts + lease_ms`, `deliveries` starts at 1."""
+    """QUEUE-2: the shape of a claimed job; `deadline = claim_ts + lease_ms`, `deliveries` starts at 1."""
     queue = OneQueue()
     queue.produce(3, tag="t", meta=msgspec.Raw(b'{"k": "v"}'))
     (job,) = queue.claim()
@@ -67,13 +67,13 @@ def test_claim_leases_jobs_in_order_and_counts_the_delivery() -> None:
 
 
 def test_claim_of_an_empty_queue_is_empty_and_no_error() -> None:
-    """API §10.2: "count < max is the reliable queue-empty signal, never an error"."""
+    """QUEUE-2."""
     queue = OneQueue()
     assert queue.claim(max=5) == []
 
 
 def test_ack_deletes_the_job() -> None:
-    """API §10.4: "the ack is the delete"."""
+    """QUEUE-7: the ack is the delete."""
     queue = OneQueue()
     queue.produce(2)
     queue.claim(max=2)
@@ -84,7 +84,7 @@ def test_ack_deletes_the_job() -> None:
 
 
 def test_ack_by_anybody_else_is_skipped_and_repeats_are_harmless() -> None:
-    """API §10.4: not the holder, never claimed, already acked: "silently skipped and reported in skipped"."""
+    """QUEUE-8: not the holder, never claimed, already acked."""
     queue = OneQueue()
     queue.produce(3)
     queue.claim("w", 2)
@@ -97,7 +97,7 @@ def test_ack_by_anybody_else_is_skipped_and_repeats_are_harmless() -> None:
 
 
 def test_expired_lease_is_ready_again_strictly_after_its_deadline() -> None:
-    """API §10.3: "Once now > deadline the job's lease is expired and the seq becomes claimable again"."""
+    """QUEUE-5."""
     queue = OneQueue(lease_ms=1000)
     queue.produce()
     queue.claim("w")
@@ -111,7 +111,7 @@ def test_expired_lease_is_ready_again_strictly_after_its_deadline() -> None:
 
 
 def test_reclaimed_jobs_come_before_fresh_ones() -> None:
-    """API §10.3: "a reclaimed job jumps the queue ahead of never-delivered ones"."""
+    """QUEUE-6."""
     queue = OneQueue(lease_ms=1000)
     queue.produce(6)
     assert queue.seqs("w", 3) == [1, 2, 3]
@@ -122,7 +122,7 @@ def test_reclaimed_jobs_come_before_fresh_ones() -> None:
 
 
 def test_lapsed_lease_belongs_to_its_holder_until_somebody_claims_it() -> None:
-    """Decision 25: "ack, nack and extend count until another claim takes the job"."""
+    """QUEUE-9: ack, nack and extend count until another claim takes the job."""
     for act in ("ack", "nack", "extend"):
         queue = OneQueue(lease_ms=1000)
         queue.produce()
@@ -142,7 +142,7 @@ def test_lapsed_lease_belongs_to_its_holder_until_somebody_claims_it() -> None:
 
 
 def test_reclaimed_job_is_no_longer_its_first_holders() -> None:
-    """API §10.4: "its lease expired and was reclaimed/leased to someone else": skipped; §10.6 likewise for extend."""
+    """QUEUE-8: for ack and extend alike."""
     queue = OneQueue(lease_ms=1000)
     queue.produce()
     queue.claim("w")
@@ -155,7 +155,7 @@ def test_reclaimed_job_is_no_longer_its_first_holders() -> None:
 
 
 def test_lease_ids_fence_a_stale_delivery_of_the_same_node() -> None:
-    """API §10.4: "a stale token is rejected and that seq is skipped", for ack, nack and extend alike."""
+    """QUEUE-10: for ack, nack and extend alike."""
     queue = OneQueue(lease_ms=1000)
     queue.produce(2)
     stale = queue.claim("w")[0]["lease_id"]
@@ -170,7 +170,7 @@ def test_lease_ids_fence_a_stale_delivery_of_the_same_node() -> None:
 
 
 def test_nack_makes_a_job_claimable_at_once() -> None:
-    """API §10.5: "delay_ms 0 = claimable immediately"; the delivery counter rises on its next claim."""
+    """QUEUE-12: the delivery counter rises with the next claim."""
     queue = OneQueue()
     queue.produce(2)
     queue.claim("w")
@@ -181,7 +181,7 @@ def test_nack_makes_a_job_claimable_at_once() -> None:
 
 
 def test_delayed_nack_hides_the_job_until_its_time() -> None:
-    """API §10.5: "does not count toward ready until delay_ms elapses"; §10.7: counted in neither."""
+    """QUEUE-12: it counts neither as ready nor as in flight."""
     queue = OneQueue()
     queue.produce()
     queue.claim("w")
@@ -196,7 +196,7 @@ def test_delayed_nack_hides_the_job_until_its_time() -> None:
 
 
 def test_nack_delay_is_clamped_to_a_day() -> None:
-    """API §10.5: "Clamped [0, 86400000]"."""
+    """QUEUE-12."""
     queue = OneQueue()
     queue.produce()
     queue.claim("w")
@@ -206,7 +206,7 @@ def test_nack_delay_is_clamped_to_a_day() -> None:
 
 
 def test_extend_sets_the_deadline_from_now() -> None:
-    """API §10.6: "Extend sets, not adds"; the delivery counter is not touched."""
+    """QUEUE-13: it sets and does not add."""
     queue = OneQueue(lease_ms=1000)
     queue.produce(2)
     queue.claim("w", 2)
@@ -223,7 +223,7 @@ def test_extend_sets_the_deadline_from_now() -> None:
 
 @pytest.mark.parametrize(("asked", "granted"), [(1, 100), (5_000, 5_000), (10**12, 86_400_000)])
 def test_lease_ms_of_a_claim_is_clamped(asked: int, granted: int) -> None:
-    """API §10.2: per-claim `lease_ms` "Clamped [100, 86400000]"; the same for extend."""
+    """QUEUE-3: the same for extend."""
     queue = OneQueue()
     queue.produce()
     (job,) = queue.claim(lease_ms=asked)
@@ -232,7 +232,7 @@ def test_lease_ms_of_a_claim_is_clamped(asked: int, granted: int) -> None:
 
 
 def test_counters_follow_every_way_a_job_can_leave() -> None:
-    """API §10.7: ready + in_flight equals count, also after deletes, caps and TTL took jobs."""
+    """QUEUE-19: `ready` and `in_flight` add up to `count`, also after deletes, caps and TTL took jobs."""
     queue = OneQueue(lease_ms=1000)
     queue.produce(10, tag="t")
     queue.claim("w", 4)
@@ -251,7 +251,7 @@ def test_counters_follow_every_way_a_job_can_leave() -> None:
 
 
 def test_diff_reads_a_queue_without_touching_its_leases() -> None:
-    """DESIGN §10.5: diff is read-only on the jobs log."""
+    """QUEUE-22."""
     queue = OneQueue()
     queue.produce(3)
     queue.claim("w")
@@ -260,7 +260,7 @@ def test_diff_reads_a_queue_without_touching_its_leases() -> None:
 
 
 def test_router_into_a_queue_is_a_producer() -> None:
-    """DESIGN §10.5: "a router into a queue is a producer"; a claim sees what was written to the source before."""
+    """QUEUE-22: a router into a queue is a producer; a claim sees what was written to the source before."""
     queue = OneQueue()
     queue.engine.routers.put("r", PutRouter("in", "q"))
     queue.engine.write("in", Write.of(["job"]), on_done=lambda ticket: None)
@@ -271,7 +271,7 @@ def test_router_into_a_queue_is_a_producer() -> None:
 
 
 def test_poison_job_moves_to_the_dead_letters_instead_of_a_further_delivery() -> None:
-    """API §10.6: "about to be delivered for the (max_deliveries + 1)-th time"; its record is kept, provenance added."""
+    """QUEUE-14."""
     queue = OneQueue(max_deliveries=2, dead_letter="q.dlq", lease_ms=1000)
     queue.produce(1, tag="t", node="n", meta=msgspec.Raw(b'{"k":"v"}'))
     queue.produce(1)
@@ -299,7 +299,7 @@ def test_poison_job_moves_to_the_dead_letters_instead_of_a_further_delivery() ->
 
 
 def test_log_accepts_the_fields_of_queues_and_ignores_them() -> None:
-    """API §0.10: the five fields are "ignored, but accepted" on a log, whatever they would mean on a queue."""
+    """TOPIC-14: whatever they would mean on a queue."""
     engine = Engine(ManualClock())
     assert engine.put_topic("t", ConfigPatch(dead_letter="t", max_deliveries=1, lease_ms=5)).result.created
     with pytest.raises(InvalidRequest):
@@ -307,7 +307,7 @@ def test_log_accepts_the_fields_of_queues_and_ignores_them() -> None:
 
 
 def test_without_a_dead_letter_topic_jobs_are_delivered_for_ever() -> None:
-    """API §10.6: "With max_deliveries = 0 or dead_letter = null a job is reclaimed forever"."""
+    """QUEUE-15."""
     for config in ({"max_deliveries": 1}, {"dead_letter": "dlq"}):
         queue = OneQueue(**config)
         queue.produce()
@@ -318,7 +318,7 @@ def test_without_a_dead_letter_topic_jobs_are_delivered_for_ever() -> None:
 
 
 def test_dead_letter_topic_may_be_a_queue() -> None:
-    """DESIGN §10.7: "The dead-letter topic is an ordinary topic (log or queue)"."""
+    """QUEUE-16."""
     queue = OneQueue(max_deliveries=1, dead_letter="dlq")
     queue.engine.put_topic("dlq", ConfigPatch(type="queue"))
     queue.produce()
@@ -329,7 +329,7 @@ def test_dead_letter_topic_may_be_a_queue() -> None:
 
 
 def test_full_dead_letter_topic_keeps_the_job() -> None:
-    """API §10.6 with `discard: reject`: a move that cannot be made is not half made, and nothing is lost."""
+    """QUEUE-16: a move that cannot be made is not half made, and nothing is lost."""
     queue = OneQueue(max_deliveries=1, dead_letter="dlq")
     queue.engine.put_topic("dlq", ConfigPatch(cap_records=1, discard="reject"))
     queue.engine.write("dlq", Write.of(["full"]))
@@ -344,7 +344,7 @@ def test_full_dead_letter_topic_keeps_the_job() -> None:
 
 
 def test_dead_letter_topic_takes_as_many_as_fit() -> None:
-    """DESIGN §10.7: a letter moves as soon as there is room for it, however many others there are."""
+    """QUEUE-16: a letter moves as soon as there is room for it, however many others there are."""
     queue = OneQueue(max_deliveries=1, dead_letter="d")
     queue.engine.put_topic("d", ConfigPatch(cap_records=2, discard="reject"))
     queue.produce(5)
@@ -357,7 +357,7 @@ def test_dead_letter_topic_takes_as_many_as_fit() -> None:
 
 
 def test_full_dead_letter_topic_drops_no_letter_for_another() -> None:
-    """DESIGN §5.3: `discard: "reject"` counts a letter with its provenance, and evicts nothing."""
+    """QUEUE-16: `discard: "reject"` counts a letter with its provenance, and evicts nothing."""
     queue = OneQueue(max_deliveries=1, dead_letter="d")
     queue.engine.put_topic("d", ConfigPatch(cap_bytes=300, discard="reject"))
     queue.produce(5)
@@ -370,7 +370,7 @@ def test_full_dead_letter_topic_drops_no_letter_for_another() -> None:
 
 
 def test_dead_lettered_counts_start_anew_with_the_topic() -> None:
-    """API §10.7: "resets on delete+recreate"."""
+    """QUEUE-19."""
     queue = OneQueue(max_deliveries=1, dead_letter="dlq")
     queue.produce()
     queue.claim("w")
@@ -383,7 +383,7 @@ def test_dead_lettered_counts_start_anew_with_the_topic() -> None:
 
 
 def test_log_is_not_a_queue() -> None:
-    """API §10: "A non-queue topic rejects every endpoint in this section with 409 not_a_queue"; missing is 404."""
+    """QUEUE-1."""
     queue = OneQueue()
     queue.engine.put_topic("log", ConfigPatch())
     calls = (
@@ -402,7 +402,7 @@ def test_log_is_not_a_queue() -> None:
 
 
 def test_bad_requests_are_refused() -> None:
-    """Decision 26: other length of lease_ids, empty seqs, `max: 0`; API §11: too many seqs is batch_too_large."""
+    """QUEUE-3, QUEUE-4."""
     queue = OneQueue(Limits(max_claim=3, max_node_bytes=8))
     queue.produce(5)
     for call in (
@@ -425,7 +425,7 @@ def test_bad_requests_are_refused() -> None:
 
 
 def test_cohort_divides_evenly() -> None:
-    """DESIGN §10.3: "ten workers each asking for max:10 against 50 available jobs get ~5 each"."""
+    """QUEUE-21: ten workers that ask for 10 of 50 jobs get 5 each."""
     queue = OneQueue(claim_jitter_ms=50)
     queue.produce(50)
     claims = [queue.start(f"w{i}", 10) for i in range(10)]
@@ -440,7 +440,7 @@ def test_cohort_divides_evenly() -> None:
 
 
 def test_cohort_is_proportional_to_max() -> None:
-    """API §10.2: "round-robin, proportional to each claimer's max"; decision 28: remainder to the longest waiting."""
+    """QUEUE-21: the remainder goes to the longest waiting."""
     queue = OneQueue(claim_jitter_ms=50)
     queue.produce(10)
     claims = [queue.start("a", 10), queue.start("b", 5), queue.start("c", 5)]
@@ -452,7 +452,7 @@ def test_cohort_is_proportional_to_max() -> None:
 
 
 def test_window_opens_with_the_first_claim_and_closes_for_all() -> None:
-    """API §10.2: a claim "waits up to that window"; who comes later is not made to wait longer than the first."""
+    """QUEUE-21: a later claim waits no longer than the first one."""
     queue = OneQueue(claim_jitter_ms=100)
     queue.produce(4)
     first = queue.start("a", 4)
@@ -463,7 +463,7 @@ def test_window_opens_with_the_first_claim_and_closes_for_all() -> None:
 
 
 def test_empty_window_answers_empty() -> None:
-    """API §10.2: fewer or zero is no error, also with a window."""
+    """QUEUE-21: fewer jobs or none is no error, also with a window."""
     queue = OneQueue(claim_jitter_ms=100)
     claim = queue.start("a", 4)
     queue.pass_time(100)
@@ -472,7 +472,7 @@ def test_empty_window_answers_empty() -> None:
 
 
 def test_streams_and_polls_share_a_window() -> None:
-    """DESIGN §10.3: "/work SSE topics participate in the same cohort"."""
+    """QUEUE-21."""
     queue = OneQueue(claim_jitter_ms=50)
     stream = Stream(queue, "s", 10)
     queue.produce(8)
@@ -485,7 +485,7 @@ def test_streams_and_polls_share_a_window() -> None:
 
 
 def test_claim_with_wait_ms_is_answered_when_a_job_comes() -> None:
-    """Issue 5: `wait_ms` on claim (long-poll)."""
+    """QUEUE-25."""
     queue = OneQueue()
     claim = queue.start("w", 5, wait_ms=1000)
     queue.pass_time(500)
@@ -496,7 +496,7 @@ def test_claim_with_wait_ms_is_answered_when_a_job_comes() -> None:
 
 
 def test_claim_with_wait_ms_ends_empty_when_time_is_up() -> None:
-    """Issue 5: `wait_ms` on claim: nothing came."""
+    """QUEUE-25: nothing came."""
     queue = OneQueue()
     claim = queue.start("w", 5, wait_ms=1000)
     queue.pass_time(999)
@@ -509,7 +509,7 @@ def test_claim_with_wait_ms_ends_empty_when_time_is_up() -> None:
 
 
 def test_waiting_claim_gets_a_job_whose_lease_runs_out() -> None:
-    """API §10.3 meets `wait_ms`: expiry needs no other claim to be noticed."""
+    """QUEUE-25: expiry needs no other claim to be noticed."""
     queue = OneQueue(lease_ms=1000)
     queue.produce()
     queue.claim("w")
@@ -521,7 +521,7 @@ def test_waiting_claim_gets_a_job_whose_lease_runs_out() -> None:
 
 
 def test_waiting_claim_fails_with_its_queue() -> None:
-    """API §1.4: the topic is gone, and whoever waited learns it."""
+    """QUEUE-25: the topic is gone, and every claim that waited learns it."""
     queue = OneQueue()
     claim = queue.start("w", 1, wait_ms=5000)
     queue.engine.delete_topic("q")
@@ -541,7 +541,7 @@ def test_claim_that_was_given_up_takes_no_job() -> None:
 
 
 def test_delayed_job_is_in_the_log_and_hidden_until_its_time() -> None:
-    """Issue 5: "`delay_ms` / `deliver_at` on a produced record (a queue hides the job until then)"."""
+    """QUEUE-26."""
     queue = OneQueue()
     queue.produce(1, delay_ms=1000)
     queue.produce(1, deliver_at=START_MS + 500)
@@ -560,7 +560,7 @@ def test_delayed_job_is_in_the_log_and_hidden_until_its_time() -> None:
 
 
 def test_delayed_job_is_cancelled_by_a_delete() -> None:
-    """Issue 5: "cancel by delete"."""
+    """QUEUE-26: cancel by delete."""
     queue = OneQueue()
     queue.produce(1, delay_ms=1000, tag="x")
     queue.engine.delete("q", Delete(match="x"))
@@ -570,7 +570,7 @@ def test_delayed_job_is_cancelled_by_a_delete() -> None:
 
 
 def test_waiting_worker_gets_a_delayed_job_when_it_falls_due() -> None:
-    """Issue 5: a delay ends without anybody asking."""
+    """QUEUE-26: a delay ends without anyone asking."""
     queue = OneQueue()
     queue.produce(1, delay_ms=1000)
     stream = Stream(queue, "s", 1)
@@ -581,7 +581,7 @@ def test_waiting_worker_gets_a_delayed_job_when_it_falls_due() -> None:
 
 
 def test_two_times_for_one_job_are_refused() -> None:
-    """Issue 5: `delay_ms` and `deliver_at` say the same thing; together they are 400."""
+    """QUEUE-26."""
     queue = OneQueue()
     with pytest.raises(InvalidRequest):
         queue.produce(1, delay_ms=1, deliver_at=START_MS)
@@ -600,7 +600,7 @@ def poison(queue: OneQueue, count: int, tag: str | None = None) -> None:
 
 
 def test_redrive_puts_dead_letters_back_with_a_fresh_count() -> None:
-    """Issue 5: "redrive from the dead-letter topic back to its queue, delivery count reset"."""
+    """QUEUE-27: redrive from the dead-letter topic back to its queue, delivery count reset."""
     queue = OneQueue(max_deliveries=1, dead_letter="dlq")
     poison(queue, 3, tag="t")
     result = queue.queues.redrive("q", RedriveJobs(limit=2)).result
@@ -614,7 +614,7 @@ def test_redrive_puts_dead_letters_back_with_a_fresh_count() -> None:
 
 
 def test_redrive_takes_seqs_or_a_match_and_can_be_tried() -> None:
-    """Issue 5: "by seqs or match, dry_run, limit"; letters of other queues stay."""
+    """QUEUE-27: by seqs or match, dry_run, limit; letters of other queues stay."""
     queue = OneQueue(max_deliveries=1, dead_letter="dlq")
     poison(queue, 1, tag="a:1")
     poison(queue, 1, tag="b:1")
@@ -630,7 +630,7 @@ def test_redrive_takes_seqs_or_a_match_and_can_be_tried() -> None:
 
 
 def test_redrive_needs_a_dead_letter_topic() -> None:
-    """Issue 5: a queue without `dead_letter` has nothing to put back."""
+    """QUEUE-27: a queue without `dead_letter` has nothing to put back."""
     queue = OneQueue()
     with pytest.raises(InvalidRequest):
         queue.queues.redrive("q", RedriveJobs())
@@ -642,7 +642,7 @@ def test_redrive_needs_a_dead_letter_topic() -> None:
 
 
 def test_stream_is_kept_at_max_in_flight() -> None:
-    """API §10.8: "keeps up to max jobs leased-and-pushed, claiming more as the worker acks"."""
+    """WORK-2."""
     queue = OneQueue()
     queue.produce(5)
     stream = Stream(queue, "s", 2)
@@ -657,7 +657,7 @@ def test_stream_is_kept_at_max_in_flight() -> None:
 
 
 def test_stream_gets_jobs_as_they_are_produced() -> None:
-    """API §10.8: jobs are "auto-claimed and pushed"."""
+    """WORK-2."""
     queue = OneQueue()
     stream = Stream(queue, "s", 3, lease_ms=700)
     queue.produce(1)
@@ -666,7 +666,7 @@ def test_stream_gets_jobs_as_they_are_produced() -> None:
 
 
 def test_closed_stream_releases_what_was_pushed_on_it_and_nothing_else() -> None:
-    """API §10.8: "immediately releases all of that node's leases that were delivered on this connection"."""
+    """WORK-3."""
     queue = OneQueue()
     queue.produce(4)
     assert queue.seqs("s", 1) == [1]
@@ -680,7 +680,7 @@ def test_closed_stream_releases_what_was_pushed_on_it_and_nothing_else() -> None
 
 
 def test_streams_share_what_comes() -> None:
-    """API §10.8: "feeds connected /work streams fairly"."""
+    """QUEUE-21."""
     queue = OneQueue()
     streams = [Stream(queue, f"s{i}", 5) for i in range(3)]
     queue.produce(9)
@@ -688,7 +688,7 @@ def test_streams_share_what_comes() -> None:
 
 
 def test_job_that_expires_on_a_stream_makes_room_for_its_redelivery() -> None:
-    """API §10.8: at most `max` are *leased*; an expired one is not, and is pushed again."""
+    """WORK-4: at most `max` are *leased*; an expired one is not, and is pushed again."""
     queue = OneQueue(lease_ms=1000)
     queue.produce(1)
     stream = Stream(queue, "s", 1)
@@ -697,7 +697,7 @@ def test_job_that_expires_on_a_stream_makes_room_for_its_redelivery() -> None:
 
 
 def test_stream_ends_with_its_queue() -> None:
-    """API §10.8: terminal errors close the stream."""
+    """WORK-5."""
     queue = OneQueue()
     stream = Stream(queue, "s", 1)
     queue.engine.delete_topic("q")
@@ -709,7 +709,7 @@ def test_stream_ends_with_its_queue() -> None:
 
 
 def test_claim_does_not_walk_the_queue() -> None:
-    """Issue 5: "A queue of 10^6 jobs: claim cost does not grow": a claim looks at as many jobs as it takes."""
+    """QUEUE-23: with a million jobs a claim looks at as many as it takes."""
     queue = OneQueue()
     for _ in range(5):
         queue.produce(1000)
@@ -723,7 +723,7 @@ def test_claim_does_not_walk_the_queue() -> None:
 
 
 def test_heaps_do_not_grow_with_history() -> None:
-    """DESIGN §10.6: no per-job timers; and what is over leaves no trace that grows."""
+    """QUEUE-23: what is over leaves no trace that grows."""
     queue = OneQueue()
     queue.produce(5000)
     kept = queue.engine.topics["q"].queue
@@ -734,7 +734,7 @@ def test_heaps_do_not_grow_with_history() -> None:
 
 
 def test_every_transition_ends_in_a_known_state() -> None:
-    """Issue 5: "The lease lifecycle is a table in the code": only an ack that failed brings a job back."""
+    """QUEUE-20: nothing leaves GONE."""
     states = {state for state, _ in TRANSITIONS} | set(TRANSITIONS.values())
     assert states == {"fresh", "leased", "lapsed", "free", "delayed", "gone"}
     assert {step for state, step in TRANSITIONS if state is GONE} == {"ack_failed", "remove"}

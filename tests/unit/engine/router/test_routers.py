@@ -1,4 +1,4 @@
-"""API §6 and DESIGN §8 on an engine in memory: what routers forward, in which order, and what they refuse."""
+"""The ROUTER rules on an engine in memory: what routers forward, in which order, and what they refuse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from topics.testing.clock import START_MS
 
 
 def test_every_record_appended_to_source_is_also_appended_to_dest() -> None:
-    """API §6: "every record appended to source is also appended to dest"; §6.2 `forwarded_total`."""
+    """ROUTER-1, ROUTER-3: `forwarded_total` counts them."""
     topics = ManyTopics()
     topics.route("orders", "audit")
     topics.write("orders", 1, 2)
@@ -33,7 +33,7 @@ def test_every_record_appended_to_source_is_also_appended_to_dest() -> None:
 
 
 def test_copy_keeps_node_tag_meta_and_data_and_gets_a_seq_of_its_own() -> None:
-    """DESIGN §8.3: "$node, $tag, meta, data verbatim; $seq and $ts are reassigned by dst"."""
+    """ROUTER-1."""
     topics = ManyTopics()
     topics.write("audit", "direct")
     topics.route("orders", "audit")
@@ -44,7 +44,7 @@ def test_copy_keeps_node_tag_meta_and_data_and_gets_a_seq_of_its_own() -> None:
 
 
 def test_preserve_flags_clear_node_and_tag() -> None:
-    """API §6: `preserve_node` "false clears it", `preserve_tag` "Keep $tag"."""
+    """ROUTER-1."""
     topics = ManyTopics()
     topics.route("a", "b", preserve_node=False, preserve_tag=False)
     topics.write("a", 1, tag="t", node="n", meta={"k": "v"})
@@ -55,7 +55,7 @@ def test_preserve_flags_clear_node_and_tag() -> None:
 
 
 def test_filter_forwards_only_what_matches() -> None:
-    """API §6: "Optional forward-time filter (same tuple language as §5)"; decision 19: a bare string is Eq."""
+    """ROUTER-2: a bare string means Eq."""
     topics = ManyTopics()
     topics.route("a", "glob", filter=["tag", "Glob", "public:*"])
     topics.route("a", "bare", filter="public:x")
@@ -69,7 +69,7 @@ def test_filter_forwards_only_what_matches() -> None:
 
 
 def test_new_router_copies_no_history() -> None:
-    """Decision 21: "A new router forwards from the source's current head"."""
+    """ROUTER-13."""
     topics = ManyTopics()
     topics.write("a", "old")
     topics.route("a", "b")
@@ -78,7 +78,7 @@ def test_new_router_copies_no_history() -> None:
 
 
 def test_chain_of_routers_is_read_through_to_its_end() -> None:
-    """Decision 22: a read of a destination first catches its router up, through the whole chain."""
+    """ROUTER-17: a read of a destination first catches its router up, through the whole chain."""
     topics = ManyTopics()
     topics.route("a", "b")
     topics.route("b", "c")
@@ -90,7 +90,7 @@ def test_chain_of_routers_is_read_through_to_its_end() -> None:
 
 
 def test_direct_writes_and_copies_share_one_sequence() -> None:
-    """DESIGN §8.1: "direct writes plus that one router can still interleave by dst commit time"."""
+    """ROUTER-16."""
     topics = ManyTopics()
     topics.route("a", "b")
     topics.write("a", "a1")
@@ -100,7 +100,7 @@ def test_direct_writes_and_copies_share_one_sequence() -> None:
 
 
 def test_second_source_into_a_dest_is_refused_as_fan_in() -> None:
-    """API §6: a second router with a different source is 409 with `detail.reason: router_dest_fan_in`."""
+    """ROUTER-8."""
     topics = ManyTopics()
     topics.route("a", "b")
     with pytest.raises(TopicExistsIncompatible) as refused:
@@ -110,7 +110,7 @@ def test_second_source_into_a_dest_is_refused_as_fan_in() -> None:
 
 
 def test_dest_takes_another_source_once_its_router_is_gone() -> None:
-    """Decision 24: "Once the only router into a destination is gone, another source may take it"."""
+    """ROUTER-8."""
     topics = ManyTopics()
     topics.route("a", "b")
     topics.engine.routers.delete("a->b")
@@ -121,7 +121,7 @@ def test_dest_takes_another_source_once_its_router_is_gone() -> None:
 
 
 def test_two_routers_between_the_same_topics_copy_twice() -> None:
-    """Decision 23: "A second router with the same source and destination is allowed, and copies twice"."""
+    """ROUTER-8."""
     topics = ManyTopics()
     topics.route("a", "b", name="first")
     topics.route("a", "b", name="second", filter=["tag", "Glob", "x*"])
@@ -132,7 +132,7 @@ def test_two_routers_between_the_same_topics_copy_twice() -> None:
 
 
 def test_cycle_is_refused_and_named() -> None:
-    """API §6: 409 router_cycle with `error.detail.cycle: ["A","B","A"]`; DESIGN §8.5."""
+    """ROUTER-7."""
     topics = ManyTopics()
     topics.route("a", "b")
     topics.route("b", "c")
@@ -146,7 +146,7 @@ def test_cycle_is_refused_and_named() -> None:
 
 
 def test_allowed_cycle_ends_at_the_hop_cap() -> None:
-    """DESIGN §8.5: with `allow_cycle`, "once the cap is reached the record is not forwarded again"; the cap is 16."""
+    """ROUTER-7: at 16."""
     topics = ManyTopics()
     topics.route("a", "b")
     topics.route("b", "a", allow_cycle=True)
@@ -156,7 +156,7 @@ def test_allowed_cycle_ends_at_the_hop_cap() -> None:
 
 
 def test_router_cap_is_refused_before_anything_is_created() -> None:
-    """API §11: "rejected before any source/dest topic auto-create, so it leaves no phantom topics"."""
+    """LIMIT-4: a refused router leaves no topic."""
     topics = ManyTopics(max_routers=1)
     topics.route("a", "b")
     with pytest.raises(Throttled) as refused:
@@ -167,7 +167,7 @@ def test_router_cap_is_refused_before_anything_is_created() -> None:
 
 
 def test_topic_cap_leaves_no_half_made_router() -> None:
-    """API §11: a router that needs two topics where one fits creates none."""
+    """LIMIT-4: a router that needs two topics where one fits creates none."""
     topics = ManyTopics(max_topics=1)
     with pytest.raises(Throttled):
         topics.route("a", "b")
@@ -176,7 +176,7 @@ def test_topic_cap_leaves_no_half_made_router() -> None:
 
 
 def test_create_dest_false_needs_an_existing_dest() -> None:
-    """API §6: `create_dest` "false => 404 if missing"."""
+    """ROUTER-6."""
     topics = ManyTopics()
     with pytest.raises(TopicNotFound):
         topics.route("a", "b", create_dest=False)
@@ -190,7 +190,7 @@ def test_create_dest_false_needs_an_existing_dest() -> None:
     [{"dest": "a"}, {"dest": "not a name"}, {"dest": "b", "filter": ["tag", "Like", "x"]}, {"dest": "b", "filter": 7}],
 )
 def test_bad_router_is_refused(fields: dict[str, Any]) -> None:
-    """API §6: 400 for source == dest, bad names, bad filter."""
+    """ROUTER-4."""
     topics = ManyTopics()
     with pytest.raises(InvalidRequest):
         topics.engine.routers.put("r", PutRouter("a", **fields))
@@ -198,7 +198,7 @@ def test_bad_router_is_refused(fields: dict[str, Any]) -> None:
 
 
 def test_put_is_idempotent_and_changes_in_place() -> None:
-    """API §6: "identical PUT => 200; changed => 200; new => 201"; decision 24: other fields change in place."""
+    """ROUTER-3."""
     topics = ManyTopics()
     assert topics.route("a", "b").created
     topics.write("a", 1)
@@ -213,7 +213,7 @@ def test_put_is_idempotent_and_changes_in_place() -> None:
 
 
 def test_put_with_another_source_forwards_from_the_new_head() -> None:
-    """Decision 24: a changed `source` "acts as delete and create in one step"."""
+    """ROUTER-9: a changed `source` acts as delete and create in one step."""
     topics = ManyTopics()
     topics.route("a", "b", name="r")
     topics.write("a", "a1")
@@ -226,7 +226,7 @@ def test_put_with_another_source_forwards_from_the_new_head() -> None:
 
 
 def test_deleted_router_stops_and_leaves_what_it_copied() -> None:
-    """API §6.4: "Stops forwarding immediately; already-forwarded records in dest are untouched"."""
+    """ROUTER-10."""
     topics = ManyTopics()
     topics.route("a", "b")
     topics.write("a", 1)
@@ -239,7 +239,7 @@ def test_deleted_router_stops_and_leaves_what_it_copied() -> None:
 
 
 def test_deleting_a_topic_removes_its_routers() -> None:
-    """API §1.4: `routers_removed`; DESIGN §8: "a router referencing a missing endpoint cannot exist"."""
+    """ROUTER-12: a router without one of its ends cannot exist."""
     topics = ManyTopics()
     topics.route("a", "hub")
     topics.route("hub", "c")
@@ -254,7 +254,7 @@ def test_deleting_a_topic_removes_its_routers() -> None:
 
 
 def test_delete_in_source_leaves_the_copy() -> None:
-    """DESIGN §8.3: "Deletes are per-topic and do not propagate through routers"."""
+    """ROUTER-29."""
     topics = ManyTopics()
     topics.route("a", "b")
     topics.engine.write("a", Write.of([1, 2]), on_done=lambda ticket: None)
@@ -265,7 +265,7 @@ def test_delete_in_source_leaves_the_copy() -> None:
 
 
 def test_full_dest_that_refuses_stops_the_router_until_there_is_room() -> None:
-    """DESIGN §8.4: "the router does not advance its cursor and retries with backoff"."""
+    """ROUTER-20."""
     topics = ManyTopics()
     topics.engine.put_topic("b", ConfigPatch(cap_records=2, discard="reject"))
     topics.route("a", "b")
@@ -281,7 +281,7 @@ def test_full_dest_that_refuses_stops_the_router_until_there_is_room() -> None:
 
 
 def test_retries_into_a_full_dest_back_off() -> None:
-    """DESIGN §8.4: "retries with backoff": the pause between attempts grows, up to a bound."""
+    """ROUTER-20: the pause between attempts grows, up to a bound."""
     topics = ManyTopics()
     topics.engine.put_topic("b", ConfigPatch(cap_records=1, discard="reject"))
     topics.route("a", "b")
@@ -298,7 +298,7 @@ def test_retries_into_a_full_dest_back_off() -> None:
 
 
 def test_dest_that_refuses_counts_the_bytes_of_the_copies() -> None:
-    """DESIGN §8.4: a full `discard: "reject"` dest drops nothing, also where the stamp makes a copy the larger one."""
+    """ROUTER-20: a full `discard: "reject"` dest drops nothing, also where the stamp makes a copy the larger one."""
     topics = ManyTopics()
     topics.engine.put_topic("b", ConfigPatch(cap_bytes=200, discard="reject"))
     topics.route("a", "b", guarantee="exactly_once")
@@ -311,7 +311,7 @@ def test_dest_that_refuses_counts_the_bytes_of_the_copies() -> None:
 
 
 def test_records_that_a_filter_leaves_out_need_no_room() -> None:
-    """DESIGN §8.4: a full dest holds up what it would get; what it would not get is neither held up nor lost."""
+    """ROUTER-20: a full dest holds up what it would get; what it would not get is neither held up nor lost."""
     topics = ManyTopics()
     topics.engine.put_topic("a", ConfigPatch(cap_records=2))
     topics.engine.put_topic("b", ConfigPatch(cap_records=1, discard="reject"))
@@ -327,7 +327,7 @@ def test_records_that_a_filter_leaves_out_need_no_room() -> None:
 
 
 def test_dest_that_evicts_takes_every_copy() -> None:
-    """DESIGN §8.4: `dst.discard = "old"`: "forward succeeds, oldest dst records evict"."""
+    """ROUTER-20: with `discard: "old"`."""
     topics = ManyTopics()
     topics.engine.put_topic("b", ConfigPatch(cap_records=2))
     topics.route("a", "b")
@@ -337,7 +337,7 @@ def test_dest_that_evicts_takes_every_copy() -> None:
 
 
 def test_records_evicted_before_they_were_forwarded_are_a_source_trim() -> None:
-    """API §3.3 `source_trim`, decision 20: it takes as many destination seqs as source records were lost."""
+    """ROUTER-21: it takes as many seqs as source records were lost."""
     topics = ManyTopics()
     topics.engine.put_topic("a", ConfigPatch(cap_records=2))
     topics.engine.put_topic("b", ConfigPatch(cap_records=1, discard="reject"))
@@ -356,7 +356,7 @@ def test_records_evicted_before_they_were_forwarded_are_a_source_trim() -> None:
 
 
 def test_burst_beyond_the_source_cap_is_forwarded_before_it_is_evicted() -> None:
-    """DESIGN §9: no silent loss; a source whose cap is smaller than a burst still feeds its destination."""
+    """ROUTER-27: no silent loss; a source whose cap is smaller than a burst still feeds its destination."""
     topics = ManyTopics()
     topics.engine.put_topic("a", ConfigPatch(cap_records=2))
     topics.route("a", "b")
@@ -368,7 +368,7 @@ def test_burst_beyond_the_source_cap_is_forwarded_before_it_is_evicted() -> None
 
 
 def test_late_copy_is_dated_when_it_was_forwarded() -> None:
-    """DESIGN §8.4: "dst TTL applies to forwarded records by dst.$ts (forward time), not src time"."""
+    """ROUTER-28."""
     topics = ManyTopics()
     topics.engine.put_topic("b", ConfigPatch(cap_records=1, discard="reject", ttl_ms=10_000))
     topics.route("a", "b")
@@ -384,7 +384,7 @@ def test_late_copy_is_dated_when_it_was_forwarded() -> None:
 
 
 def test_exactly_once_stamps_a_stable_key() -> None:
-    """API §6: `meta._topics_router` carries source identity and a stable idempotency key."""
+    """ROUTER-19: `meta._topics_router` carries source identity and a stable idempotency key."""
     topics = ManyTopics()
     topics.route("a", "b", guarantee="exactly_once")
     topics.write("a", 1, meta={"k": "v"})
@@ -396,7 +396,7 @@ def test_exactly_once_stamps_a_stable_key() -> None:
 
 
 def test_exactly_once_skips_what_the_dest_already_has() -> None:
-    """API §6: a key present in dest "advances the cursor without appending"; a delete removes the evidence."""
+    """ROUTER-19: a key present in dest advances the cursor without appending; a delete removes the evidence."""
     topics = ManyTopics()
     topics.route("a", "b", guarantee="exactly_once")
     source_id = topics.engine.topics["a"].id
@@ -410,7 +410,7 @@ def test_exactly_once_skips_what_the_dest_already_has() -> None:
 
 
 def test_copy_stands_behind_a_write_that_waits_for_its_sync() -> None:
-    """DESIGN §4: seq order is the order in which records become visible, copies included."""
+    """ROUTER-16: seq order is the order in which records become visible, copies included."""
     topics = ManyTopics()
     topics.route("a", "b")
     topics.engine.write("b", Write.of(["direct"]), on_done=lambda ticket: None)
@@ -427,7 +427,7 @@ def test_copy_stands_behind_a_write_that_waits_for_its_sync() -> None:
 
 
 def test_list_is_sorted_paged_and_filtered() -> None:
-    """API §6.3: `prefix`, `source`, `dest`, pages, and the key's prefixes."""
+    """ROUTER-11: `prefix`, `source`, `dest`, pages, and the key's prefixes."""
     topics = ManyTopics()
     for source, dest in (("a", "x"), ("a", "y"), ("b", "z"), ("t:a", "t:b")):
         topics.route(source, dest)
@@ -449,7 +449,7 @@ def test_list_is_sorted_paged_and_filtered() -> None:
 
 @pytest.mark.parametrize("fan_out", [1, 10, 100, 1000])
 def test_source_append_is_one_frame_whatever_the_fan_out(fan_out: int) -> None:
-    """DESIGN §8.1: "One source append produces exactly one WAL write regardless of fan-out"."""
+    """ROUTER-14."""
     topics = ManyTopics()
     for i in range(fan_out):
         topics.route("a", f"d{i}", name=f"r{i}")
@@ -463,7 +463,7 @@ def test_source_append_is_one_frame_whatever_the_fan_out(fan_out: int) -> None:
 
 
 def test_write_elsewhere_does_not_see_idle_routers() -> None:
-    """Issue 5: 10,000 idle routers add nothing to a write elsewhere: nothing of them is looked at."""
+    """ROUTER-14: 10,000 idle routers add nothing to a write elsewhere: nothing of them is looked at."""
     topics = ManyTopics()
     for i in range(50):
         topics.route("a", f"d{i}", name=f"r{i}")

@@ -1,4 +1,4 @@
-"""The checks of a write say the same of a record whether it comes alone or among others (API §2, DESIGN §1)."""
+"""The checks of a write say the same of a record whether it comes alone or among others (WRITE-10)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _write(records: list[dict[str, Any]], **fields: Any) -> requests.Write:
 def test_record_at_fault_is_named_alone_and_among_others(
     record: dict[str, Any], named: dict[str, str], before: int
 ) -> None:
-    """Decision 7: an error names the record's index and the limit."""
+    """WRITE-10: an error names the record's index and the limit."""
     with pytest.raises(TopicsError) as raised:
         batch.check(_write([{"data": 1, "tag": "t", "meta": {"a": "b"}}] * before + [record]), LIMITS)
     for key, value in named.items():
@@ -57,7 +57,7 @@ def test_record_at_fault_is_named_alone_and_among_others(
 )
 @pytest.mark.parametrize("node", [None, "all"])
 def test_one_record_has_the_columns_it_would_have_in_a_batch(record: dict[str, Any], node: str | None) -> None:
-    """API §2: `node` of the write stands for records without one; null is as good as absent."""
+    """WRITE-12: the `node` of the write is that of records without one; null means absent."""
     alone = batch.check(_write([record], node=node), LIMITS)
     twice = batch.check(_write([record, record], node=node), LIMITS)
     for name in ("datas", "nodes", "tags", "metas"):

@@ -1,4 +1,4 @@
-"""API §0.8 and §11 on a clock that the test moves: how long a key is remembered, and what a quota counts."""
+"""RETRY and LIMIT-5 on a clock that the test moves: how long a key is remembered, and what a quota counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def write(engine: Engine, key: str) -> bool:
 
 @pytest.mark.parametrize(("config", "window_ms"), [({}, 120_000), ({"idempotency_window_ms": 500}, 500)])
 def test_key_is_remembered_for_its_window(config: dict[str, int], window_ms: int) -> None:
-    """API §0.8: remembered "for idempotency_window_ms (default 120000, per topic)"."""
+    """RETRY-2."""
     clock = ManualClock()
     engine = Engine(clock)
     engine.put_topic("t", ConfigPatch(**config))  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def test_key_is_remembered_for_its_window(config: dict[str, int], window_ms: int
 
 
 def test_a_retry_does_not_prolong_the_window() -> None:
-    """API §0.8: the window is that of the write which assigned the seqs."""
+    """RETRY-2: the window is that of the write which assigned the seqs."""
     clock = ManualClock()
     engine = Engine(clock)
     engine.put_topic("t", ConfigPatch(idempotency_window_ms=100))
@@ -41,7 +41,7 @@ def test_a_retry_does_not_prolong_the_window() -> None:
 
 
 def test_keys_expire_one_by_one() -> None:
-    """API §0.8: each key has a window of its own."""
+    """RETRY-2: each key has a window of its own."""
     clock = ManualClock()
     engine = Engine(clock)
     engine.put_topic("t", ConfigPatch(idempotency_window_ms=100))
@@ -52,7 +52,7 @@ def test_keys_expire_one_by_one() -> None:
 
 
 def test_a_producer_is_remembered_without_end() -> None:
-    """Decisions 39: "The server keeps the last seq per producer, persisted and not bound to time"."""
+    """RETRY-7."""
     clock = ManualClock()
     engine = Engine(clock)
     engine.write("t", Write.of([1], producer_id="p", producer_seq=7))
@@ -64,7 +64,7 @@ def test_a_producer_is_remembered_without_end() -> None:
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
 def test_a_retry_waits_for_the_same_sync_as_its_first_write(durability: str) -> None:
-    """Decisions 9: "A retry whose first write still waits for its sync waits for the same sync"."""
+    """RETRY-6."""
     engine = Engine(ManualClock())
     engine.put_topic("t", ConfigPatch(durability=durability))  # type: ignore[arg-type]
     done: list[str] = []
@@ -78,10 +78,7 @@ def test_a_retry_waits_for_the_same_sync_as_its_first_write(durability: str) -> 
 
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_quota_counts_writes_that_are_still_under_way(durability: str) -> None:
-    """API §11.
-
-    "a write that would push the live total over the cap is a 429", also in a burst before any is committed.
-    """
+    """LIMIT-5: also in a burst before any of it is committed."""
     engine = Engine(ManualClock(), limits=Limits(max_total_bytes=1000))
     engine.put_topic("t", ConfigPatch(durability=durability))  # type: ignore[arg-type]
     engine.write("t", Write.of(["x" * 600]), on_done=lambda _: None)
@@ -94,7 +91,7 @@ def test_quota_counts_writes_that_are_still_under_way(durability: str) -> None:
 
 @pytest.mark.parametrize("cap", [{"cap_records": 4}, {"cap_bytes": 500}], ids=str)
 def test_topic_that_trims_itself_goes_on_at_the_quota(cap: dict[str, int]) -> None:
-    """API §11: the quota refuses what pushes the live total over it, and a write that evicts as much does not."""
+    """LIMIT-6: a write that evicts as much as it adds does not push the total over it."""
     engine = Engine(ManualClock(), limits=Limits(max_total_bytes=1000))
     engine.put_topic("trimmed", ConfigPatch(**cap))  # type: ignore[arg-type]
     for _ in range(6):
@@ -114,7 +111,7 @@ def test_topic_that_trims_itself_goes_on_at_the_quota(cap: dict[str, int]) -> No
 
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_reject_counts_writes_that_are_still_under_way(durability: str) -> None:
-    """DESIGN §5.3: "rejected synchronously before assigning any seq"; "No record is acked-then-dropped"."""
+    """RETAIN-5: no record is acknowledged and then dropped."""
     engine = Engine(ManualClock())
     engine.put_topic("t", ConfigPatch(durability=durability, cap_records=3, discard="reject"))  # type: ignore[arg-type]
     engine.write("t", Write.of([1, 2]), on_done=lambda _: None)
@@ -126,10 +123,7 @@ def test_reject_counts_writes_that_are_still_under_way(durability: str) -> None:
 
 
 def test_conditional_append_counts_writes_that_are_still_under_way() -> None:
-    """Issue 2, additive.
-
-    `expected_head_seq` compares with what was assigned, so that two racing writers cannot both win.
-    """
+    """WRITE-18: `expected_head_seq` compares with what was assigned, so that two racing writers cannot both win."""
     from topics.errors import HeadMismatch
 
     engine = Engine(ManualClock())
@@ -142,7 +136,7 @@ def test_conditional_append_counts_writes_that_are_still_under_way() -> None:
 
 
 def test_fsync_records_are_visible_only_once_synced() -> None:
-    """Decisions 38: "on `fsync` ... records become visible only once synced"."""
+    """DURABLE-4."""
     engine = Engine(ManualClock())
     engine.put_topic("t", ConfigPatch(durability="fsync"))
     engine.write("t", Write.of([1]), on_done=lambda _: None)

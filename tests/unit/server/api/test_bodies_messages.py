@@ -1,4 +1,4 @@
-"""What a refused body is told (API §0.5): the field, the value, and what is allowed."""
+"""What the answer to a refused body says (HTTP-12): the field, the value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from topics.server.delivery import commands
 def test_message_says_what_is_allowed(
     decode: Callable[[bytes], Any], body: bytes, told: str, field: str | None
 ) -> None:
-    """API §0.5: a message for people, and the field for machines."""
+    """HTTP-12: a message for people, and the field for machines."""
     with pytest.raises(InvalidRequest) as refused:
         decode(body)
     assert told in refused.value.message

@@ -1,4 +1,4 @@
-"""A key that is given twice is refused wherever it stands, however little it adds; a number is a u64 (API §0.3)."""
+"""A key that is given twice is refused wherever it is, however little it adds (HTTP-14); a number is a u64 (HTTP-8)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALLEST = (b'"data":0,', b'"tag":"",', b'"node":"",', b'"meta":{},')
 @pytest.mark.parametrize("count", [1, 2, 100])
 @pytest.mark.parametrize("at", ["first", "last"])
 def test_smallest_repeat_is_refused_in_any_record(extra: bytes, count: int, at: str) -> None:
-    """API §0.3: the field that came first would be dropped in silence."""
+    """HTTP-14: the field that came first would be dropped in silence."""
     named = extra.replace(b"0,", b"7,").replace(b'"",', b'"x",').rstrip(b",")
     doubled = b"{" + extra + named + (b"" if b"data" in extra else b',"data":1') + b"}"
     records = [RECORD] * count
@@ -36,13 +36,13 @@ def test_smallest_repeat_is_refused_in_any_record(extra: bytes, count: int, at: 
     ],
 )
 def test_repeats_beside_the_records_are_refused(body: bytes) -> None:
-    """API §0.3: at the top of a write, and under another spelling of the same key."""
+    """HTTP-14: at the top of a write, and under another spelling of the same key."""
     with pytest.raises(InvalidRequest, match="is given twice"):
         bodies.write(body)
 
 
 def test_whole_write_without_repeats_is_taken_with_any_spacing() -> None:
-    """API §2: every field of a record once, compact or spread out; `data` may repeat its own keys."""
+    """HTTP-14: every field of a record once, compact or spread out; `data` may repeat its own keys."""
     tight = b'{"records":[{"data":{"tag":1,"tag":2},"tag":"\xc3\xa4","node":"n","meta":{"node":"x"}}],"node":"b"}'
     wide = tight.replace(b":", b" : ").replace(b",", b" , ")
     for body in (tight, wide):
@@ -54,7 +54,7 @@ def test_whole_write_without_repeats_is_taken_with_any_spacing() -> None:
 @pytest.mark.parametrize("extra", SMALLEST)
 @pytest.mark.parametrize("value", [b'"a b  c"', b'{ "k" : " " }', b"1"])
 def test_spaces_hide_no_repeat(extra: bytes, value: bytes) -> None:
-    """API §0.3: however a body is spread out, and wherever its spaces are."""
+    """HTTP-14: however a body is spread out, and wherever its spaces are."""
     spread = b' { "records" : [ { "tag" : " x " , "node" : "   " , "meta" : { "m" : "  " } , %b "data" : %b } ] } '
     assert len(bodies.write(spread % (b"", value)).records) == 1
     with pytest.raises(InvalidRequest, match="is given twice"):
@@ -64,7 +64,7 @@ def test_spaces_hide_no_repeat(extra: bytes, value: bytes) -> None:
 
 
 def test_repeat_in_a_diff_is_refused() -> None:
-    """API §0.3, on a read."""
+    """HTTP-14, on a read."""
     with pytest.raises(InvalidRequest, match="from_seq is given twice"):
         bodies.diff(b'{"from_seq":1,"limit":5,"from_seq":2}')
 
@@ -84,7 +84,7 @@ def test_repeat_in_a_diff_is_refused() -> None:
     ],
 )
 def test_every_field_of_a_write_is_held_to_it(body: bytes, field: str) -> None:
-    """API §0.3: rare fields, the config, large bodies and numbers of any length make no difference."""
+    """HTTP-14: rare fields, the config, large bodies and numbers of any length make no difference."""
     with pytest.raises(InvalidRequest, match="is given twice") as refused:
         bodies.write(body)
     assert refused.value.detail["field"] == field
@@ -107,7 +107,7 @@ def test_every_field_of_a_write_is_held_to_it(body: bytes, field: str) -> None:
     ],
 )
 def test_commands_of_a_websocket_are_held_to_it_too(message: bytes, field: str) -> None:
-    """API §7.7: the same as over HTTP."""
+    """HTTP-14, WS-6: the same as over HTTP."""
     with pytest.raises(InvalidRequest, match="is given twice") as refused:
         commands.decode(message)
     assert refused.value.detail["field"] == field
@@ -122,7 +122,7 @@ def test_commands_of_a_websocket_are_held_to_it_too(message: bytes, field: str) 
     ],
 )
 def test_commands_without_repeats_are_taken(message: bytes) -> None:
-    """API §0.3: `data` may repeat its own keys, and a name may look like a field."""
+    """HTTP-14: `data` may repeat its own keys, and a name may look like a field."""
     commands.decode(message)
 
 
@@ -140,7 +140,7 @@ def test_commands_without_repeats_are_taken(message: bytes) -> None:
     ],
 )
 def test_number_of_a_command_is_a_u64(message: bytes, field: str) -> None:
-    """API §0.3: the largest u64 is taken, the next number is refused by name, as over HTTP."""
+    """HTTP-8, WS-6: the largest u64 is taken, the next number is refused by name, as over HTTP."""
     commands.decode(message % (2**64 - 1))
     for number in (2**64, 10**30):
         with pytest.raises(InvalidRequest, match="out of range") as refused:

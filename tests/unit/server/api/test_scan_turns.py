@@ -58,7 +58,7 @@ def test_scans_are_answered_one_at_a_time_and_in_order() -> None:
 
 @pytest.mark.parametrize("turns", range(8))
 def test_a_write_waits_for_one_scan_at_most(turns: int) -> None:
-    """Issue 6, Speed: the p99 of writes beside a full scan; wherever in the round of the scans the write comes."""
+    """SCAN-5: wherever in the round of the scans the write comes."""
     loop = Turns()
     loop.scan(*"abcdefgh")
     loop.turn(turns)

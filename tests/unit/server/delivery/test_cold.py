@@ -1,4 +1,4 @@
-"""Streams that stand before records which are not in memory (architecture: a cold page never stops the loop)."""
+"""Streams that come to records which are not in memory (WATCH-33, STORE-6)."""
 
 from __future__ import annotations
 

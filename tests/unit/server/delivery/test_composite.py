@@ -1,4 +1,4 @@
-"""The composite cursor (API §7.4)."""
+"""The composite cursor (WATCH-15, WATCH-19)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,20}", fullmatch=True)
 
 
 def test_id_is_base64url_json_without_padding() -> None:
-    """API §7.4: exactly the documented example."""
+    """WATCH-15."""
     assert Layout(["jobs", "events"]).encode([5210, 88130], {}) == b"eyJqb2JzIjo1MjEwLCJldmVudHMiOjg4MTMwfQ"
 
 
@@ -31,7 +31,7 @@ def test_decode_is_the_inverse_of_encode(topics: list[str], data: st.DataObject)
 
 
 def test_many_topics_make_a_token_that_fits_a_header() -> None:
-    """API §7.4: over 64 topics the server may emit a checkpoint token."""
+    """WATCH-15: above 64 topics."""
     layout = Layout([f"{'n' * 250}{i}" for i in range(256)])
     assert not layout.named
     assert len(layout.encode([2**53] * 256, {})) < 4096
@@ -53,7 +53,7 @@ def test_many_topics_make_a_token_that_fits_a_header() -> None:
     ],
 )
 def test_malformed_and_foreign_ids_are_refused(id: str) -> None:
-    """Issue: clear errors."""
+    """WATCH-19: clear errors."""
     with pytest.raises(InvalidRequest):
         Layout(["a"]).decode(id)
 

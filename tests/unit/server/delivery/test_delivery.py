@@ -1,4 +1,4 @@
-"""The delivery loop: slices, sharing, stalls, pacing, heartbeats (API §7.6, DESIGN §3)."""
+"""The delivery loop: slices, sharing, stalls, pacing, heartbeats (WATCH-29 to WATCH-32)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def manual() -> ManualDelivery:
 def test_frames_are_read_once_for_all_streams_at_the_same_place(
     manual: ManualDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Architecture: one frame per (topic, cursor, options), shared by every stream that stands there."""
+    """WATCH-32: one frame per topic, cursor and options."""
     manual.write("t")
     listeners = [manual.listener("t", 1) for _ in range(SLICE_FEEDS)]
     tagged = [manual.listener("t", 1, include_tags=True) for _ in range(3)]
@@ -38,7 +38,7 @@ real_read = channels.read
 
 
 def test_fan_out_is_sliced(manual: ManualDelivery) -> None:
-    """Issue: 1,000 streams never hold up a POST: a turn of the loop serves a bounded number of feeds."""
+    """WATCH-32: 1,000 streams never hold up a POST: a turn of the loop serves a bounded number of feeds."""
     manual.write("t")
     listeners = [manual.listener("t", 1) for _ in range(1_000)]
     manual.loop.run_until_idle()
@@ -52,7 +52,7 @@ def test_fan_out_is_sliced(manual: ManualDelivery) -> None:
 
 
 def test_writes_between_slices_coalesce(manual: ManualDelivery) -> None:
-    """API §7.6: records coalesce into larger and fewer batches, in order."""
+    """WATCH-29: records coalesce into larger and fewer batches, in order."""
     manual.write("t")
     listeners = [manual.listener("t", 1) for _ in range(500)]
     manual.loop.run_until_idle()
@@ -82,7 +82,7 @@ def test_feed_far_behind_does_not_stand_before_those_at_the_head(manual: ManualD
 
 
 def test_stalled_stream_is_passed_over_and_then_gets_everything(manual: ManualDelivery) -> None:
-    """API §7.6: a slow stream lags alone."""
+    """WATCH-29: a slow stream lags alone."""
     manual.write("t")
     slow, quick = manual.listener("t", 1), manual.listener("t", 1)
     manual.loop.run_until_idle()
@@ -99,7 +99,7 @@ def test_stalled_stream_is_passed_over_and_then_gets_everything(manual: ManualDe
 
 
 def test_grace_and_timeout_of_a_stalled_stream(manual: ManualDelivery) -> None:
-    """API §7.6: past the grace a cap's loss is from_seq_too_old; past the timeout the stream is given up."""
+    """WATCH-30, WATCH-31."""
     manual.engine.put_topic("t", ConfigPatch(cap_records=2))
     manual.write("t")
     short, long, never = (manual.listener("t", 1) for _ in range(3))
@@ -124,7 +124,7 @@ def test_grace_and_timeout_of_a_stalled_stream(manual: ManualDelivery) -> None:
 
 
 def test_stream_that_still_reads_a_little_is_not_given_up(manual: ManualDelivery) -> None:
-    """API §7.6: the timeout is for a stream that stays full."""
+    """WATCH-31: the timeout is for a stream that stays full."""
     manual.write("t")
     listener = manual.listener("t", 1)
     manual.loop.run_until_idle()
@@ -140,7 +140,7 @@ def test_stream_that_still_reads_a_little_is_not_given_up(manual: ManualDelivery
 
 
 def test_pressure_paces_negative_priority_and_says_so_once(manual: ManualDelivery) -> None:
-    """API §7.5: `error` 429 is advisory; the stream stays open and gets everything once the topic has aged."""
+    """WATCH-28: `error` 429 is advisory; the stream stays open and gets everything once the topic has aged."""
     manual.engine.put_topic("low", ConfigPatch(priority=-300))
     manual.engine.put_topic("high", ConfigPatch(priority=10))
     listener = manual.listener("low")
@@ -175,7 +175,7 @@ def test_pressure_coalesces_rounds(manual: ManualDelivery) -> None:
 
 
 def test_deleted_topic_reaches_stalled_streams_too(manual: ManualDelivery) -> None:
-    """API §7.5: topic-deleted, whenever the stream can take it."""
+    """WATCH-27: topic-deleted, whenever the stream can take it."""
     manual.write("t")
     slow, quick = manual.listener("t", 1), manual.listener("t", 1)
     manual.loop.run_until_idle()
@@ -190,7 +190,7 @@ def test_deleted_topic_reaches_stalled_streams_too(manual: ManualDelivery) -> No
 
 
 def test_nothing_stays_of_streams_that_left(manual: ManualDelivery) -> None:
-    """Issue: no leak."""
+    """LIMIT-10: no leak."""
     manual.write("t")
     topic = manual.engine.topic("t")
     listeners = [manual.listener("t", 1) for _ in range(10)]
@@ -240,7 +240,7 @@ class SlowShard:
 def test_strong_shows_only_what_is_synced(
     manual: ManualDelivery, monkeypatch: pytest.MonkeyPatch, durability: Any, waits: bool
 ) -> None:
-    """API §7.2, decision 38: push only after the sync; eventual does not wait."""
+    """WATCH-13: push only after the sync; eventual does not wait."""
     manual.engine.put_topic("t", ConfigPatch(durability=durability))
     shard = SlowShard(manual.engine.store.shard_of(1))
     monkeypatch.setattr(manual.engine.store, "shard_of", lambda topic_id: shard)
@@ -262,7 +262,7 @@ def test_strong_shows_only_what_is_synced(
 
 
 def test_records_deleted_before_their_slice_are_not_delivered(manual: ManualDelivery) -> None:
-    """DESIGN §7: a delete is effective immediately for every reader."""
+    """WATCH-24: a delete takes effect at once for every reader."""
     manual.write("t")
     listeners = [manual.listener("t", 1) for _ in range(300)]
     manual.loop.run_until_idle()

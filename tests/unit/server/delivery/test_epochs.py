@@ -1,4 +1,4 @@
-"""The epochs in a stream's ids, and where a session stands when a stream ends (API §7.4, decision 13)."""
+"""The epochs in a stream's ids, and where a session is when a stream ends (WATCH-18)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def told_of_a_recreate(stream: SseStream, pipe: Pipe) -> Any:
 
 
 def test_id_speaks_of_the_topic_that_is_there() -> None:
-    """Decision 13: an epoch is named where it is not the one the session began with, and only there."""
+    """WATCH-18: an epoch is named where it is not the one the session began with, and only there."""
     pipe = Pipe()
     stream = opened(pipe, [3, 4])
     stream.enter(0, 9, BEGAN[0])
@@ -55,7 +55,7 @@ def test_id_speaks_of_the_topic_that_is_there() -> None:
 
 
 def test_recreate_that_was_not_received_leaves_the_session_in_the_old_topic() -> None:
-    """API §7.4: an old seq in the new epoch would be a position that skips records in silence."""
+    """WATCH-18: an old seq in the new epoch would be a position that skips records in silence."""
     pipe = Pipe()
     stream = opened(pipe, [3, 4])
     stream.enter(0, 9, BEGAN[0])

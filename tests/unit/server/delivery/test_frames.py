@@ -1,4 +1,4 @@
-"""Frames: the bytes of events and messages, and the socket they leave by (API §7.3, §7.5)."""
+"""Frames: the bytes of events and messages, and the socket they leave by (WATCH-21, WATCH-22, WATCH-26, CONN-14)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ gaps = st.text(alphabet=" \t\r\n", max_size=6)
 
 @given(gaps, gaps, gaps, st.text(max_size=20))
 def test_no_line_break_in_data_can_end_an_event(a: str, b: str, c: str, text: str) -> None:
-    """Issue: blank lines, CR, CRLF inside `data` become further data lines; the JSON stays the same."""
+    """WATCH-22: blank lines, CR, CRLF inside `data` become further data lines; the JSON stays the same."""
     json_text = f'{{"records":[{a}{{{b}"x":{c}{json.dumps(text)}}}]}}'
     raw = notices.event(b"record", json_text.encode())
     (event,) = parse(raw)
@@ -48,18 +48,18 @@ def test_no_line_break_in_data_can_end_an_event(a: str, b: str, c: str, text: st
 
 
 def test_events_begin_with_their_kind_and_end_with_a_blank_line() -> None:
-    """API §7.5."""
+    """WATCH-21."""
     assert notices.event(b"caught-up", b"{}") == b"event: caught-up\ndata: {}\n\n"
 
 
 def test_heartbeat_is_a_comment_with_the_time() -> None:
-    """API §7.5, decision 31."""
+    """WATCH-26."""
     assert heartbeat(1748467205000) == b": hb 1748467205000\n\n"
     assert parse(heartbeat(5)) == []
 
 
 def test_error_events_have_no_id() -> None:
-    """API §7.5: code, error, and for 429 retry_after_ms and the topics."""
+    """WATCH-28: code, error, and for 429 retry_after_ms and the topics."""
     raw = error_event(429, "watch throttled under CPU pressure", retry_after_ms=1500, topics=["events"])
     assert b"id:" not in raw
     (event,) = parse(raw)
@@ -73,7 +73,7 @@ def test_error_events_have_no_id() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
 def test_messages_are_single_unmasked_text_frames(size: int) -> None:
-    """RFC 6455 §5.2."""
+    """WS-9, RFC 6455 §5.2."""
     payload = b"x" * size
     frame = notices.text_frame(payload)
     assert frame == Frame(Opcode.TEXT, payload).serialize(mask=False)
@@ -84,7 +84,7 @@ def test_messages_are_single_unmasked_text_frames(size: int) -> None:
 
 
 def test_streams_send_at_once_and_notice_the_dead() -> None:
-    """API §7.3: TCP_NODELAY; and a client that acknowledges nothing is ended by the kernel."""
+    """CONN-14, WATCH-14: TCP_NODELAY; and a client that acknowledges nothing is ended by the kernel."""
 
     class Transport:
         def __init__(self, sock: socket.socket) -> None:

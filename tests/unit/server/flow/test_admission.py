@@ -1,4 +1,4 @@
-"""Writes under pressure: waiting, 429, and opting out (API §0.6, §0.9, §2)."""
+"""Writes under pressure: waiting, 429, and opting out (the PRESSURE rules)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_calm_writes_do_not_wait(manual: ManualServer) -> None:
 
 
 def test_overload_is_429_with_retry_after(manual: ManualServer) -> None:
-    """API §0.6: `throttled` carries Retry-After, and a CPU-pressure throttle adds detail.retry_after_ms."""
+    """PRESSURE-2."""
     manual.overload()
     client = manual.post()
     assert client.replies() == []
@@ -47,7 +47,7 @@ def test_overload_is_429_with_retry_after(manual: ManualServer) -> None:
 
 
 def test_wait_that_helps_is_told(manual: ManualServer) -> None:
-    """API §0.9: throttle_wait_ms is time parked behind the elastic scheduler."""
+    """PRESSURE-4."""
     manual.overload()
     client = manual.post()
     manual.loop.advance(200)
@@ -59,7 +59,7 @@ def test_wait_that_helps_is_told(manual: ManualServer) -> None:
 
 
 def test_opted_out_writes_are_admitted(manual: ManualServer) -> None:
-    """API §0.6, §2: `disable_backpressure` pushes through."""
+    """PRESSURE-3."""
     manual.overload()
     client = manual.post(disable_backpressure=True)
     manual.loop.advance(10)
@@ -69,7 +69,7 @@ def test_opted_out_writes_are_admitted(manual: ManualServer) -> None:
 
 
 def test_full_storage_queue_makes_writers_wait_in_order(manual: ManualServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Architecture: a shard whose queue is full makes writers wait, then answers 429."""
+    """PRESSURE-5."""
     manual.post()
     shard = manual.engine.store.shard_of(1)
     submit, full = shard.submit, True
@@ -137,7 +137,7 @@ def claim(manual: ManualServer) -> Client:
 
 
 def test_claim_waits_under_pressure_and_is_then_429(manual: ManualServer) -> None:
-    """API §10.2: `429 throttled`, and `throttle_wait_ms` in its performance."""
+    """PRESSURE-2: `429 throttled`, and `throttle_wait_ms` in its performance."""
     manual.engine.put_topic("q", ConfigPatch(type="queue"))
     manual.engine.write("q", Write.of([1]))
     manual.overload()
@@ -157,7 +157,7 @@ def test_claim_waits_under_pressure_and_is_then_429(manual: ManualServer) -> Non
 
 
 def test_claim_whose_client_goes_away_under_pressure_leases_nothing(manual: ManualServer) -> None:
-    """API §10.2: no job is leased to nobody."""
+    """PRESSURE-2: no job is leased to a client that is gone."""
     manual.engine.put_topic("q", ConfigPatch(type="queue"))
     manual.engine.write("q", Write.of([1]))
     manual.overload()
@@ -170,7 +170,7 @@ def test_claim_whose_client_goes_away_under_pressure_leases_nothing(manual: Manu
 
 
 def test_work_stream_is_refused_under_pressure_and_acks_are_not(manual: ManualServer) -> None:
-    """API §10.8: `429 throttled` at establishment; API §10.4 names none for an ack."""
+    """PRESSURE-6."""
     manual.engine.put_topic("q", ConfigPatch(type="queue"))
     manual.engine.write("q", Write.of([1]))
     claim(manual)

@@ -1,4 +1,4 @@
-"""The order in which dirty topics are served (DESIGN §3)."""
+"""The order in which dirty topics are served (PRIORITY-6 to PRIORITY-9)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def drain(bands: Bands[str], now_ms: int, floor: int | None = None) -> list[str]
 
 
 def test_higher_priority_is_served_first() -> None:
-    """DESIGN §3: higher P_eff is served first; equals in the order in which they came."""
+    """PRIORITY-6."""
     bands = bands_of({"low": -500, "zero": 0, "zero2": 0, "high": 300, "higher": 400, "top": 1000})
     for name in ("low", "zero", "zero2", "high", "higher", "top"):
         bands.put(name, 0)
@@ -36,7 +36,7 @@ def test_an_item_waits_once_and_keeps_its_place() -> None:
 
 
 def test_lower_bands_get_their_share_under_sustained_load() -> None:
-    """DESIGN §3: bands with credits: a band that is always full cannot take everything."""
+    """PRIORITY-7."""
     priorities = {"top": 1000, "high": 300, "zero": 0, "low": -1000}
     bands = bands_of(priorities)
     served = dict.fromkeys(priorities, 0)
@@ -50,7 +50,7 @@ def test_lower_bands_get_their_share_under_sustained_load() -> None:
 
 
 def test_ageing_lifts_what_waits() -> None:
-    """DESIGN §3: +100 per second waited, seen at the ageing tick."""
+    """PRIORITY-8, PRIORITY-4: 100 for each second, seen at the tick."""
     bands = bands_of({"old": -100, "fresh": 0})
     bands.put("old", 0)
     for now_ms in range(AGE_TICK_MS, 2_001, AGE_TICK_MS):
@@ -73,7 +73,7 @@ def test_floor_holds_negative_priority_back_until_it_has_aged() -> None:
 
 
 def test_overdue_goes_ahead_of_everything() -> None:
-    """DESIGN §3: no starvation, whatever the priority and the floor."""
+    """PRIORITY-9: whatever the priority and the floor."""
     bands = bands_of({"low": -1000, "top": 1000})
     bands.put("low", 0)
     bands.put("top", OVERDUE_MS)

@@ -72,7 +72,7 @@ class Intake:
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
 def test_writes_of_a_turn_are_one_frame_and_have_their_own_seqs(durability: str) -> None:
-    """API §2: seqs rise in the order of the writes; each answer names its own, once its class is satisfied."""
+    """HTTP-25: seqs rise in the order of the writes; each answer names its own, once its class is satisfied."""
     intake = Intake(durability=durability)
     intake.write(0)
     intake.run_until_idle()
@@ -92,7 +92,7 @@ def test_writes_of_a_turn_are_one_frame_and_have_their_own_seqs(durability: str)
 
 
 def test_labels_stay_with_their_records() -> None:
-    """API §2: node, tag and meta belong to one record, also where its neighbours have none."""
+    """HTTP-25: node, tag and meta belong to one record, also where its neighbours have none."""
     intake = Intake()
     intake.write(1, tag="a")
     intake.write(2)
@@ -105,7 +105,7 @@ def test_labels_stay_with_their_records() -> None:
 
 
 def test_write_that_cannot_wait_comes_behind_those_that_do() -> None:
-    """API §2.2: one connection's writes keep their order, whatever each of them asks for."""
+    """CONN-2: one connection's writes keep their order, whatever each of them asks for."""
     intake = Intake()
     first = intake.write("first")
     second = intake.write("second", idempotency_key="k")
@@ -115,7 +115,7 @@ def test_write_that_cannot_wait_comes_behind_those_that_do() -> None:
 
 
 def test_bad_write_costs_its_neighbours_nothing() -> None:
-    """API §0.5: the error is that of the write at fault, and only of it."""
+    """HTTP-25: the error is that of the write at fault, and only of it."""
     intake = Intake(Limits(max_record_bytes=20, max_tag_bytes=4))
     good, large, long, last = intake.write(1), intake.write("x" * 50), intake.write(2, tag="12345"), intake.write(3)
     intake.run_until_idle()
@@ -147,7 +147,7 @@ def test_refused_frame_is_told_to_each_and_takes_no_seq() -> None:
 
 
 def test_full_queue_makes_gathered_writes_wait_one_by_one() -> None:
-    """API §0.9: a write that finds no room waits and says so in throttle_wait_ms; it is not lost and not refused."""
+    """PRESSURE-5: a write that finds no room waits, and `throttle_wait_ms` reports it."""
     intake = Intake()
     shard = intake.machine.store.shards[0]
     limit, shard._queue_bytes_max = shard._queue_bytes_max, 1
@@ -190,7 +190,7 @@ def test_write_that_asks_for_more_is_taken_alone(fields: dict[str, Any]) -> None
 
 
 def test_topic_that_rejects_looks_at_each_write() -> None:
-    """DESIGN §5.3: `discard: reject` refuses the write that does not fit, and no other."""
+    """HTTP-25: `discard: reject` refuses the write that does not fit, and no other."""
     intake = Intake(cap_records=2, discard="reject")
     senders = [intake.write(i) for i in range(4)]
     intake.run_until_idle()
@@ -199,7 +199,7 @@ def test_topic_that_rejects_looks_at_each_write() -> None:
 
 
 def test_defect_in_writing_together_is_told_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """API §0.5: whatever goes wrong is answered; nobody waits for ever."""
+    """HTTP-20: whatever goes wrong is answered, and no client waits for ever."""
     intake = Intake()
 
     def broken(*_: Any) -> None:

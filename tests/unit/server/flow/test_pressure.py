@@ -1,4 +1,4 @@
-"""The ladder of elastic throttling (API §0.6)."""
+"""The ladder of elastic throttling (PRESSURE-1)."""
 
 from __future__ import annotations
 

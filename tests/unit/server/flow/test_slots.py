@@ -1,4 +1,4 @@
-"""Concurrency caps (API §11, decision 34)."""
+"""Concurrency caps (the LIMIT rules)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topics.settings import Settings
 
 
 def test_one_too_many_is_429_and_names_the_limit() -> None:
-    """API §11: `Retry-After`, `detail.limit`, `detail.max`."""
+    """LIMIT-1: `Retry-After`, `detail.limit`, `detail.max`."""
     cap = Cap("max_watch_sessions", 2)
     held = [cap.take(), cap.take()]
 
@@ -26,7 +26,7 @@ def test_one_too_many_is_429_and_names_the_limit() -> None:
 
 
 def test_a_slot_is_given_back_exactly_once() -> None:
-    """API §11: concurrency caps free their slot when the request or stream ends."""
+    """LIMIT-10."""
     cap = Cap("max_connections", 2)
     first, second = cap.take(), cap.take()
 
@@ -40,7 +40,7 @@ def test_a_slot_is_given_back_exactly_once() -> None:
 
 
 def test_a_slot_that_is_dropped_is_given_back() -> None:
-    """API §11: a dropped stream or a failing handler can never permanently consume capacity."""
+    """LIMIT-10: a dropped stream or a failing handler never keeps its slot."""
     cap = Cap("max_connections", 1)
 
     def failing_handler() -> None:
@@ -57,7 +57,7 @@ def test_a_slot_that_is_dropped_is_given_back() -> None:
 
 
 def test_a_cap_of_zero_is_off_and_still_counts() -> None:
-    """API §11: disabled by setting it to 0."""
+    """LIMIT-2: disabled by setting it to 0."""
     cap = Cap("max_connections", 0)
 
     held = [cap.take() for _ in range(5000)]
@@ -66,7 +66,7 @@ def test_a_cap_of_zero_is_off_and_still_counts() -> None:
 
 
 def test_each_key_has_a_count_of_its_own() -> None:
-    """API §11, per-key caps."""
+    """LIMIT-7."""
     keys = Keys("k1,k2")
     one, two = keys.authenticate("k1"), keys.authenticate("k2")
     caps = CapPerKey("max_inflight_per_key", 1)
@@ -81,7 +81,7 @@ def test_each_key_has_a_count_of_its_own() -> None:
 
 
 def test_per_key_caps_do_not_apply_in_dev_mode() -> None:
-    """API §11: the per-key caps apply only when auth is enabled."""
+    """LIMIT-11."""
     anyone = Keys().authenticate(None)
     caps = CapPerKey("max_inflight_per_key", 1)
 
@@ -91,7 +91,7 @@ def test_per_key_caps_do_not_apply_in_dev_mode() -> None:
 
 
 def test_the_caps_take_their_name_and_maximum_from_the_settings() -> None:
-    """Decision 34: limits are named after their variable."""
+    """LIMIT-1."""
     settings = Settings(
         max_inflight_per_key=2,
         max_watch_sessions=3,

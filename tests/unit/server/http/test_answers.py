@@ -247,7 +247,7 @@ def test_slow_request_behind_a_waiting_one_is_408_in_its_turn() -> None:
 
 
 def test_connection_over_the_cap_is_429_and_the_cap_frees_itself() -> None:
-    """API §11: a cap is 429 with `detail.limit` and `detail.max`, and frees its slot when the connection ends."""
+    """CONN-15: a cap is 429 with `detail.limit` and `detail.max`, and frees its slot when the connection ends."""
     connections = connections_of(max_connections=2)
     first, _second, third = (Client(connections=connections) for _ in range(3))
     (reply,) = third.replies()
@@ -479,7 +479,7 @@ def test_drain_lets_busy_connections_finish_and_keeps_idle_ones_until_then() -> 
 
 
 def test_drain_does_not_wait_with_who_only_waits() -> None:
-    """API §8.2: a long-poll is answered with what there is, anything else that waits for news is turned away."""
+    """CONN-13: a long-poll is answered with what there is, anything else that waits for news is turned away."""
     connections = connections_of()
     poll, claim = (Client(connections.app, connections=connections) for _ in range(2))
     app = connections.app
@@ -533,7 +533,7 @@ def test_pipelined_answers_go_out_together_and_are_bounded() -> None:
 
 
 def test_answer_that_waits_for_its_turn_goes_out_before_the_connection_ends() -> None:
-    """API §0.1: a request that was taken is answered, whether the client stops sending or the server closes first."""
+    """CONN-10: a request that was taken is answered, whether the client stops sending or the server closes first."""
     client = Client()
     client.send(request("POST", "/a", b"1"), request("POST", "/a", b"2"))
     assert [reply.body for reply in client.replies()] == [b"POST /a 1", b"POST /a 2"]
@@ -548,7 +548,7 @@ def test_answer_that_waits_for_its_turn_goes_out_before_the_connection_ends() ->
 
 
 def test_answers_of_one_turn_go_out_together_and_a_lost_connection_gets_none() -> None:
-    """Architecture, "Life of a write": what many connections asked is answered behind the last of them."""
+    """CONN-14: what many connections asked is answered after the last of them."""
     connections = Client().connections
     clients = [Client(connections.app, connections=connections) for _ in range(3)]
     for client in clients:

@@ -166,7 +166,7 @@ def test_large_bodies_arrive_whole_and_gzip_is_inflated() -> None:
 
 
 def test_body_over_the_limit_is_413_by_its_announcement_and_by_its_bytes() -> None:
-    """API §0.6."""
+    """HTTP-18."""
     client = Http2Client(max_body_bytes=1000)
     announced = client.ask("POST", "/a", None, ("content-length", "1001"), end=False)
     counted = client.ask("POST", "/a", b"x" * 1001, end=False)

@@ -19,7 +19,7 @@ UNREAD = request("POST", "/missing", b"x" * (SKIP_MAX_BYTES + 1))[:-1000]
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_request_is_400_with_an_envelope_and_ends_the_connection(name: str) -> None:
-    """API §0.5, §0.6: malformed requests are 400 `invalid_request`; nothing behind one is taken for a request."""
+    """CONN-5: nothing after it is taken for a request."""
     client = Client()
     client.send(MALFORMED[name] + SMUGGLED)
     (reply,) = client.replies()
@@ -64,7 +64,7 @@ def test_leading_zeros_of_a_chunk_size_are_taken() -> None:
 
 
 def test_content_length_over_the_limit_is_413_before_the_body_is_read() -> None:
-    """API §0.6: 413 is decided before the body."""
+    """HTTP-18: 413 is decided before the body."""
     client = Client(max_body_bytes=100)
     client.send(request("POST", "/a", b"x" * 100))
     assert client.replies()[0].status == 200
@@ -147,7 +147,7 @@ def test_too_many_trailers_are_431() -> None:
     ],
 )
 def test_errors_carry_the_header_of_their_status(path: str, status: int, name: str, value: str) -> None:
-    """API §0.6: 429 carries Retry-After."""
+    """HTTP-19, HTTP-17."""
     client = Client()
     client.send(request("GET", path))
     (reply,) = client.replies()
@@ -155,7 +155,7 @@ def test_errors_carry_the_header_of_their_status(path: str, status: int, name: s
 
 
 def test_throttle_says_when_to_retry_in_the_detail_too() -> None:
-    """API §0.6: `error.detail.retry_after_ms`, `error.detail.limit`."""
+    """HTTP-19."""
     client = Client()
     client.send(request("GET", "/busy"))
     assert json.loads(client.replies()[0].body)["error"]["detail"] == {
@@ -175,7 +175,7 @@ def test_error_raised_by_the_handler_is_the_answer() -> None:
 
 @pytest.mark.parametrize("path", ["/resolve-bug", "/handle-bug"])
 def test_a_defect_is_logged_and_answered_500_without_a_traceback(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    """API §0.6: 500 `internal`."""
+    """HTTP-20."""
     client = Client()
     with caplog.at_level(logging.ERROR, "topics.server"):
         client.send(request("GET", path), request("GET", path))

@@ -117,7 +117,7 @@ def test_chunked_body_is_joined_and_trailers_are_dropped() -> None:
 
 
 def test_one_empty_line_before_a_request_is_ignored() -> None:
-    """RFC 9112 §2.2."""
+    """CONN-12, RFC 9112 §2.2."""
     client = Client()
     client.send(b"\r\n" + POST, b"\r\n", POST + b"\r", b"\n" + POST)
     assert [reply.status for reply in client.replies()] == [200, 200, 200]
@@ -136,7 +136,7 @@ def test_one_empty_line_before_a_request_is_ignored() -> None:
     ],
 )
 def test_target_is_decoded_and_absolute_form_is_taken(target: str, path: str) -> None:
-    """RFC 9112 §3.2.2: a server accepts the absolute form."""
+    """CONN-12, RFC 9112 §3.2.2: a server accepts the absolute form."""
     client = Client()
     client.send(request("GET", target))
     assert client.replies()[0].status == 200
@@ -226,7 +226,7 @@ def test_other_expectations_are_417() -> None:
 
 
 def test_gzip_body_is_inflated_and_kept_apart_from_the_plain_one() -> None:
-    """API §0.3: the server honours Content-Encoding: gzip."""
+    """HTTP-5."""
     client = Client()
     packed = gzip.compress(b"hello" * 100)
     for _ in range(2):
@@ -273,7 +273,7 @@ def test_unknown_content_coding_is_415() -> None:
     ],
 )
 def test_large_answers_are_gzipped_when_the_client_takes_it(accept: str, packed: bool) -> None:
-    """API §0.3: the server honours Accept-Encoding: gzip."""
+    """HTTP-6."""
     client = Client()
     client.send(request("GET", "/large?5000", None, f"Accept-Encoding: {accept}"))
     (reply,) = client.replies()

@@ -1,4 +1,4 @@
-"""`topics verify` and `topics dump` on a directory with everything in it (issue 3 §10)."""
+"""`topics verify` and `topics dump` on a directory with everything in it (CLI-10)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_verify_finds_nothing_wrong_with_a_sound_directory_and_changes_nothing()
 
 
 def test_verify_sees_every_wrong_byte() -> None:
-    """Issue 3 §10: checks every byte. Delete flags alone have no checksum, being flipped in place."""
+    """CLI-10. Delete flags alone have no checksum, being flipped in place."""
     disk = furnished()
     flags: set[tuple[str, int]] = set()
     for path, data in disk.files().items():

@@ -1,4 +1,4 @@
-"""Sealed segments, delete flags, the tag index, tiers and reads that would wait (DESIGN §5.6, §7.2, §7.4)."""
+"""Sealed segments, delete flags, the tag index, tiers and reads that would wait (the STORE rules)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_sealed_records_read_as_they_were_written() -> None:
 
 
 def test_files_are_named_by_topic_id_and_first_seq() -> None:
-    """API §12: user-controlled names never reach the file system."""
+    """TOPIC-3."""
     mini = sealed_topic()
     assert mini.store.segments.tiers.hot.list() == [
         "0000000000000007-0000000000000001.data",
@@ -58,7 +58,7 @@ def test_files_are_named_by_topic_id_and_first_seq() -> None:
 
 
 def test_delete_of_a_sealed_record_flips_one_byte_behind_the_checksum_and_survives_the_trim() -> None:
-    """DESIGN §7.4: the on-disk flag byte is 0xD5 and outlives the DELETE frame."""
+    """STORE-3: the flag outlives the DELETE frame."""
     mini = sealed_topic()
     path = f"{HOT}/{SegmentName(7, 1).data_file}"
     mini.checkpoint()
@@ -84,7 +84,7 @@ def test_delete_of_a_sealed_record_flips_one_byte_behind_the_checksum_and_surviv
 
 @pytest.mark.parametrize("value", [0x00, 0x01, 0x55, 0xD4, 0xFF])
 def test_any_flag_but_the_sentinel_reads_live(value: int) -> None:
-    """DESIGN §7.4: a frame is deleted only when the byte is 0xD5."""
+    """STORE-3: only 0xD5 means deleted."""
     mini = sealed_topic()
     mini.checkpoint()
     path = f"{HOT}/{SegmentName(7, 1).data_file}"
@@ -94,7 +94,7 @@ def test_any_flag_but_the_sentinel_reads_live(value: int) -> None:
 
 
 def test_checkpoint_writes_the_flips_before_it_trims() -> None:
-    """DESIGN §7.4: an un-landed flip is covered by the WAL until the next checkpoint re-flips."""
+    """STORE-3: until then the WAL covers a flip that is not on the disk."""
     mini = sealed_topic()
     mini.checkpoint()
     mini.delete(7, 1, 30)
@@ -126,7 +126,7 @@ def test_deletes_during_a_seal_and_during_a_move_are_not_forgotten() -> None:
 
 
 def test_a_block_that_is_not_in_memory_misses_and_is_there_after_its_job() -> None:
-    """Architecture: a cold page goes to the read pool and never stops the loop."""
+    """STORE-6: a cold page goes to the read pool and never stops the loop."""
     mini = restart_after_checkpoint()
     assert isinstance(mini.disk, FakeDisk)
     mini.disk.uncached.add(f"{HOT}/{SegmentName(7, 1).data_file}")
@@ -165,7 +165,7 @@ def restart_after_checkpoint() -> Mini:
 
 
 def test_tags_are_looked_up_without_reading_records() -> None:
-    """DESIGN §7.2: a tag delete is a lookup per segment."""
+    """DELETE-9: a tag delete is a lookup per segment."""
     mini = restart_after_checkpoint()
     assert isinstance(mini.disk, FakeDisk)
     mini.disk.uncached.add(f"{HOT}/{SegmentName(7, 1).data_file}")
@@ -206,7 +206,7 @@ def test_damaged_tags_are_made_again_from_the_blocks() -> None:
 
 
 def test_a_damaged_block_names_its_records_and_is_kept_aside() -> None:
-    """Issue 3 §6: corruption in a sealed segment is detected, counted, quarantined, and exact."""
+    """DURABLE-17: corruption in a sealed segment is detected, counted, quarantined, and exact."""
     mini = restart_after_checkpoint()
     assert isinstance(mini.disk, FakeDisk)
     sealed = mini.segments[7][0].blocks[1]
@@ -220,7 +220,7 @@ def test_a_damaged_block_names_its_records_and_is_kept_aside() -> None:
 
 @pytest.mark.parametrize("is_cold", [False, True], ids=["hot", "cold"])
 def test_damage_to_a_block_whose_records_are_all_deleted_costs_nothing(is_cold: bool) -> None:
-    """DESIGN §5.4: a deletion is silent; there was nothing left that the damage could take."""
+    """DURABLE-20: a deletion is silent; there was nothing left that the damage could take."""
     mini = sealed_topic()
     sealed = mini.segments[7][0].blocks[1]
     if is_cold:
@@ -239,7 +239,7 @@ def test_damage_to_a_block_whose_records_are_all_deleted_costs_nothing(is_cold: 
 
 
 def test_flags_of_a_dead_segment_say_nothing_about_the_one_its_file_was_copied_over() -> None:
-    """Document 002: no silent loss, also where a file is not the one that its name says."""
+    """DURABLE-18: no silent loss, also where a file is not the one that its name says."""
     mini = Mini(FakeDisk())
     for k in range(2):
         mini.append(7, [b'"%d-%d"' % (k, i) for i in range(10)])
@@ -261,7 +261,7 @@ def test_flags_of_a_dead_segment_say_nothing_about_the_one_its_file_was_copied_o
 
 
 def test_relocation_moves_the_records_and_keeps_everything_readable() -> None:
-    """DESIGN §5.6: tiering changes nothing about semantics."""
+    """STORE-1: tiering changes nothing about semantics."""
     mini = sealed_topic()
     everything = mini.records()
     mini.checkpoint()
@@ -280,7 +280,7 @@ def test_relocation_moves_the_records_and_keeps_everything_readable() -> None:
 
 
 def test_an_unreachable_cold_store_fails_that_read_alone() -> None:
-    """Issue 3 §5: a clear 503 for that read alone; a start does not need the cold store."""
+    """STORE-4: a clear 503 for that read alone; a start does not need the cold store."""
     mini = sealed_topic()
     mini.checkpoint()
     mini.relocate(7)
@@ -302,7 +302,7 @@ def test_an_unreachable_cold_store_fails_that_read_alone() -> None:
 
 
 def test_the_stricter_bound_decides_what_stays_hot() -> None:
-    """Issue 3 §5: TOPICS_HOT_RETAIN_SEGMENTS and _BYTES, the stricter wins."""
+    """STORE-5: TOPICS_HOT_RETAIN_SEGMENTS and _BYTES, the stricter wins."""
     mini = Mini(FakeDisk())
     for k in range(5):
         mini.append(7, [b'"%d"' % k])
@@ -317,7 +317,7 @@ def test_the_stricter_bound_decides_what_stays_hot() -> None:
 
 
 def test_files_of_a_dropped_segment_go_after_the_next_checkpoint() -> None:
-    """DESIGN §7.4, whole-segment optimization: the pair is unlinked instead of N flips."""
+    """STORE-2: the pair is unlinked instead of N flips."""
     mini = sealed_topic()
     mini.checkpoint()
     mini.drop(7)

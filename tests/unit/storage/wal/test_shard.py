@@ -1,4 +1,4 @@
-"""The WAL shard: order, group commit, gates, rotation, bounds and poisoning (DESIGN §2.2, issue 3)."""
+"""The WAL shard: order, group commit, gates, rotation, bounds and poisoning (DURABLE-8, DURABLE-14, STORE-10)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reopen(disk: FakeDisk, damage: Any = "kill", **options: Any) -> tuple[Store,
 
 
 def test_ungated_ticket_commits_at_write_and_gated_at_sync() -> None:
-    """DESIGN §2.2: `disk` is acked once written, `fsync` once synced."""
+    """DURABLE-1, DURABLE-4: `disk` is acknowledged once written, `fsync` once synced."""
     store, _ = open_store(FakeDisk())
     writer = Writer(store)
     fast, safe = writer.append(1, [b"1"]), writer.append(1, [b"2"], gated=True)
@@ -46,7 +46,7 @@ def test_ungated_ticket_commits_at_write_and_gated_at_sync() -> None:
 
 
 def test_frames_that_arrive_during_a_sync_form_the_next_group() -> None:
-    """Architecture, life of a write: a ticket never rides on a sync that began before its write."""
+    """DURABLE-8: a ticket never rides on a sync that began before its write."""
     store, _ = open_store(FakeDisk())
     writer = Writer(store)
     first = writer.append(1, [b"1"], gated=True)
@@ -91,7 +91,7 @@ def test_one_write_call_carries_all_frames_of_a_turn() -> None:
 
 
 def test_written_bytes_are_synced_in_the_background_after_the_interval() -> None:
-    """DESIGN §2.2: the shard syncs `disk` frames shortly after, without anybody waiting for it."""
+    """DURABLE-8: the shard syncs `disk` frames shortly after, although nothing waits for it."""
     clock = ManualClock()
     store, _ = open_store(FakeDisk(), clock)
     run_inline(store.jobs())
@@ -161,7 +161,7 @@ def test_a_frame_larger_than_a_file_gets_a_file_of_its_own() -> None:
 
 
 def test_full_queue_refuses_and_takes_nothing() -> None:
-    """Architecture: a shard whose queue is full makes writers wait, then answers 429."""
+    """PRESSURE-5."""
     store, _ = open_store(FakeDisk(), queue_bytes_max=1000)
     writer = Writer(store)
     while store.shard_of(1).queue_bytes < 850:
@@ -183,7 +183,7 @@ def test_full_queue_refuses_and_takes_nothing() -> None:
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_failed_write_or_sync_poisons_the_shard(operation: str) -> None:
-    """Issue 3 §8: nothing in flight is acked, the shard turns read-only, and only a restart clears it."""
+    """DURABLE-14: nothing in flight is acked, the shard turns read-only, and only a restart clears it."""
     fake = FakeDisk()
     disk = FaultDisk(fake)
     store, _ = open_store(disk)  # type: ignore[arg-type]
@@ -222,7 +222,7 @@ def test_short_write_leaves_no_half_frame_behind() -> None:
 
 
 def test_low_space_refuses_growth_but_not_deletes() -> None:
-    """Issue 3 §8: low space is refused early with a clear 503."""
+    """DURABLE-15: low space is refused early with a clear 503."""
     disk = FakeDisk()
     clock = ManualClock()
     store, _ = open_store(disk, clock, min_free_bytes=1000)
@@ -242,7 +242,7 @@ def test_low_space_refuses_growth_but_not_deletes() -> None:
 
 
 def test_second_process_is_told_who_holds_the_directory() -> None:
-    """Issue 3 §7: a lock on the data dir; a second server says who holds it."""
+    """STORE-13."""
     disk = FakeDisk()
     open_store(disk)
     with pytest.raises(Locked, match='"pid": 1'):
@@ -250,7 +250,7 @@ def test_second_process_is_told_who_holds_the_directory() -> None:
 
 
 def test_unknown_layout_and_file_versions_are_refused() -> None:
-    """Issue 3 §1: unknown versions are refused with a clear message."""
+    """STORE-12: unknown versions are refused with a clear message."""
     disk = FakeDisk()
     store, _ = open_store(disk)
     store.close()
@@ -267,7 +267,7 @@ def test_unknown_layout_and_file_versions_are_refused() -> None:
 
 
 def test_the_number_of_shards_may_change_between_starts() -> None:
-    """Issue 3 §2: recovery replays whatever shards it finds."""
+    """STORE-11: recovery replays whatever shards it finds."""
     disk = FakeDisk()
     heads: dict[int, int] = {}
     tried: dict[tuple[int, int], bytes] = {}
