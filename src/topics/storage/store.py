@@ -48,7 +48,6 @@ from topics.storage.history import Event, History
 from topics.storage.job import Job, run_inline
 from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
-from topics.storage.segment.tier import DirectoryTier
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal.file import WalName
@@ -125,14 +124,11 @@ class Store:
         self._checkpointing = False
         self._bytes_checkpointed = 0
         self._removals: list[Callable[[], None]] = []
-        cold = None
-        if cold_directory is not None:
-            cold = DirectoryTier("cold", disk, cold_directory, cached_reads=False)
         self.segments = Segments(
             disk,
             self.segment_directory,
             self.quarantine_directory,
-            cold=cold,
+            cold_directory=cold_directory,
             cache_bytes=block_cache_bytes,
             after_checkpoint=self.after_checkpoint,
         )

@@ -41,9 +41,6 @@ def test_both_disks_keep_the_same_protocol(tmp_path: Path) -> None:
         assert disk.read_now(handle, 3000, 100) == b"rld"
         assert first == b"hello", "what was read stays as it is, whatever is read next"
         disk.sync(handle)
-        disk.truncate(handle, 12)
-        assert disk.read(handle, 0, 100) == bytes(10) + b"he"
-        disk.sync(handle)
         disk.close(handle)
         disk.rename(f"{base}/a.tmp", f"{base}/a")
         disk.sync_dir(base)

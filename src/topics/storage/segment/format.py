@@ -53,6 +53,7 @@ from collections.abc import Sequence
 from itertools import count, pairwise
 from typing import Final, NamedTuple
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from topics.storage import block
@@ -98,6 +99,14 @@ class SegmentName(NamedTuple):
     def flags_file(self) -> str:
         """The name of the file with the delete flags of a segment in the cold tier."""
         return f"{self.topic_id:016x}-{self.first_seq:016x}.flags"
+
+
+class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
+    """How a checkpoint lists a segment: `n` records from `first_seq` to `last_seq`, perhaps with gaps."""
+
+    first_seq: int
+    n: int
+    last_seq: int
 
 
 class Place(NamedTuple):

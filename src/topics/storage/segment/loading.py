@@ -21,6 +21,7 @@ from topics.storage.segment.format import (
     INDEX_MAGIC,
     Place,
     SegmentName,
+    SegmentRef,
     data_bytes,
     decode_directory,
     decode_header,
@@ -28,10 +29,8 @@ from topics.storage.segment.format import (
     parse_name,
     scan_blocks,
 )
-from topics.storage.segment.ref import SegmentRef
 from topics.storage.segment.segment import SealedBlock, Segment
-from topics.storage.segment.tier import Tier
-from topics.storage.segment.tiers import Tiers
+from topics.storage.segment.tier import Tier, Tiers
 
 
 class Loaded(NamedTuple):

@@ -26,15 +26,14 @@ from topics.storage.segment.format import (
     FLAGS_MAGIC,
     Place,
     SegmentName,
+    SegmentRef,
     Tags,
     directory_bytes,
     encode_header,
     index_of,
     scan_blocks,
 )
-from topics.storage.segment.ref import SegmentRef
-from topics.storage.segment.tier import Tier
-from topics.storage.segment.tiers import Tiers
+from topics.storage.segment.tier import Tier, Tiers
 
 RETRY_AFTER_MS: Final = 1000
 

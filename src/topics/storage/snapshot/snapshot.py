@@ -36,7 +36,7 @@ from xxhash import xxh3_64_intdigest
 
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk, write_whole
-from topics.storage.segment.ref import SegmentRef
+from topics.storage.segment.format import SegmentRef
 from topics.storage.wal import frame
 
 MAGIC: Final = b"TOPICSNP"
