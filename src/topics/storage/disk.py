@@ -101,7 +101,7 @@ class Disk(Protocol):
         """What is left for use on the file system that holds `path`."""
 
     def lock(self, path: str) -> int:
-        """Take the exclusive lock on a file, created where missing, and write who holds it. Raises Locked."""
+        """Take the exclusive lock on a file, created where missing, and write the holder into it. Raises Locked."""
 
     def unlock(self, handle: int) -> None:
         """Give the lock back."""

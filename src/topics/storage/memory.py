@@ -21,11 +21,6 @@ class MemoryShard(Counters):
         self._waiters: list[Waiter | None] = []
 
     @property
-    def pending(self) -> bool:
-        """Whether waiters wait for `write`."""
-        return bool(self._waiters)
-
-    @property
     def queue_depth(self) -> int:
         """How many waiters wait."""
         return len(self._waiters)

@@ -212,13 +212,10 @@ class FakeDisk:
             raise Crashed
 
     def _inode(self, handle: int) -> tuple[str, _Inode]:
-        if self._down:
-            raise Crashed
-        entry = self._handles.get(handle)
-        if entry is None:
-            raise OSError(errno.EBADF, "the handle is closed")
-        path, inode, _ = entry
+        path, inode, _ = self._handles.get(handle, ("", None, False))
         self._reach(path)
+        if inode is None:
+            raise OSError(errno.EBADF, "the handle is closed")
         return path, inode
 
     def _give(self, path: str, inode: _Inode, writable: bool) -> int:
@@ -288,13 +285,12 @@ class FakeDisk:
     def sync(self, handle: int) -> None:
         self._begin()
         path, inode = self._inode(handle)
-        if inode.pending:
-            for at, data in inode.pending:
-                if data is None:
-                    _resize(inode.stable, at)
-                else:
-                    _put(inode.stable, at, data)
-            inode.pending.clear()
+        for at, data in inode.pending:
+            if data is None:
+                _resize(inode.stable, at)
+            else:
+                _put(inode.stable, at, data)
+        inode.pending.clear()
         self._end("sync", path)
 
     def rename(self, source: str, target: str) -> None:

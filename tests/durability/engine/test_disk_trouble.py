@@ -213,7 +213,7 @@ def test_sealed_records_that_cannot_be_read_are_a_503_that_names_them(operation:
         world.engine.diff("kept", Diff(limit=100))
     assert (caught.value.status, caught.value.code) == (503, "storage_unreadable")
     assert caught.value.detail == {"first_seq": 1, "last_seq": 12}
-    assert "put back the file" in caught.value.message
+    assert "restore the file from a copy" in caught.value.message
     assert len(read_all(world.engine, "kept")[0]) == 12
     assert world.engine.totals.corruption_total == 0
 

@@ -93,7 +93,7 @@ class Segments:
             size_bytes = sealed.live_bytes
             content = Block(source.raw, source.first_seq, source.n, source.first_ts, source.last_ts, size_bytes)
             self.tiers.cache.put(sealed, content)
-            sealed.take_flags(written)
+            sealed.set_flags(written)
             if source.flags is not None:
                 sealed.delete_also(source.flags)
         return made

@@ -1,4 +1,4 @@
-"""Tiers: where the segments of one data directory are, and what all of them are read through.
+"""Tier, a place where sealed segments live, and Tiers, the places of one data directory and what is read through them.
 
 A `Tier` holds named files that are written once, whole, and read in ranges: an interface small enough for an object
 store. Being a folder on a Disk, it can also change bytes in place (`patch`), which only the hot tier is asked for.

@@ -319,10 +319,10 @@ class Shard(Counters):
                 jobs.append(prepare)
         return jobs
 
-    def rotate_for_trim(self) -> bool:
+    def rotate_for_trim(self) -> None:
         """Move on to the next file where one is ready and this one is well used, so that it can be trimmed."""
-        clean = self._dirty_since_ns is None and self._syncing is None
-        return self._poison is None and self.files.rotate_for_trim(clean=clean)
+        if self._poison is None:
+            self.files.rotate_for_trim(clean=self._dirty_since_ns is None and self._syncing is None)
 
     def _fail(self, what: str, error: BaseException) -> None:
         reason = f"{what} failed in WAL shard {self.index}: {error}"
