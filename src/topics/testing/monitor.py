@@ -25,7 +25,6 @@ class Monitor:
 
     def __init__(self, holds: Callable[..., bool]) -> None:
         self._holds = holds
-        self.acks = 0
 
     def renaming(self, source: str, *, unsynced: bool) -> None:
         """Rule 1."""
@@ -39,11 +38,8 @@ class Monitor:
 
     def committing(self, frame: bytes, gated: bool) -> None:
         """Rule 3."""
-        self.acks += 1
-        if gated and not self._holds(frame, stable=True):
-            raise MonitorViolation("a gated waiter committed before its frame was synced")
-        if not gated and not self._holds(frame, stable=False):
-            raise MonitorViolation("a waiter committed before its frame was written")
+        if not self._holds(frame, stable=gated):
+            raise MonitorViolation(f"a waiter committed before its frame was {'synced' if gated else 'written'}")
 
     def attach(self, store: Any) -> None:
         """Watch every waiter of a started store."""
