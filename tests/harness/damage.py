@@ -16,7 +16,7 @@ from topics.storage.segment import format as segment
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.used import read_used
+from topics.storage.wal.file import read_used
 from topics.testing.fake_disk import FakeDisk
 
 SECTOR_BYTES: Final = 512

@@ -5,26 +5,8 @@ same bytes are the payload of a WAL append frame, the tail of a topic in memory 
 recovery, reading, sealing and the Spark scan share this one codec and work on whole columns instead of record by
 record.
 
-Layout, little-endian, no padding:
-
-    offset  size       field
-    0       4          magic "TBLK"
-    4       1          version, 1
-    5       1          columns: bit 0 node, bit 1 tag, bit 2 meta; bit 3 "plain" (see below)
-    6       2          reserved, 0
-    8       4          n, the number of records, at least 1
-    12      4          reserved, 0
-    16      8          topic id
-    24      8          first seq; record i has seq first_seq + i
-    32      4 x 4      bytes of the node, tag, meta and data column
-    48      8 x n      ts, signed, non-decreasing
-    ..      2 x n      node lengths, 0xFFFF absent   (only with bit 0)
-    ..      2 x n      tag lengths, 0xFFFF absent    (only with bit 1)
-    ..      4 x n      meta lengths, 0 absent        (only with bit 2)
-    ..      4 x n      data lengths, at least 1
-    ..                 node, tag, meta, data bytes, each column back to back
-    ..      8          XXH3-64 (seed 0) of everything above, as an unsigned integer
-    ..      n          delete flags: 0xD5 deleted, anything else live (flags.py)
+docs/storage-format.md has the layout: a header, the columns (ts, the lengths of node, tag, meta and data, then their
+texts), a checksum of all of that, and one delete flag per record (flags.py).
 
 The flags come after the checksum: deleting a record in place changes a single byte that no checksum covers. An optional
 column that no record uses is left out, so that the common small write stays small. "plain" says that no node and no tag

@@ -80,7 +80,7 @@ class Checkpoint:
     def done(self, error: BaseException | None) -> None:
         """Report the outcome to the shard that failed, to the flips, and to the store."""
         if error is not None and self._flushing is not None:
-            self._flushing.flush_failed(error)
+            self._flushing.sync_failed(error)
         if not self.is_durable:
             self._flips_written(error)
         self._on_done(self, error)

@@ -14,8 +14,8 @@ Handles are small integers that mean something to the disk that gave them. `read
 engine's thread for bytes of any age: it returns None rather than wait for a device.
 """
 
-# Each method here is one system call on a plain path.
-# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH123, PTH208
+# Each method here is one system call on a plain path, and `Disk` says what it does.
+# ruff: noqa: D102, PTH103, PTH104, PTH108, PTH110, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -73,9 +73,6 @@ class Disk(Protocol):
         With `zero_fill` they are written and synced, so that a later `sync` of a small write has no metadata to carry.
         """
 
-    def truncate(self, handle: int, length: int) -> None:
-        """Cut the file off, or extend it with zeros."""
-
     def size(self, handle: int) -> int:
         """The length of the file."""
 
@@ -104,7 +101,7 @@ class Disk(Protocol):
         """What is left for use on the file system that holds `path`."""
 
     def lock(self, path: str) -> int:
-        """Take the exclusive lock on a file, created where missing, and write who holds it. Raises Locked."""
+        """Take the exclusive lock on a file, created where missing, and write the holder into it. Raises Locked."""
 
     def unlock(self, handle: int) -> None:
         """Give the lock back."""
@@ -157,19 +154,15 @@ class RealDisk:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     def create(self, path: str) -> int:
-        """Create an empty file for reading and writing; FileExistsError where the name is taken."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def open(self, path: str, *, writable: bool = False) -> int:
-        """Open an existing file."""
         return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
 
     def close(self, handle: int) -> None:
-        """Give the handle back. Never syncs."""
         os.close(handle)
 
     def read(self, handle: int, offset: int, length: int) -> bytes:
-        """Up to `length` bytes at `offset`; fewer only at the end of the file."""
         data = os.pread(handle, length, offset)
         if len(data) == length or not data:
             return data
@@ -184,7 +177,6 @@ class RealDisk:
         return b"".join(parts)
 
     def read_now(self, handle: int, offset: int, length: int) -> bytes | None:
-        """As `read`, but None where the bytes are not in memory and the call would wait for the device."""
         buffer = self._scratch[:length] if length <= SCRATCH_BYTES else memoryview(bytearray(length))
         try:
             got = os.preadv(handle, [buffer], offset, os.RWF_NOWAIT)
@@ -198,7 +190,6 @@ class RealDisk:
         return bytes(buffer[:got]) if offset + got >= os.fstat(handle).st_size else None
 
     def write(self, handle: int, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data` at `offset`."""
         written = os.pwrite(handle, data, offset)
         if written == len(data):
             return
@@ -210,7 +201,6 @@ class RealDisk:
             written += step
 
     def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
-        """Reserve `length` bytes that read as zeros, written and synced with `zero_fill`."""
         try:
             os.posix_fallocate(handle, 0, length)
         except OSError as error:
@@ -224,43 +214,31 @@ class RealDisk:
             self.write(handle, at, _ZEROS if length - at >= ZERO_CHUNK_BYTES else _ZEROS[: length - at])
             os.fdatasync(handle)
 
-    def truncate(self, handle: int, length: int) -> None:
-        """Cut the file off, or extend it with zeros."""
-        os.ftruncate(handle, length)
-
     def size(self, handle: int) -> int:
-        """The length of the file."""
         return os.fstat(handle).st_size
 
     def sync(self, handle: int) -> None:
-        """Return once the file's bytes are on stable storage."""
         os.fdatasync(handle)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing the file that has it."""
         os.rename(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
         os.unlink(path)
 
     def list(self, directory: str) -> list[str]:
-        """The names in a directory, sorted; empty where there is no such directory."""
         try:
             return sorted(os.listdir(directory))
         except FileNotFoundError:
             return []
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a directory with this name."""
         return os.path.exists(path)
 
     def make_dir(self, path: str) -> None:
-        """Create a directory and its parents where missing."""
         os.makedirs(path, mode=0o700, exist_ok=True)
 
     def sync_dir(self, path: str) -> None:
-        """Return once the directory's entries are on stable storage."""
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
@@ -268,12 +246,10 @@ class RealDisk:
             os.close(handle)
 
     def free_bytes(self, path: str) -> int:
-        """What is left for use on the file system that holds `path`."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def lock(self, path: str) -> int:
-        """Take the exclusive lock on a file, created where missing, and write who holds it. Raises Locked."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -291,7 +267,6 @@ class RealDisk:
         return handle
 
     def holder(self, path: str) -> str | None:
-        """What the process that holds the lock on a file wrote about itself; None where it is free."""
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -306,7 +281,6 @@ class RealDisk:
             os.close(handle)
 
     def unlock(self, handle: int) -> None:
-        """Give the lock back."""
         with contextlib.suppress(OSError):
             os.ftruncate(handle, 0)
         os.close(handle)

@@ -111,8 +111,8 @@ class Flagged:
         return count, size
 
     def set_flags(self, flags: bytes) -> None:
-        """Take delete flags as they were read; anything but the sentinel is live."""
+        """Take over delete flags as they were read; anything but the sentinel is live."""
         assert len(flags) == self.n
-        if DELETED in flags:
-            for i, j in deleted_runs(flags):
-                self.delete(i, j)
+        for i, j in deleted_runs(flags):
+            # Not what a subclass does for a delete: these are on disk already.
+            Flagged.delete(self, i, j)

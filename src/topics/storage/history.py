@@ -14,7 +14,7 @@ That it is missing shows in the WAL, which then does not begin where a WAL begin
 
 What it does to the directory, and why a second run changes nothing: damaged bytes are copied to quarantine under a name
 made of their place; a torn end is overwritten with zeros; a torn hole is overwritten with a VOID frame; and the
-directories and the files of the last generation are synced, so that what this process has read, and acts upon, cannot
+directories and the files of the last generation are synced, so that what this process has read, and acts on, cannot
 be lost later with the power (a process may die between a rename and the sync of its directory; the next one sees the
 name). Where a sync has failed before, they are written once more before that. All of it happens before the next
 generation begins, so torn regions exist only in the last one: in every older file a bad region is corruption, today and
@@ -34,12 +34,10 @@ from topics.storage.damage import Unusable
 from topics.storage.disk import TEMPORARY_SUFFIX, Disk, read_at
 from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.reader import SectionLoaded, SnapshotReader
-from topics.storage.snapshot.snapshot import Header, TopicImage
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.file import WalName
+from topics.storage.wal.file import WalName, read_slack, read_used, used_bytes
 from topics.storage.wal.reader import Appended, Control, Damaged, ShardReader
-from topics.storage.wal.used import read_slack, read_used, used_bytes
 
 WINDOW_BYTES: Final = 1 << 19
 SNAPSHOT_LOST: Final = (
@@ -54,14 +52,14 @@ class Started(NamedTuple):
     `same_boot`: the kernel that has the last WAL bytes still runs, so nothing that was written is missing.
     """
 
-    header: Header | None
+    header: snapshot.Header | None
     same_boot: bool
 
 
 class TopicLoaded(NamedTuple):
     """A topic of the checkpoint and the Blocks of its tail, ascending; sealed segments are named in the image."""
 
-    image: TopicImage
+    image: snapshot.TopicImage
     blocks: list[Block]
 
 
@@ -88,8 +86,6 @@ class History:
         self.files: dict[WalName, int] = {}
         self.used_bytes: dict[WalName, int] = {}
         self.frames = 0
-        self.corrupt_regions = 0
-        self.torn_regions = 0
         self.bytes_done = 0
         self.bytes_total = 0
         self.same_boot = True
@@ -179,7 +175,6 @@ class History:
     def _set_copies_aside(self, names: list[WalName]) -> Iterator[Damaged]:
         for copy in self._copies:
             kept = quarantine.move(self._disk, self._quarantine, f"{self._wal}/{copy}")
-            self.corrupt_regions += 1
             # It may be in the place of the file in which the log ended.
             later = [name for name in names if name > copy and name.shard == copy.shard]
             self._end_lost = self._end_lost or not later
@@ -229,7 +224,6 @@ class History:
             yield self._damaged(f"{self._snapshots}/{name}", name, loaded.data, region, self.last_lsn)
 
     def _missing(self, name: WalName, lsn: int) -> Damaged:
-        self.corrupt_regions += 1
         return Damaged(lsn, f"{self._wal}/{name}", 0, 0, "corrupt", (), (), False, "")
 
     def _shard(self, names: list[WalName], *, begins: bool) -> Iterator[Appended | Control | Damaged]:
@@ -332,30 +326,15 @@ class History:
         self, name: WalName, data: bytes, at: int, used: int, *, may_be_torn: bool
     ) -> tuple[scan.Region | None, int | None]:
         """What is at `at`, where frames end, and where they go on."""
-        following = scan.next_whole(data, memoryview(data), at, used)
-        in_last_generation = name.generation == self.last_generation
-        region = scan.region(
-            data,
-            at,
-            used if following is None else following,
-            used,
-            followed=following is not None,
-            torn_allowed=in_last_generation and not self.same_boot,
-        )
-        if (
-            region is not None
-            and region.reason == "torn"
-            and not (in_last_generation and (may_be_torn or not self.same_boot))
-        ):
+        is_newest = name.generation == self.last_generation
+        torn_allowed = is_newest and not self.same_boot
+        region, following = scan.gap(data, at, used, torn_allowed=torn_allowed)
+        if region is not None and region.reason == "torn" and not (torn_allowed or (is_newest and may_be_torn)):
             # A process dies in one place only, the end of the last file in use; in older generations it was cleared.
             region = region._replace(reason="corrupt")
         return region, following
 
     def _damaged(self, path: str, name: str, data: bytes, region: scan.Region, lsn: int) -> Damaged:
-        if region.reason == "torn":
-            self.torn_regions += 1
-        else:
-            self.corrupt_regions += 1
         found = data[region.offset : region.offset + region.length]
         kept = quarantine.keep(self._disk, self._quarantine, name, region.offset, found) if found else ""
         return Damaged(lsn, path, *region, kept)

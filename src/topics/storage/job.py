@@ -35,22 +35,14 @@ class Miss(Exception):
 
 
 class Task:
-    """A Job made of two functions: `work` runs on any thread, `finish` gets its error, or None, on the engine's."""
+    """A Job made of two functions."""
 
-    __slots__ = ("_finish", "_work", "name")
+    __slots__ = ("done", "name", "run")
 
-    def __init__(self, name: str, work: Callable[[], None], finish: Callable[[BaseException | None], None]) -> None:
+    def __init__(self, name: str, run: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         self.name = name
-        self._work = work
-        self._finish = finish
-
-    def run(self) -> None:
-        """Do the work."""
-        self._work()
-
-    def done(self, error: BaseException | None) -> None:
-        """Pass the outcome on."""
-        self._finish(error)
+        self.run = run
+        self.done = done
 
 
 def run_inline(jobs: Iterable[Job]) -> int:

@@ -7,28 +7,18 @@ the same with and without a data directory.
 from __future__ import annotations
 
 from topics.storage.job import Job
-from topics.storage.wal.counters import Counters
-from topics.storage.wal.waiter import Waiter
+from topics.storage.wal.shard import Counters, Waiter
 
 
 class MemoryShard(Counters):
     """A shard that drops its frames and commits their waiters."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.index = 0
-        self.written_lsn = 0
-        self.synced_lsn = 0
-        self.full = False
+        super().__init__(index=0)
         self.read_only = None
         self.queue_bytes = 0
         self.rotations_total = 0
         self._waiters: list[Waiter | None] = []
-
-    @property
-    def pending(self) -> bool:
-        """Whether waiters wait for `write`."""
-        return bool(self._waiters)
 
     @property
     def queue_depth(self) -> int:

@@ -1,7 +1,7 @@
 """Store: one data directory, open by one process.
 
     DIR/LAYOUT            magic and format version, as text
-    DIR/LOCK              held by the process that has the directory open, and says which
+    DIR/LOCK              held, with flock, by the process that has the directory open; names that process
     DIR/wal/              the WAL files of all shards and generations (wal/)
     DIR/snapshots/        the checkpoint (snapshot/)
     DIR/segments/         sealed segments (segment/)
@@ -48,10 +48,8 @@ from topics.storage.history import Event, History
 from topics.storage.job import Job, run_inline
 from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
-from topics.storage.segment.tier import DirectoryTier
 from topics.storage.snapshot import snapshot
-from topics.storage.wal import file as walfile
-from topics.storage.wal.file import WalName
+from topics.storage.wal.file import WalName, boot_digest
 from topics.storage.wal.shard import QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
 from topics.storage.wal.shard_files import FILE_BYTES
 
@@ -119,20 +117,16 @@ class Store:
         self._queued: list[Job] = []
         self.history = History(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
         self.checkpoints_total = 0
-        self.checkpoint_lsn = 0
         self._recovered = False
         self._old_files: dict[WalName, int] = {}
         self._checkpointing = False
         self._bytes_checkpointed = 0
         self._removals: list[Callable[[], None]] = []
-        cold = None
-        if cold_directory is not None:
-            cold = DirectoryTier("cold", disk, cold_directory, cached_reads=False)
         self.segments = Segments(
             disk,
             self.segment_directory,
             self.quarantine_directory,
-            cold=cold,
+            cold_directory=cold_directory,
             cache_bytes=block_cache_bytes,
             after_checkpoint=self.after_checkpoint,
         )
@@ -249,7 +243,7 @@ class Store:
         lsn: int,
         next_topic_id: int,
         clean: bool = False,
-        on_done: Callable[[BaseException | None], None] | None = None,
+        on_done: Callable[[BaseException | None], None] = lambda error: None,
     ) -> Job | None:
         """The job that publishes a checkpoint, or None while one is under way.
 
@@ -267,16 +261,11 @@ class Store:
             return None
         self._checkpointing = True
         number = self.history.snapshot_number + 1
-        boot = walfile.boot_digest(self.disk.boot_id())
+        boot = boot_digest(self.disk.boot_id())
         covered = sorted(name for name, last_lsn in self._old_files.items() if last_lsn <= lsn)
         for shard in self.shards:
             shard.rotate_for_trim()
             covered += shard.files.trimmable(lsn)
-
-        def done(checkpoint: Checkpoint, error: BaseException | None) -> None:
-            self._checkpointed(checkpoint)
-            if on_done is not None:
-                on_done(error)
 
         removals, self._removals = self._removals, []
         return Checkpoint(
@@ -290,23 +279,24 @@ class Store:
             flips=self.segments.flips,
             covered=covered,
             removals=removals,
-            on_done=done,
+            on_done=partial(self._checkpointed, on_done),
         )
 
-    def _checkpointed(self, checkpoint: Checkpoint) -> None:
+    def _checkpointed(
+        self, on_done: Callable[[BaseException | None], None], checkpoint: Checkpoint, error: BaseException | None
+    ) -> None:
         self._checkpointing = False
         self._removals = checkpoint.removals + self._removals
-        if not checkpoint.is_durable:
-            return
-        self.history.snapshot_number = checkpoint.header.number
-        self.checkpoint_lsn = checkpoint.header.lsn
-        self.checkpoints_total += 1
-        self._bytes_checkpointed = checkpoint.bytes_written
-        gone = set(checkpoint.covered)
-        for name in gone:
-            self._old_files.pop(name, None)
-        for shard in self.shards:
-            shard.files.trimmed(gone)
+        if checkpoint.is_durable:
+            self.history.snapshot_number = checkpoint.header.number
+            self.checkpoints_total += 1
+            self._bytes_checkpointed = checkpoint.bytes_written
+            gone = set(checkpoint.covered)
+            for name in gone:
+                self._old_files.pop(name, None)
+            for shard in self.shards:
+                shard.files.trimmed(gone)
+        on_done(error)
 
     def after_checkpoint(self, removal: Callable[[], None]) -> None:
         """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.

@@ -16,6 +16,9 @@ Every mutating call is counted, and `after_call` sees each one, so a sweep can f
 which the machine could have stopped. The `Monitor` is always on.
 """
 
+# `Disk` says what each call does.
+# ruff: noqa: D102
+
 from __future__ import annotations
 
 import errno
@@ -124,7 +127,7 @@ class FakeDisk:
         self.uncached: set[str] = set()
         self.unreachable: set[str] = set()
         self.pending_names: list[_NameChange] = []
-        self.monitor = Monitor(self)
+        self.monitor = Monitor(self.holds)
         self._names: dict[str, _Inode] = {}
         self._stable_names: dict[str, _Inode] = {}
         self._dirs: set[str] = {""}
@@ -209,13 +212,10 @@ class FakeDisk:
             raise Crashed
 
     def _inode(self, handle: int) -> tuple[str, _Inode]:
-        if self._down:
-            raise Crashed
-        entry = self._handles.get(handle)
-        if entry is None:
-            raise OSError(errno.EBADF, "the handle is closed")
-        path, inode, _ = entry
+        path, inode, _ = self._handles.get(handle, ("", None, False))
         self._reach(path)
+        if inode is None:
+            raise OSError(errno.EBADF, "the handle is closed")
         return path, inode
 
     def _give(self, path: str, inode: _Inode, writable: bool) -> int:
@@ -225,7 +225,6 @@ class FakeDisk:
         return handle
 
     def create(self, path: str) -> int:
-        """Create an empty file for reading and writing; FileExistsError where the name is taken."""
         self._begin()
         if path in self._names:
             raise FileExistsError(errno.EEXIST, "the name is taken", path)
@@ -238,7 +237,6 @@ class FakeDisk:
         return handle
 
     def open(self, path: str, *, writable: bool = False) -> int:
-        """Open an existing file."""
         self._reach(path)
         inode = self._names.get(path)
         if inode is None:
@@ -246,13 +244,11 @@ class FakeDisk:
         return self._give(path, inode, writable)
 
     def close(self, handle: int) -> None:
-        """Give the handle back. Never syncs."""
         self._reach()
         if self._handles.pop(handle, None) is None:
             raise OSError(errno.EBADF, "the handle is closed")
 
     def read(self, handle: int, offset: int, length: int) -> bytes:
-        """Up to `length` bytes at `offset`; fewer only at the end of the file."""
         _, inode = self._inode(handle)
         return bytes(inode.content[offset : offset + length])
 
@@ -262,7 +258,6 @@ class FakeDisk:
         return None if path in self.uncached else bytes(inode.content[offset : offset + length])
 
     def write(self, handle: int, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data` at `offset`."""
         self._begin()
         path, inode = self._inode(handle)
         if not self._handles[handle][2]:
@@ -284,33 +279,21 @@ class FakeDisk:
             inode.pending.append((length, None))
         self._end("allocate", path)
 
-    def truncate(self, handle: int, length: int) -> None:
-        """Cut the file off, or extend it with zeros."""
-        self._begin()
-        path, inode = self._inode(handle)
-        _resize(inode.content, length)
-        inode.pending.append((length, None))
-        self._end("truncate", path)
-
     def size(self, handle: int) -> int:
-        """The length of the file."""
         return len(self._inode(handle)[1].content)
 
     def sync(self, handle: int) -> None:
-        """Make the file's bytes stable."""
         self._begin()
         path, inode = self._inode(handle)
-        if inode.pending:
-            for at, data in inode.pending:
-                if data is None:
-                    _resize(inode.stable, at)
-                else:
-                    _put(inode.stable, at, data)
-            inode.pending.clear()
+        for at, data in inode.pending:
+            if data is None:
+                _resize(inode.stable, at)
+            else:
+                _put(inode.stable, at, data)
+        inode.pending.clear()
         self._end("sync", path)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing the file that has it."""
         self._begin()
         inode = self._names.get(source)
         if inode is None:
@@ -323,7 +306,6 @@ class FakeDisk:
         self._end("rename", target)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
         self._begin()
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -333,12 +315,10 @@ class FakeDisk:
         self._end("unlink", path)
 
     def list(self, directory: str) -> list[str]:
-        """The names in a directory, sorted; empty where there is no such directory."""
         self._reach(directory)
         return sorted(path[len(directory) + 1 :] for path in self._names if _parent(path) == directory)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a directory with this name."""
         self._reach()
         return path in self._names or path in self._dirs
 
@@ -351,7 +331,6 @@ class FakeDisk:
         self._end("make_dir", path)
 
     def sync_dir(self, path: str) -> None:
-        """Make the directory's entries stable."""
         self._begin()
         kept = []
         for change in self.pending_names:
@@ -367,7 +346,6 @@ class FakeDisk:
         return self.free
 
     def lock(self, path: str) -> int:
-        """Take the lock; raises Locked where it is taken."""
         self._reach()
         if path in self._locks:
             raise Locked(path, _HOLDER)
@@ -376,11 +354,9 @@ class FakeDisk:
         return handle
 
     def holder(self, path: str) -> str | None:
-        """Who holds the lock, or None."""
         return _HOLDER if path in self._locks else None
 
     def unlock(self, handle: int) -> None:
-        """Give the lock back."""
         path, _, _ = self._handles.pop(handle)
         self._locks.pop(path, None)
 

@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from topics.errors import TopicsError
 
@@ -19,19 +20,11 @@ class MonitorViolation(AssertionError):
     """The product broke a rule that keeps its promises true across a crash."""
 
 
-class Holder(Protocol):
-    """A disk that can be searched."""
-
-    def holds(self, frame: bytes, *, stable: bool) -> bool:
-        """Whether some file holds these bytes; with `stable`, in stable bytes under a stable name."""
-
-
 class Monitor:
-    """Raises MonitorViolation at the call that breaks a rule."""
+    """Raises MonitorViolation at the call that breaks a rule; `holds` is that of the FakeDisk."""
 
-    def __init__(self, disk: Holder) -> None:
-        self._disk = disk
-        self.acks = 0
+    def __init__(self, holds: Callable[..., bool]) -> None:
+        self._holds = holds
 
     def renaming(self, source: str, *, unsynced: bool) -> None:
         """Rule 1."""
@@ -45,24 +38,16 @@ class Monitor:
 
     def committing(self, frame: bytes, gated: bool) -> None:
         """Rule 3."""
-        self.acks += 1
-        if gated and not self._disk.holds(frame, stable=True):
-            raise MonitorViolation("a gated waiter committed before its frame was synced")
-        if not gated and not self._disk.holds(frame, stable=False):
-            raise MonitorViolation("a waiter committed before its frame was written")
+        if not self._holds(frame, stable=gated):
+            raise MonitorViolation(f"a waiter committed before its frame was {'synced' if gated else 'written'}")
 
     def attach(self, store: Any) -> None:
         """Watch every waiter of a started store."""
         for shard in store.shards:
-            self._attach_shard(shard)
+            shard.submit = partial(self._submit, shard.submit)
 
-    def _attach_shard(self, shard: Any) -> None:
-        submit = shard.submit
-
-        def watched(frame: bytes, gated: bool, waiter: Any = None) -> None:
-            submit(frame, gated, _WatchedWaiter(self, frame, gated, waiter))
-
-        shard.submit = watched
+    def _submit(self, submit: Callable[..., None], frame: bytes, gated: bool, waiter: Any = None) -> None:
+        submit(frame, gated, _WatchedWaiter(self, frame, gated, waiter))
 
 
 class _WatchedWaiter:

@@ -6,7 +6,6 @@ import errno
 import logging
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -179,13 +178,13 @@ def test_low_space_refuses_what_grows_and_nothing_else() -> None:
 
 
 def _acks_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def swallow(self: Shard, job: Any, error: BaseException | None) -> None:
-        for waiter, _, _ in job.waiters:
+    def swallow(self: Shard, error: BaseException) -> None:
+        for waiter, _, _ in self._syncing or ():
             waiter.commit(0, 0)
         self._syncing = None
         self._waiting_bytes = 0
 
-    monkeypatch.setattr(Shard, "synced", swallow)
+    monkeypatch.setattr(Shard, "sync_failed", swallow)
 
 
 def test_trouble_finds_an_ack_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +213,7 @@ def test_sealed_records_that_cannot_be_read_are_a_503_that_names_them(operation:
         world.engine.diff("kept", Diff(limit=100))
     assert (caught.value.status, caught.value.code) == (503, "storage_unreadable")
     assert caught.value.detail == {"first_seq": 1, "last_seq": 12}
-    assert "put back the file" in caught.value.message
+    assert "restore the file from a copy" in caught.value.message
     assert len(read_all(world.engine, "kept")[0]) == 12
     assert world.engine.totals.corruption_total == 0
 

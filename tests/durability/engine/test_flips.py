@@ -154,7 +154,7 @@ def _swallows_damage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _truncates_behind_the_first_bad_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "next_whole", lambda *args: None)
+    monkeypatch.setattr(scan, "_next_whole", lambda *args: None)
 
 
 def _trusts_damaged_frames(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from topics.engine.write.dedupe import Dedupe
 from topics.storage import history, quarantine
 from topics.storage.segment.flips import Flips
 from topics.storage.snapshot import snapshot
-from topics.storage.wal.shard import Shard, _Sync
+from topics.storage.wal.shard import Shard
 from topics.testing.fake_disk import FakeDisk
 from topics.testing.monitor import MonitorViolation
 
@@ -80,7 +80,7 @@ def _acks_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _skips_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Sync, "run", lambda self: None)
+    monkeypatch.setattr(Shard, "_sync", lambda self, files: None)
 
 
 @pytest.mark.parametrize("bug", [_acks_early, _skips_the_sync])

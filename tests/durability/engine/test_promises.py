@@ -541,7 +541,7 @@ def test_topic_whose_state_is_damaged_in_both_copies_keeps_its_sealed_records(at
     shown = read_all(world.engine, "t")
     (path,) = [path for path in world.disk.files() if path.endswith(".snap")]
     size = len(world.disk.files()[path])
-    content = world.disk.files()[path] + bytes(scan.SLACK_BYTES)
+    content = world.disk.files()[path] + bytes(4096)
     copies = [
         found.at - frame.HEADER_BYTES
         for found in scan.walk(content, snapshot.HEADER_BYTES, size, torn_allowed=False)

@@ -18,7 +18,7 @@ from topics.storage.disk import RealDisk
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.used import read_used
+from topics.storage.wal.file import read_used
 from topics.testing import ServerProcess
 
 # Writes of these many records each; the first forty records are sealed, and the next ones in the checkpoint.

@@ -84,5 +84,6 @@ def test_a_reader_written_from_the_document_finds_the_same(steps: list[tuple[str
     assert {topic_id: state["head_seq"] for topic_id, state in listed.states.items()} == mini.heads
     for segments in mini.segments.values():
         for made in segments:
-            for text, seqs in resolve(made.tags).items():
-                assert set(seqs) <= set(listed.tags[made.name.topic_id, text])
+            tags = resolve(made.tags)
+            for text in tags._texts:
+                assert set(tags.equal(text)) <= set(listed.tags[made.name.topic_id, text])

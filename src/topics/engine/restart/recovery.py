@@ -35,8 +35,8 @@ from topics.engine.write.extra import decode as decode_append_extra
 from topics.storage.block import Extent
 from topics.storage.damage import Corrupt
 from topics.storage.history import Event, Started, TopicLoaded, TopicsNameless
+from topics.storage.segment.format import SegmentRef
 from topics.storage.segment.loading import Loaded
-from topics.storage.segment.ref import SegmentRef
 from topics.storage.snapshot.reader import SectionLoaded
 from topics.storage.wal import frame as frames
 from topics.storage.wal.reader import Appended, Control, Damaged

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from topics.engine.log.log import Log
-from topics.storage.wal.counters import LATENCY_BOUNDS_US
+from topics.storage.wal.shard import LATENCY_BOUNDS_US, Shard
 
 if TYPE_CHECKING:
     from topics.engine import Engine
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from topics.server.flow.slots import Slots
     from topics.storage.memory import MemoryShard
     from topics.storage.segment.cache import BlockCache
-    from topics.storage.wal.shard import Shard
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX: Final = 1000

@@ -20,7 +20,6 @@ from topics.storage.segment import format as segment
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.used import read_file
 
 Line = dict[str, Any]
 
@@ -55,7 +54,7 @@ def lines(disk: Disk, directory: str) -> Iterator[Line]:
 
 
 def _frames(disk: Disk, directory: str, file: str, at: int) -> Iterator[Line]:
-    data, used, _ = read_file(disk, f"{directory}/{file}")
+    data, used, _ = walfile.read_file(disk, f"{directory}/{file}")
     for found in scan.walk(data, at, used, torn_allowed=False):
         if isinstance(found, scan.Region):
             yield {

@@ -15,12 +15,9 @@ from topics.storage import block, store
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import TEMPORARY_SUFFIX, Disk, RealDisk
 from topics.storage.segment import format as segment
-from topics.storage.segment.format import SegmentName
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
-from topics.storage.wal.file import WalName
-from topics.storage.wal.used import read_file
 
 Write = Callable[[str], object]
 
@@ -54,7 +51,7 @@ class _Check:
         self._cold = cold_directory
         self._write = write
         self._files = self._bytes = self._frames = self._records = 0
-        self._listed: dict[SegmentName, int] = {}
+        self._listed: dict[segment.SegmentName, int] = {}
 
     def _bad(self, file: str, offset: int, what: str) -> None:
         self.damage += 1
@@ -64,7 +61,7 @@ class _Check:
         self._write(f"note   {file}: {what}")
 
     def _read(self, path: str) -> tuple[bytes, int, int]:
-        data, used, size = read_file(self._disk, path)
+        data, used, size = walfile.read_file(self._disk, path)
         self._files += 1
         self._bytes += size
         return data, used, size
@@ -124,7 +121,7 @@ class _Check:
             self._bad(file, entry.at, f"a topic section cannot be decoded: {error}")
             return
         for ref in state.segments:
-            self._listed[SegmentName(state.id, ref.first_seq)] = ref.n
+            self._listed[segment.SegmentName(state.id, ref.first_seq)] = ref.n
 
     def wal(self) -> None:
         """Headers, every frame and every Block in it, and the order of lsns; zeros after the last frame."""
@@ -137,7 +134,7 @@ class _Check:
                 self._bad(f"wal/{name}", 0, f"file number {before.number + 1} of this shard is missing")
             last_lsns[name.shard] = self._wal_file(name, last_generation, last_lsns.get(name.shard, 0))
 
-    def _wal_file(self, name: WalName, last_generation: int, last_lsn: int) -> int:
+    def _wal_file(self, name: walfile.WalName, last_generation: int, last_lsn: int) -> int:
         file = f"wal/{name}"
         data, used, size = self._read(f"{self._directory}/{file}")
         header = walfile.decode_header(data, file)
@@ -228,7 +225,7 @@ class _Check:
                 else:
                     self._bad(f"segments/{name.data_file}", 0, f"missing, with {n} records")
 
-    def _segment(self, name: SegmentName, directory: str, tier: str) -> None:
+    def _segment(self, name: segment.SegmentName, directory: str, tier: str) -> None:
         file = f"{tier}/{name.data_file}"
         data, _, size = self._read(f"{directory}/{name.data_file}")
         data = data[:size].ljust(size, b"\0")
@@ -251,7 +248,7 @@ class _Check:
         self._index(name, places, builder)
         self._note(file, f"{len(places)} Blocks, {sum(place.n for place in places)} records")
 
-    def _flags(self, name: SegmentName) -> None:
+    def _flags(self, name: segment.SegmentName) -> None:
         file = f"segments/{name.flags_file}"
         data, _, size = self._read(f"{self._directory}/{file}")
         header = segment.decode_header(data, segment.FLAGS_MAGIC, file)
@@ -260,7 +257,7 @@ class _Check:
         elif size != segment.HEADER_BYTES + header[2]:
             self._bad(file, size, f"{size - segment.HEADER_BYTES} flags for {header[2]} records")
 
-    def _index(self, name: SegmentName, places: list[segment.Place], builder: segment.Builder) -> None:
+    def _index(self, name: segment.SegmentName, places: list[segment.Place], builder: segment.Builder) -> None:
         file = f"segments/{name.index_file}"
         path = f"{self._directory}/{file}"
         if not self._disk.exists(path):

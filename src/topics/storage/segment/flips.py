@@ -13,7 +13,7 @@ from topics.storage.flags import DELETED
 from topics.storage.job import Job, Task
 from topics.storage.segment.format import HEADER_BYTES
 from topics.storage.segment.segment import SealedBlock, Segment
-from topics.storage.segment.tier import DirectoryTier
+from topics.storage.segment.tier import Tier
 
 _Noted = dict[Segment, list[tuple[SealedBlock, int, int]]]
 
@@ -21,7 +21,7 @@ _Noted = dict[Segment, list[tuple[SealedBlock, int, int]]]
 class Flips:
     """What is to be written, by segment. True while there is anything."""
 
-    def __init__(self, hot: DirectoryTier) -> None:
+    def __init__(self, hot: Tier) -> None:
         self._hot = hot
         self._noted: _Noted = {}
         self._writing: _Noted | None = None

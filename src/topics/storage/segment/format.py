@@ -1,46 +1,16 @@
 """The format of a segment's files: a run of sealed records of one topic, named by topic id and first seq.
 
-    segments/<topic id>-<first seq>.data    both in 16 hexadecimal digits
-    segments/<topic id>-<first seq>.idx
-
-`.data` is a header and then Blocks with their delete flags, back to back, ascending:
-
-    offset  size  field
-    0       8     magic "TOPICSEG"
-    8       4     format version, 1
-    12      4     number of Blocks
-    16      8     topic id
-    24      8     first seq
-    32      8     number of records
-    40      8     length of the file in bytes
-    48      8     reserved, 0
-    56      8     XXH3-64 (seed 0) of the 56 bytes above
-
-`.idx` is a header of the same layout with the magic "TOPICIDX" (its length field still means the `.data` file), then
-the directory: 56 bytes for each Block and an XXH3-64 of all of them; then the tags.
-
-    0       8     offset of the Block in `.data`
-    8       8     first seq
-    16      8     first ts
-    24      8     last ts
-    32      8     bytes of the records as retention counts them
-    40      4     length of the Block without its flags
-    44      4     number of records
-    48      8     reserved, 0
-
-The tags: their number (4 bytes), the length of all their texts (4), then for each distinct tag, sorted by its bytes, 12
-bytes: where its text begins (4), where its seqs begin (4) and how many there are (4); then the texts back to back; then
-the seqs of each tag, ascending, as 4-byte distances from the first seq; and an XXH3-64 of everything from the number
-on. A tag delete looks its tag up here by bisection, and reads no record.
+docs/storage-format.md has the layout. `.data` holds the Blocks with their delete flags, back to back, ascending; `.idx`
+the directory, one entry for each Block, and then the tags, sorted, with the seqs of each: a tag delete looks its tag up
+there by bisection, and reads no record. Both begin with a header of 64 bytes.
 
 The `.idx` is derived: where it is damaged it is made again from the Blocks. A damaged Block is named by the directory,
 so either file may be damaged in one place, and what is lost is known exactly. Names appear in the order
 `.idx`, `.data` and vanish in the order `.data`, `.idx`: a `.data` is complete, and an `.idx` alone means nothing.
 
 Of a segment in the cold tier only the `.data` is there, and it is never changed again. The `.idx` stays in the hot
-tier, and with it the delete flags since the move, in `<topic id>-<first seq>.flags`: a header of the same layout with
-the magic "TOPICDEL", then one byte per record, in order, with the same meaning as after a Block. So a cold store need
-not be reachable for anything but the records themselves, and need not be able to change bytes.
+tier, and with it the delete flags since the move, in a `.flags` file. So a cold store need not be reachable for
+anything but the records themselves, and need not be able to change bytes.
 """
 
 from __future__ import annotations
@@ -53,6 +23,7 @@ from collections.abc import Sequence
 from itertools import count, pairwise
 from typing import Final, NamedTuple
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from topics.storage import block
@@ -98,6 +69,14 @@ class SegmentName(NamedTuple):
     def flags_file(self) -> str:
         """The name of the file with the delete flags of a segment in the cold tier."""
         return f"{self.topic_id:016x}-{self.first_seq:016x}.flags"
+
+
+class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
+    """How a checkpoint lists a segment: `n` records from `first_seq` to `last_seq`, with or without gaps."""
+
+    first_seq: int
+    n: int
+    last_seq: int
 
 
 class Place(NamedTuple):
@@ -195,11 +174,21 @@ class Builder:
     def index(self) -> bytes:
         """The `.idx` file."""
         header = encode_header(INDEX_MAGIC, self.name, len(self.places), self.records, self.data_bytes)
-        return header + encode_directory(self.places) + self.tags()
+        entries = b"".join(_ENTRY.pack(*place, 0) for place in self.places)
+        return header + entries + _CHECKSUM.pack(xxh3_64_intdigest(entries)) + self.tags()
 
     def tags(self) -> bytes:
         """The tags as they are in the `.idx`."""
-        return encode_tags(self._tags)
+        tags = sorted(self._tags.items())
+        entries: list[bytes] = []
+        text_at = seqs_at = 0
+        for text, seqs in tags:
+            entries.append(_TAG.pack(text_at, seqs_at, len(seqs)))
+            text_at += len(text)
+            seqs_at += len(seqs)
+        texts, columns = (text for text, _ in tags), (seqs.tobytes() for _, seqs in tags)
+        body = b"".join((_TAGS.pack(len(tags), text_at), *entries, *texts, *columns))
+        return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
 
 
 def index_of(name: SegmentName, data: bytes, places: Sequence[Place]) -> bytes:
@@ -207,14 +196,9 @@ def index_of(name: SegmentName, data: bytes, places: Sequence[Place]) -> bytes:
     builder = Builder(name.topic_id, name.first_seq)
     for place in places:
         builder.add(block.decode(data, place.offset)[0])
-    header = encode_header(INDEX_MAGIC, name, len(places), builder.records, len(data))
-    return header + encode_directory(places) + builder.tags()
-
-
-def encode_directory(places: Sequence[Place]) -> bytes:
-    """The directory and its checksum."""
-    entries = b"".join(_ENTRY.pack(*place, 0) for place in places)
-    return entries + _CHECKSUM.pack(xxh3_64_intdigest(entries))
+    # The Blocks are where they were, with damaged ones between them.
+    builder.places, builder.data_bytes = list(places), len(data)
+    return builder.index()
 
 
 def decode_directory(data: bytes, blocks: int) -> list[Place] | None:
@@ -228,21 +212,6 @@ def decode_directory(data: bytes, blocks: int) -> list[Place] | None:
 def directory_bytes(blocks: int) -> int:
     """How many bytes of an `.idx` the header and the directory take; the tags begin there."""
     return HEADER_BYTES + blocks * _ENTRY.size + 8
-
-
-def encode_tags(tags: dict[bytes, array[int]]) -> bytes:
-    """The tags, their seqs and the checksum."""
-    texts = sorted(tags)
-    entries: list[bytes] = []
-    text_at = seqs_at = 0
-    for text in texts:
-        entries.append(_TAG.pack(text_at, seqs_at, len(tags[text])))
-        text_at += len(text)
-        seqs_at += len(tags[text])
-    body = b"".join(
-        (_TAGS.pack(len(texts), text_at), *entries, *texts, *(tags[text].tobytes() for text in texts)),
-    )
-    return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
 
 
 class Tags:
@@ -278,10 +247,6 @@ class Tags:
             at += 1
         found.sort()
         return found
-
-    def items(self) -> list[tuple[bytes, list[int]]]:
-        """Every tag with its seqs."""
-        return [(text, self._at(at)) for at, text in enumerate(self._texts)]
 
     def _at(self, at: int) -> list[int]:
         start, count = self._runs[at]

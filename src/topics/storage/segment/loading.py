@@ -14,24 +14,10 @@ from typing import NamedTuple
 
 from topics.storage.damage import Corrupt, LostRecords
 from topics.storage.flags import DELETED
-from topics.storage.segment.format import (
-    DATA_MAGIC,
-    FLAGS_MAGIC,
-    HEADER_BYTES,
-    INDEX_MAGIC,
-    Place,
-    SegmentName,
-    data_bytes,
-    decode_directory,
-    decode_header,
-    index_of,
-    parse_name,
-    scan_blocks,
-)
-from topics.storage.segment.ref import SegmentRef
+from topics.storage.segment import format as layout
+from topics.storage.segment.format import Place, SegmentName, SegmentRef
 from topics.storage.segment.segment import SealedBlock, Segment
-from topics.storage.segment.tier import Tier
-from topics.storage.segment.tiers import Tiers
+from topics.storage.segment.tier import Tier, Tiers
 
 
 class Loaded(NamedTuple):
@@ -78,7 +64,7 @@ class Loader:
         for name in sorted(name for name in self._names() if name.topic_id == topic_id):
             places, _ = self._directory(name)
             if places is None and (size := self._hot.size(name.data_file)):
-                places = scan_blocks(self._hot.read(name.data_file, 0, size), topic_id)
+                places = layout.scan_blocks(self._hot.read(name.data_file, 0, size), topic_id)
             if places and (not refs or places[0].first_seq > refs[-1].last_seq):
                 last_seq = places[-1].first_seq + places[-1].n - 1
                 refs.append(SegmentRef(name.first_seq, sum(place.n for place in places), last_seq))
@@ -103,18 +89,18 @@ class Loader:
         return removed
 
     def _is_unknown(self, file: str) -> bool:
-        parsed = parse_name(file)
+        parsed = layout.parse_name(file)
         return parsed is not None and parsed[0] not in self.known
 
     def _names(self) -> set[SegmentName]:
-        return {parsed[0] for parsed in map(parse_name, self._hot.list()) if parsed is not None}
+        return {parsed[0] for parsed in map(layout.parse_name, self._hot.list()) if parsed is not None}
 
     def _directory(self, name: SegmentName) -> tuple[list[Place] | None, bytes]:
         """The directory in a segment's `.idx`, None where that is damaged or another's, and the bytes of the file."""
         size = self._hot.size(name.index_file)
         index = b"" if size is None else self._hot.read(name.index_file, 0, size)
-        header = decode_header(index, INDEX_MAGIC, name.index_file)
-        return (None if header is None or header[0] != name else decode_directory(index, header[1])), index
+        header = layout.decode_header(index, layout.INDEX_MAGIC, name.index_file)
+        return (None if header is None or header[0] != name else layout.decode_directory(index, header[1])), index
 
     def _find(self, name: SegmentName, places: list[Place] | None) -> tuple[Tier, int | None]:
         """Where the records of a segment are, and the length of that file; None where it is gone."""
@@ -130,7 +116,7 @@ class Loader:
             pass
         # A store without a single file is not mounted. The index says what should be in it, and reads will fail.
         self._tiers.away = True
-        return cold, None if places is None else data_bytes(places)
+        return cold, None if places is None else layout.data_bytes(places)
 
     def _load(self, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> Segment | None:
         places, index = self._directory(name)
@@ -161,12 +147,12 @@ class Loader:
         name = found.name
         is_own = False
         if not found.is_cold:
-            head = self._hot.read(name.data_file, 0, HEADER_BYTES)
-            header = decode_header(head, DATA_MAGIC, name.data_file)
+            head = self._hot.read(name.data_file, 0, layout.HEADER_BYTES)
+            header = layout.decode_header(head, layout.DATA_MAGIC, name.data_file)
             is_own = header is not None and header[0] == name
             if not is_own:
                 kept = self._tiers.quarantine(name.data_file, 0, head)
-                damage.append(Corrupt(name.data_file, 0, HEADER_BYTES, LostRecords(name.topic_id, 0, 0), kept))
+                damage.append(Corrupt(name.data_file, 0, layout.HEADER_BYTES, LostRecords(name.topic_id, 0, 0), kept))
         for sealed in found.blocks:
             if sealed.offset + sealed.length > size:
                 lost = LostRecords(name.topic_id, sealed.first_seq, sealed.n)
@@ -179,7 +165,7 @@ class Loader:
         data = tier.read(name.data_file, 0, size)
         places = [
             place
-            for place in scan_blocks(data, name.topic_id)
+            for place in layout.scan_blocks(data, name.topic_id)
             if ref.first_seq <= place.first_seq and place.first_seq + place.n - 1 <= ref.last_seq
         ]
         expected = ref.first_seq
@@ -194,7 +180,7 @@ class Loader:
             lost = LostRecords(name.topic_id, expected, ref.last_seq - expected + 1)
             damage.append(Corrupt(name.data_file, 0, 0, lost))
         if places:
-            self._hot.put(name.index_file, [index_of(name, data, places)])
+            self._hot.put(name.index_file, [layout.index_of(name, data, places)])
         return places
 
     def _load_flags(self, found: Segment, is_own: bool, damage: list[Corrupt]) -> None:
@@ -208,7 +194,7 @@ class Loader:
             if (is_own and flags == dead) or (beside_is_own and also == dead):
                 # Nothing of it is left that damage could take. In a file that may be another's, the content decides.
                 if found.is_cold or flags == dead:
-                    sealed.take_flags(dead)
+                    sealed.set_flags(dead)
                 else:
                     sealed.delete(0, sealed.n)
                 continue
@@ -221,12 +207,12 @@ class Loader:
                 found.blocks.remove(sealed)
                 continue
             except OSError:
-                sealed.take_flags_unread(also.ljust(sealed.n, b"\0"))
+                sealed.set_flags_unread(also.ljust(sealed.n, b"\0"))
                 continue
-            sealed.take_flags(flags.ljust(sealed.n, b"\0"))
+            sealed.set_flags(flags.ljust(sealed.n, b"\0"))
             if DELETED in also:
                 if found.is_cold:
-                    sealed.take_flags(also)
+                    sealed.set_flags(also)
                 else:
                     sealed.delete_also(also)
 
@@ -241,17 +227,17 @@ class Loader:
         if not found.is_cold:
             found.has_stale_flags = True
             self._after_checkpoint(lambda: self._remove_stale_flags(found))
-        head = hot.read(file, 0, HEADER_BYTES)
-        header = decode_header(head, FLAGS_MAGIC, file)
+        head = hot.read(file, 0, layout.HEADER_BYTES)
+        header = layout.decode_header(head, layout.FLAGS_MAGIC, file)
         is_own = header is not None and header[0] == found.name
         if not is_own:
             kept = self._tiers.quarantine(file, 0, head)
-            damage.append(Corrupt(file, 0, HEADER_BYTES, nothing, kept))
+            damage.append(Corrupt(file, 0, layout.HEADER_BYTES, nothing, kept))
             if header is not None:
                 return b"", False
-        flags = hot.read(file, HEADER_BYTES, found.records)
+        flags = hot.read(file, layout.HEADER_BYTES, found.records)
         if len(flags) < found.records:
-            damage.append(Corrupt(file, HEADER_BYTES + len(flags), 0, nothing))
+            damage.append(Corrupt(file, layout.HEADER_BYTES + len(flags), 0, nothing))
         return flags.ljust(found.records, b"\0"), is_own
 
     def _stored_flags(self, found: Segment) -> dict[SealedBlock, bytes]:

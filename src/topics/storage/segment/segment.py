@@ -22,19 +22,9 @@ from topics.storage.block import Block, Extent
 from topics.storage.damage import Corrupt, LostRecords
 from topics.storage.flags import DELETED, deleted_runs
 from topics.storage.job import Job, Miss, Task
-from topics.storage.segment.format import (
-    FLAGS_MAGIC,
-    Place,
-    SegmentName,
-    Tags,
-    directory_bytes,
-    encode_header,
-    index_of,
-    scan_blocks,
-)
-from topics.storage.segment.ref import SegmentRef
-from topics.storage.segment.tier import Tier
-from topics.storage.segment.tiers import Tiers
+from topics.storage.segment import format as layout
+from topics.storage.segment.format import Place, SegmentName, SegmentRef, Tags
+from topics.storage.segment.tier import Tier, Tiers
 
 RETRY_AFTER_MS: Final = 1000
 
@@ -90,15 +80,19 @@ class SealedBlock(Extent):
         lost = LostRecords(name.topic_id, self.first_seq, self.n)
         raise Corrupt(name.data_file, self.offset, self.length, lost, kept)
 
-    def size_bytes(self, i: int, j: int) -> int:
-        """What the records [i, j) count towards `bytes`, deleted or not. May raise as `block` does."""
+    def _content(self) -> Block | None:
+        """As `block`, but None where a start finds the store out of reach: it does not fail, an estimate will do."""
         try:
-            return self.block().size_bytes(i, j)
+            return self.block()
         except TopicsError:
             if not self.segment.tiers.patient:
                 raise
-            # A start does not fail for a store that is out of reach: an estimate will do.
-            return self.live_bytes * (j - i) // max(1, self.live)
+            return None
+
+    def size_bytes(self, i: int, j: int) -> int:
+        """What the records [i, j) count towards `bytes`, deleted or not. May raise as `block` does."""
+        found = self._content()
+        return self.live_bytes * (j - i) // max(1, self.live) if found is None else found.size_bytes(i, j)
 
     def ts_index(self, cutoff: int) -> int:
         """The index of the first record with a ts of at least `cutoff`, or n. May raise as `block` does."""
@@ -106,23 +100,15 @@ class SealedBlock(Extent):
             return 0
         if cutoff > self.last_ts:
             return self.n
-        try:
-            return self.block().ts_index(cutoff)
-        except TopicsError:
-            if not self.segment.tiers.patient:
-                raise
-            return 0
+        found = self._content()
+        return 0 if found is None else found.ts_index(cutoff)
 
     def ts_at(self, i: int) -> int:
         """The ts of record i. May raise as `block` does."""
         if i == 0:
             return self.first_ts
-        try:
-            return self.last_ts if i == self.n - 1 else self.block().ts_at(i)
-        except TopicsError:
-            if not self.segment.tiers.patient:
-                raise
-            return self.last_ts
+        found = None if i == self.n - 1 else self._content()
+        return self.last_ts if found is None else found.ts_at(i)
 
     def delete(self, i: int, j: int) -> tuple[int, int]:
         """Flag the records [i, j) deleted, here and, by a later job, on disk. May raise as `block` does, before."""
@@ -137,13 +123,7 @@ class SealedBlock(Extent):
             for a, b in list(self.live_runs(i, j)):
                 self.delete(a, b)
 
-    def take_flags(self, flags: bytes) -> None:
-        """Take over the flags that are on disk."""
-        assert len(flags) == self.n
-        for i, j in deleted_runs(flags):
-            super().delete(i, j)
-
-    def take_flags_unread(self, flags: bytes) -> None:
+    def set_flags_unread(self, flags: bytes) -> None:
         """Take over flags where the content is out of reach: until it is read, `live_bytes` is an estimate."""
         deleted = flags.count(DELETED)
         if deleted:
@@ -171,6 +151,7 @@ class Segment:
     ) -> None:
         self.tiers = tiers
         self.name = name
+        self.first_seq = name.first_seq
         self.tier = tier
         self.cache = tiers.cache
         self.data_bytes = data_bytes
@@ -193,11 +174,6 @@ class Segment:
     def ref(self) -> SegmentRef:
         """How a checkpoint lists it."""
         return SegmentRef(self.name.first_seq, self.records, self.sealed_to)
-
-    @property
-    def first_seq(self) -> int:
-        """The seq of the first record."""
-        return self.name.first_seq
 
     @property
     def last_seq(self) -> int:
@@ -229,7 +205,7 @@ class Segment:
         found = self.cache.get(self.tags_key)
         if found is None:
             try:
-                offset = directory_bytes(self.index_blocks)
+                offset = layout.directory_bytes(self.index_blocks)
                 data = self.tiers.hot.read_now(self.name.index_file, offset, max(0, self.index_bytes - offset))
                 found = None if data is None else Tags(data, self.name.first_seq)
             except (OSError, block.BlockError):
@@ -246,15 +222,15 @@ class Segment:
         Raises Corrupt then, with nothing lost, so that the damage is reported.
         """
         name, hot = self.name, self.tiers.hot
-        offset = directory_bytes(self.index_blocks)
+        offset = layout.directory_bytes(self.index_blocks)
         data = hot.read(name.index_file, offset, (hot.size(name.index_file) or offset) - offset)
         try:
             return Tags(data, name.first_seq)
         except block.BlockError:
             kept = self.tiers.quarantine(name.index_file, offset, data)
         content = self.tier.read(name.data_file, 0, self.data_bytes)
-        places = scan_blocks(content, name.topic_id)
-        index = index_of(name, content, places)
+        places = layout.scan_blocks(content, name.topic_id)
+        index = layout.index_of(name, content, places)
         hot.put(name.index_file, [index])
         self.index_blocks, self.index_bytes = len(places), len(index)
         raise Corrupt(name.index_file, offset, len(data), LostRecords(name.topic_id, 0, 0), kept)
@@ -265,7 +241,7 @@ class Segment:
         for sealed in self.blocks:
             if sealed.flags is not None:
                 flags[sealed.flags_at : sealed.flags_at + sealed.n] = sealed.flags
-        header = encode_header(FLAGS_MAGIC, self.name, self.index_blocks, self.records, self.data_bytes)
+        header = layout.encode_header(layout.FLAGS_MAGIC, self.name, self.index_blocks, self.records, self.data_bytes)
         return [header, bytes(flags)]
 
 
@@ -274,7 +250,7 @@ def _read(segment: Segment, key: object, read: Callable[[], Block | Tags]) -> Jo
     found: list[Block | Tags] = []
 
     def finish(error: BaseException | None) -> None:
-        # The index may have been written anew.
+        # The index may have been rewritten.
         segment.tiers.hot.forget(segment.name.index_file)
         if error is None:
             segment.cache.put(key, found[0])
@@ -286,19 +262,17 @@ def _read(segment: Segment, key: object, read: Callable[[], Block | Tags]) -> Jo
 
 def unreadable(segment: Segment, error: BaseException) -> TopicsError:
     """What to answer where a segment's file cannot be read."""
-    if segment.is_cold:
-        return ColdUnavailable(
-            f"The cold store that holds records {segment.first_seq} to {segment.sealed_to} cannot be read right now:"
-            f" {error}. Retry once it is back; nothing is lost",
-            retry_after_ms=RETRY_AFTER_MS,
-            first_seq=segment.first_seq,
-            last_seq=segment.sealed_to,
-        )
-    return StorageUnreadable(
-        f"segments/{segment.name.data_file} cannot be read ({error}), and with it records {segment.first_seq} to"
-        f" {segment.sealed_to}; what else the topic holds can be. Retry; if it goes on, look at the disk, or stop the"
-        " server and put back the file from a copy",
-        retry_after_ms=RETRY_AFTER_MS,
-        first_seq=segment.first_seq,
-        last_seq=segment.sealed_to,
+    first_seq, last_seq = segment.first_seq, segment.sealed_to
+    kind: type[TopicsError] = StorageUnreadable
+    message = (
+        f"segments/{segment.name.data_file} cannot be read ({error}), and with it records {first_seq} to"
+        f" {last_seq}; the topic's other records can be read. Retry; if the error persists, check the disk,"
+        " or stop the server and restore the file from a copy"
     )
+    if segment.is_cold:
+        kind = ColdUnavailable
+        message = (
+            f"The cold store that holds records {first_seq} to {last_seq} cannot be read right now: {error}."
+            " Retry once it is back; nothing is lost"
+        )
+    return kind(message, retry_after_ms=RETRY_AFTER_MS, first_seq=first_seq, last_seq=last_seq)

@@ -33,13 +33,11 @@ from collections.abc import Callable, Sequence
 from topics.storage.block import Block
 from topics.storage.disk import Disk
 from topics.storage.job import Job, Task
-from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.flips import Flips
 from topics.storage.segment.format import Builder, SegmentName
 from topics.storage.segment.loading import Loader
 from topics.storage.segment.segment import Segment
-from topics.storage.segment.tier import Tier
-from topics.storage.segment.tiers import Tiers
+from topics.storage.segment.tier import Tiers
 
 COPY_BYTES = 1 << 20
 
@@ -53,11 +51,11 @@ class Segments:
         directory: str,
         quarantine_directory: str,
         *,
-        cold: Tier | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cold_directory: str | None,
+        cache_bytes: int,
         after_checkpoint: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.tiers = Tiers(disk, directory, quarantine_directory, cold=cold, cache_bytes=cache_bytes)
+        self.tiers = Tiers(disk, directory, quarantine_directory, cold_directory, cache_bytes)
         self.flips = Flips(self.tiers.hot)
         self.loader = Loader(self.tiers, self.flips.note, after_checkpoint)
         self._after_checkpoint = after_checkpoint
@@ -95,7 +93,7 @@ class Segments:
             size_bytes = sealed.live_bytes
             content = Block(source.raw, source.first_seq, source.n, source.first_ts, source.last_ts, size_bytes)
             self.tiers.cache.put(sealed, content)
-            sealed.take_flags(written)
+            sealed.set_flags(written)
             if source.flags is not None:
                 sealed.delete_also(source.flags)
         return made

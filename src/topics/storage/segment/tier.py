@@ -1,12 +1,14 @@
-"""Tier: a place where sealed segments live, with an interface small enough for an object store.
+"""Tier, a place where sealed segments live, and Tiers, the places of one data directory and what is read through them.
 
-A tier holds named files that are written once, whole, and read in ranges. `DirectoryTier` is a folder on a Disk, and
-serves both as the hot tier and as the cold one; being a folder, it can also change bytes in place (`patch`), which only
-the hot tier is asked for.
+A `Tier` holds named files that are written once, whole, and read in ranges: an interface small enough for an object
+store. Being a folder on a Disk, it can also change bytes in place (`patch`), which only the hot tier is asked for.
 
 `put` returns once the file is durable under its name, and a name is there only when the whole file is: a process
 that dies in the middle of a copy leaves a temporary name, which `clean` removes. `read_now` is for the
 engine's thread and returns None where it would wait; a tier that cannot know returns None.
+
+The hot tier is a folder of the data directory and holds every index. The cold tier, where there is one, holds records
+only, and may be out of reach at any time: nothing but the records in it may depend on that.
 """
 
 from __future__ import annotations
@@ -14,48 +16,17 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
+from topics.storage import quarantine
 from topics.storage.disk import TEMPORARY_SUFFIX, Disk, write_whole
+from topics.storage.segment.cache import BlockCache
 
 OPEN_FILES_MAX: Final = 128
 
 
-class Tier(Protocol):
-    """Named files, written whole and read in ranges. Everything but `read_now` and `forget` may wait: jobs only."""
-
-    name: str
-
-    def put(self, file: str, parts: Iterable[bytes]) -> None:
-        """Write a file and return once it is durable under its name."""
-
-    def read(self, file: str, offset: int, length: int) -> bytes:
-        """Up to `length` bytes at `offset`; fewer only at the end of the file."""
-
-    def read_ranges(self, file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        """As `read`, for many (offset, length) of one file."""
-
-    def read_now(self, file: str, offset: int, length: int) -> bytes | None:
-        """As `read`, but None where that would wait."""
-
-    def size(self, file: str) -> int | None:
-        """The length of a file, or None where there is none."""
-
-    def delete(self, file: str) -> None:
-        """Remove a file, if it is there, and return once that is durable."""
-
-    def list(self) -> list[str]:
-        """The names of all files."""
-
-    def clean(self) -> None:
-        """Remove what a crash left half written, and make the names that are there durable."""
-
-    def forget(self, file: str) -> None:
-        """Close what `read_now` keeps open of a file."""
-
-
-class DirectoryTier:
-    """A tier in a folder."""
+class Tier:
+    """A tier in a folder. Everything but `read_now` and `forget` may wait: jobs only."""
 
     def __init__(self, name: str, disk: Disk, directory: str, *, cached_reads: bool = True) -> None:
         self.name = name
@@ -124,7 +95,7 @@ class DirectoryTier:
     def delete(self, file: str) -> None:
         """Remove a file, if it is there, and return once that is durable."""
         with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(f"{self._directory}/{file}")
+            self._disk.unlink(self.path(file))
             self._disk.sync_dir(self._directory)
 
     def list(self) -> list[str]:
@@ -150,3 +121,41 @@ class DirectoryTier:
         for handle in self._open.values():
             self._disk.close(handle)
         self._open.clear()
+
+
+class Tiers:
+    """The hot tier, the cold tier or None, the cache, and the quarantine for damaged bytes."""
+
+    def __init__(
+        self, disk: Disk, directory: str, quarantine_directory: str, cold_directory: str | None, cache_bytes: int
+    ) -> None:
+        self.hot = Tier("hot", disk, directory)
+        self.cold = None if cold_directory is None else Tier("cold", disk, cold_directory, cached_reads=False)
+        self.cache = BlockCache(cache_bytes)
+        # At a start nothing else has to run, so reads wait for the disk and none of them raises Miss.
+        self.patient = False
+        # The cold store was out of reach at the start: nothing is written to where it should be mounted.
+        self.away = False
+        self.corrupt_total = 0
+        self._disk = disk
+        self._quarantine = quarantine_directory
+
+    def open(self) -> None:
+        """Remove what a crash left half done, before anything is read. The cold store may be out of reach."""
+        self.hot.clean()
+        if self.cold is not None:
+            with contextlib.suppress(OSError):
+                self.cold.clean()
+
+    def quarantine(self, file: str, offset: int, data: bytes) -> str:
+        """Keep a copy of damaged bytes; the path of the copy, or "" where that failed."""
+        self.corrupt_total += 1
+        return quarantine.keep(self._disk, self._quarantine, file, offset, data)
+
+    def set_aside(self, file: str) -> str:
+        """Move a file of the hot tier to quarantine; its new path, or "" where that failed."""
+        return quarantine.move(self._disk, self._quarantine, self.hot.path(file))
+
+    def close(self) -> None:
+        """Close every file that `read_now` keeps open."""
+        self.hot.close()

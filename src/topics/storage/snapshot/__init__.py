@@ -1,4 +1,4 @@
-"""Checkpoints: one file that holds everything the log said up to an lsn, written whole or not at all.
+"""Checkpoints: one file with everything that the log held up to an lsn, written whole or not at all.
 
 Knows the frames of the write-ahead log, in which its sections are written, and nothing of the engine that fills them.
 """

@@ -15,7 +15,7 @@ from topics.storage.disk import Disk
 from topics.storage.snapshot import snapshot
 from topics.storage.snapshot.snapshot import Header, TopicImage
 from topics.storage.wal import scan
-from topics.storage.wal.used import read_file
+from topics.storage.wal.file import read_file
 
 
 class SectionLoaded(NamedTuple):
@@ -43,7 +43,7 @@ class SnapshotReader:
         self._read()
 
     def header(self, number: int) -> Header:
-        """The header, or its copy, or what the sections say in its place."""
+        """The header, or its copy, or what the sections imply."""
         if self._header is not None:
             return self._header
         if self._end is not None and self._end[0] is not None:
@@ -53,7 +53,7 @@ class SnapshotReader:
 
     @property
     def is_void(self) -> bool:
-        """Whether nothing in it says what it held."""
+        """Whether nothing in it tells what it held."""
         return self._end is None and not self.images
 
     @property

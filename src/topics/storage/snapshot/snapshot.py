@@ -1,17 +1,7 @@
-"""Snapshot: the checkpoint of everything that the WAL said up to an lsn, `snapshots/snapshot-<number>.snap`.
+"""Snapshot: the checkpoint of everything that the WAL held up to an lsn, `snapshots/snapshot-<number>.snap`.
 
-Layout: a header of 64 bytes, then sections, which are frames exactly as in the WAL (frame.py): same header, same two
-checks, so damage in a snapshot is found, skipped and named by the same code.
-
-    offset  size  field
-    0       8     magic "TOPICSNP"
-    8       4     format version, 1
-    12      4     flags: bit 0 the server stopped cleanly after this snapshot
-    16      8     number, increasing
-    24      8     lsn: frames up to here need no replay, except of topics that say otherwise
-    32      16    boot id, as in a WAL file
-    48      8     next topic id
-    56      8     XXH3-64 (seed 0) of the 56 bytes above
+A header of 64 bytes, then sections, which are frames exactly as in the WAL (frame.py): same header, same two checks, so
+damage in a snapshot is found, skipped and named by the same code. docs/storage-format.md has the layout.
 
 A section's kind is one of those below or, from FIRST_ENGINE_KIND on, the engine's own. Its frame lsn is the lsn up to
 which it includes the topic's frames: a topic may be written later than the header, while others go on. The section
@@ -36,7 +26,7 @@ from xxhash import xxh3_64_intdigest
 
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk, write_whole
-from topics.storage.segment.ref import SegmentRef
+from topics.storage.segment.format import SegmentRef
 from topics.storage.wal import frame
 
 MAGIC: Final = b"TOPICSNP"
@@ -92,12 +82,8 @@ class TopicImage(msgspec.Struct, omit_defaults=True):
 
 
 _encode_image = msgspec.msgpack.Encoder().encode
-_decode_image = msgspec.msgpack.Decoder(TopicImage).decode
-
-
-def file_name(number: int) -> str:
-    """The name of a snapshot's file."""
-    return f"snapshot-{number:016x}.snap"
+# The image in the payload of a TOPIC section.
+decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
 
 
 def parse_name(text: str) -> int | None:
@@ -128,11 +114,6 @@ def topic_section(image: TopicImage) -> bytes:
     return frame.encode(TOPIC, image.lsn, image.id, _encode_image(image))
 
 
-def decode_topic(payload: bytes) -> TopicImage:
-    """The topic of a TOPIC section."""
-    return _decode_image(payload)
-
-
 def block_section(lsn: int, topic_id: int, first_seq: int, n: int, encoded: bytes) -> bytes:
     """The section of one Block of a topic's tail; `encoded` is `Block.encoded()`, flags included."""
     return frame.encode(BLOCK, lsn, topic_id, encoded, n=n, first_seq=first_seq)
@@ -144,11 +125,6 @@ def engine_section(kind: int, ordinal: int, payload: bytes, *, topic_id: int = 0
     return frame.encode(kind, lsn, topic_id, payload, first_seq=ordinal)
 
 
-def end_section(header: Header, sections: int) -> bytes:
-    """The section that closes a snapshot."""
-    return frame.encode(END, header.lsn, 0, encode_header(header) + _COUNT.pack(sections))
-
-
 def decode_end(payload: bytes, path: str) -> tuple[Header | None, int]:
     """The header's second copy and the number of sections."""
     count: int = _COUNT.unpack_from(payload, HEADER_BYTES)[0] if len(payload) == HEADER_BYTES + 8 else -1
@@ -158,5 +134,6 @@ def decode_end(payload: bytes, path: str) -> tuple[Header | None, int]:
 def write(disk: Disk, directory: str, header: Header, sections: Sequence[bytes], essential: Iterable[int]) -> None:
     """Write a snapshot and return once it is durable under its name. `essential` are the sections to write twice."""
     copies = [frame.with_flags(sections[i], COPY) for i in essential]
-    end = end_section(header, len(sections) + len(copies))
-    write_whole(disk, f"{directory}/{file_name(header.number)}", (encode_header(header), *sections, *copies, end))
+    head = encode_header(header)
+    end = frame.encode(END, header.lsn, 0, head + _COUNT.pack(len(sections) + len(copies)))
+    write_whole(disk, f"{directory}/snapshot-{header.number:016x}.snap", (head, *sections, *copies, end))

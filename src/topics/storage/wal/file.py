@@ -1,16 +1,6 @@
 """The format of a file of the WAL, `wal/<generation>-<shard>-<number>.wal`, all three in hexadecimal.
 
-Layout: a header of 64 bytes, then frames back to back, then zeros up to the end of the file.
-
-    offset  size  field
-    0       8     magic "TOPICWAL"
-    8       4     format version, 1
-    12      4     shard
-    16      8     generation
-    24      8     number within the generation and shard, from 1
-    32      16    boot id of the kernel that wrote it: the first 16 bytes of SHA-256 of the kernel's text
-    48      8     length of the file, 0 where it is not known
-    56      8     XXH3-64 (seed 0) of the 56 bytes above
+A header of 64 bytes, then frames back to back, then zeros up to the end of the file (docs/storage-format.md).
 
 Files are preallocated and zero-filled, since the sync of a small write into bytes that were already written has no
 metadata to carry (0.15 ms against 0.5). A file gets its final name only when its header and its zeros are durable, so
@@ -37,8 +27,11 @@ from topics.storage.disk import TEMPORARY_SUFFIX, Disk
 MAGIC: Final = b"TOPICWAL"
 VERSION: Final = 1
 HEADER_BYTES: Final = 64
-# A writer leaves this much of a file unused: a scan looks ahead of its frame, and need not copy the file for that.
+# A reader looks this far ahead of its frame. A writer leaves as much unused, so that a reader need not copy the file.
 TAIL_BYTES: Final = 128
+PROBE_BYTES: Final = 1 << 20
+ZEROS_KEPT_BYTES: Final = 64 << 10
+_ZEROS: Final = bytes(PROBE_BYTES)
 # Says that a sync has failed in this directory; empty.
 SUSPECT_NAME: Final = "SUSPECT"
 _HEADER = struct.Struct("<8sIIQQ16sQ")
@@ -115,3 +108,37 @@ def create(disk: Disk, directory: str, name: WalName, boot: bytes, length: int, 
             disk.close(handle)
         raise
     return handle
+
+
+def used_bytes(disk: Disk, handle: int) -> tuple[int, int]:
+    """Where in a file only zeros follow, and the file's length. A preallocated file is compared from its end."""
+    size = used = disk.size(handle)
+    while used > 0:
+        start = (used - 1) // PROBE_BYTES * PROBE_BYTES
+        chunk = disk.read(handle, start, used - start)
+        if chunk != _ZEROS[: len(chunk)]:
+            break
+        used = start
+    # A frame may end in zeros of its own; this is more than any that this program writes has.
+    return min(size, used + ZEROS_KEPT_BYTES), size
+
+
+def read_used(disk: Disk, handle: int) -> tuple[bytes, int, int]:
+    """The bytes of a file up to where only zeros follow, and TAIL_BYTES beyond; where that is; the file's length."""
+    used, size = used_bytes(disk, handle)
+    return read_slack(disk, handle, 0, used), used, size
+
+
+def read_file(disk: Disk, path: str) -> tuple[bytes, int, int]:
+    """As `read_used`, of a file that is not open."""
+    handle = disk.open(path)
+    try:
+        return read_used(disk, handle)
+    finally:
+        disk.close(handle)
+
+
+def read_slack(disk: Disk, handle: int, begin: int, end: int) -> bytes:
+    """The bytes [begin, end) of a file and TAIL_BYTES beyond them, zeros where the file has none."""
+    data = disk.read(handle, begin, end + TAIL_BYTES - begin)
+    return data.ljust(end + TAIL_BYTES - begin, b"\0")

@@ -1,22 +1,8 @@
 """Frame: what the WAL is made of.
 
-Everything that must survive is one frame in one shard of the WAL. Little-endian, every frame starts at a multiple of 8:
-
-    offset  size  field
-    0       4     magic "TFRM"
-    4       1     kind
-    5       1     flags: 0 in the WAL; bit 0 marks the second copy of a snapshot's section
-    6       2     reserved, 0
-    8       4     payload length
-    12      4     count: the records of an APPEND (or of a snapshot's BLOCK), otherwise 0
-    16      8     lsn: one counter over all shards, strictly increasing within a shard
-    24      8     topic id, 0 where the frame is about no topic
-    32      8     first seq of an APPEND (or BLOCK), otherwise 0
-    40      4     reserved, 0
-    44      4     header check: XXH32 (seed 0) of the 44 bytes above
-    48      ..    payload
-    ..      0-7   zeros up to a multiple of 8
-    ..      8     XXH3-64 (seed 0) of everything above, padding included
+Everything that must survive is one frame in one shard of the WAL: a header with kind, topic id, lsn and, for an APPEND,
+first seq and count; a payload; and a checksum of all of it (docs/storage-format.md has the layout). The lsn is one
+counter over all shards, strictly increasing within a shard.
 
 Why two checks: the checksum at the end says whether the frame is whole. When it is not, the header check says whether
 at least the header may be trusted, and the header of an APPEND names exactly what is lost: topic, first seq and count.

@@ -8,7 +8,7 @@ header and the first fields of its Block. Both ways give the same events.
 
 Order: the events of one topic come in the order of its frames. Frames that change what exists (`frame.STRUCTURAL`, and
 those about no topic) come in the order of their lsns over all shards, each after everything before it in its own shard.
-Beyond that nothing is promised between topics: what one topic's frame says about another it must say with seqs, not by
+Beyond that nothing is promised between topics: what one topic's frame states about another, it states with seqs, not by
 its position.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -24,6 +24,7 @@ from xxhash import xxh3_64_intdigest
 from topics.storage import block
 from topics.storage.block import Block
 from topics.storage.damage import LostRecords
+from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan, singles
 from topics.storage.wal.singles import Records, Singles
 
@@ -37,11 +38,9 @@ _STEP = struct.Struct("<QQIIQQQ8x5xB38xIq")
 # Magic, kind, flags and the reserved bytes of a frame, as the one number that `_STEP` reads them as.
 _MAGIC_WORD: Final = int.from_bytes(frame.MAGIC, "little")
 _APPEND_WORD: Final = _MAGIC_WORD | frame.APPEND << 32
-SLACK_BYTES: Final = _STEP.size
-_BLOCK = struct.Struct("<5xB26xIIII")
 _DATA_AT: Final = frame.HEADER_BYTES + block.SINGLE_DATA_AT[0]
 
-assert SLACK_BYTES >= scan.SLACK_BYTES
+assert _STEP.size <= walfile.TAIL_BYTES
 
 
 class Extra(NamedTuple):
@@ -157,7 +156,7 @@ class ShardReader:
     def frames_in(self, data: bytes, at: int, size: int) -> Iterator[Event | int]:
         """The events of the whole frames that end within `size`, from `at` on; then the offset at which they end.
 
-        `data` must have SLACK_BYTES beyond `size`, and 8 bytes before `at`, which is a multiple of 8.
+        `data` must have `file.TAIL_BYTES` beyond `size`, and 8 bytes before `at`, which is a multiple of 8.
         """
         view = memoryview(data)
         halves = array("I")
@@ -188,9 +187,7 @@ class ShardReader:
 
     def damaged(self, event: Damaged) -> Iterator[Event]:
         """The damage, after everything that was gathered before it."""
-        self._flush_all()
-        out, self._out = self._out, []
-        yield from out
+        yield from self.finish()
         yield event
 
     def _gather(self, found: Singles) -> None:
@@ -295,38 +292,22 @@ class ShardReader:
                 self._flush(run)
             self._out.append(Control(lsn, kind, topic_id, frame.decode_payload(kind, data[at : at + length])))
             return
-        if n == 1:
-            data_bytes: int = _BLOCK.unpack_from(data, at)[4]
-            if data_bytes <= RUN_DATA_BYTES_MAX:
-                self._one(run, data, at, header)
-                return
-        self._flush(run)
         found, end = block.decode(data, at, with_flags=False)
         extra = data[end : at + length]
+        if n == 1 and block.HEADER.unpack_from(data, at)[-1] <= RUN_DATA_BYTES_MAX:
+            nodes = [found.node(0)] if found.bits & block.HAS_NODE else None
+            tags = [found.tag(0)] if found.bits & block.HAS_TAG else None
+            metas = [found.meta(0)] if found.bits & block.HAS_META else None
+            extras = [(0, extra)] if extra else []
+            ts = array("q", (found.first_ts,))
+            self._extend(run, Records(first_seq, (lsn,), ts, [found.data(0)], nodes, tags, metas, extras))
+            return
+        self._flush(run)
         self._out.append(Appended(lsn, topic_id, found, [Extra(first_seq, n, extra)] if extra else []))
-
-    def _one(self, run: _Run, data: bytes, at: int, header: tuple[int, ...]) -> None:
-        """A one-record append with optional columns, gathered into its topic's run."""
-        lsn, _, _, first_seq, _, length = header
-        if first_seq != run.first_seq + len(run.ts) or not 0 < len(run.ts) < RUN_RECORDS_MAX:
-            self._begin(run, first_seq)
-        found, end = block.decode(data, at, with_flags=False)
-        place = len(run.ts)
-        if found.bits & block.HAS_NODE:
-            run.nodes = _put(run.nodes, place, [found.node(0)], 0, 1)
-        if found.bits & block.HAS_TAG:
-            run.tags = _put(run.tags, place, [found.tag(0)], 0, 1)
-        if found.bits & block.HAS_META:
-            run.metas = _put(run.metas, place, [found.meta(0)], 0, 1)
-        run.ts.append(found.first_ts)
-        run.datas.append(found.data(0))
-        run.lsn = lsn
-        if end < at + length:
-            run.extras.append(Extra(first_seq, 1, data[end : at + length]))
 
 
 def _put(
-    column: list[bytes | None] | None, place: int, texts: Sequence[bytes | None] | None, i: int, j: int
+    column: list[bytes | None] | None, place: int, texts: list[bytes | None] | None, i: int, j: int
 ) -> list[bytes | None] | None:
     """The column with the texts [i, j) from `place` on; records before it that had none are absent."""
     if texts is None:

@@ -1,9 +1,5 @@
 """Scan: the frames in the bytes of a WAL file, and what is known about the bytes between them.
 
-The good path takes one `unpack` per frame, which reads the checksum of a frame together with the header of the next,
-and verifies nothing but that checksum: it covers the header too. Only where it does not hold does the slow path ask
-what the bytes still say.
-
 A bad region reaches from where a frame should start to the next frame that is whole, or to the end of the file. What
 was lost in it is read from whatever is left: a frame header with a valid check of its own, or a Block with a valid
 checksum, each names topic, first seq and count. A single damaged byte always leaves one of the two.
@@ -19,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest, xxh32_intdigest
 
@@ -27,15 +23,10 @@ from topics.storage import block
 from topics.storage.damage import LostRecords
 from topics.storage.wal import frame
 
-_FIRST = struct.Struct("<4sB3xIIQQQ8x")
-_CHECKED = struct.Struct("<4sB3xIIQQQ4xI")
+_HEADER = struct.Struct("<4sB3xIIQQQ4xI")
 _CHECKSUM = struct.Struct("<Q")
-_NEXT = struct.Struct("<Q4sB3xIIQQQ8x")
-# How many zeros must follow the bytes given to `frames`, so that `_NEXT` never reads past the end.
-SLACK_BYTES: Final = _NEXT.size
-BATCH_FRAMES: Final = 20_000
 
-assert _FIRST.size == _CHECKED.size == frame.HEADER_BYTES
+assert _HEADER.size == frame.HEADER_BYTES
 
 
 class Entry(NamedTuple):
@@ -51,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class LostFrame(NamedTuple):
-    """A damaged frame that held no records, as far as its header tells."""
+    """A damaged frame that held no records, as its header describes it."""
 
     lsn: int
     kind: int
@@ -69,41 +60,21 @@ class Region(NamedTuple):
     complete: bool
 
 
-def frames(data: bytes, view: memoryview, at: int, size: int, limit: int) -> tuple[list[tuple[int, ...]], int]:
-    """Up to `limit` whole frames from `at` on, as Entry tuples, and where they end.
-
-    `size` is where the file's bytes end; `data` must have SLACK_BYTES more. The tuples are plain for speed.
-    """
-    entries: list[tuple[int, ...]] = []
-    append, unpack, digest = entries.append, _NEXT.unpack_from, xxh3_64_intdigest
-    good = frame.MAGIC
-    magic, kind, length, n, lsn, topic_id, first_seq = _FIRST.unpack_from(data, at)
-    while magic == good:
-        end = at + 48 + (length + 7 & -8)
-        if end + 8 > size:
-            break
-        checksum, magic, next_kind, next_length, next_n, next_lsn, next_topic, next_first = unpack(data, end)
-        if checksum != digest(view[at:end]):
-            break
-        append((lsn, kind, topic_id, first_seq, n, at + 48, length))
-        at = end + 8
-        kind, length, n, lsn, topic_id, first_seq = next_kind, next_length, next_n, next_lsn, next_topic, next_first
-        if len(entries) == limit:
-            break
-    return entries, at
-
-
 def walk(data: bytes, at: int, size: int, *, torn_allowed: bool) -> Iterator[Entry | Region]:
-    """Every whole frame and every bad region from `at` on, in order; for tools, which want each frame by itself."""
+    """Every whole frame and every bad region from `at` on, in order, for what wants each frame by itself.
+
+    `size` is where the file's bytes end; `data` must have `frame.HEADER_BYTES` more.
+    """
     view = memoryview(data)
     while at < size:
-        entries, at = frames(data, view, at, size, BATCH_FRAMES)
-        yield from map(Entry._make, entries)
-        if len(entries) == BATCH_FRAMES:
+        magic, kind, length, n, lsn, topic_id, first_seq, _ = _HEADER.unpack_from(data, at)
+        end = at + 48 + (length + 7 & -8)
+        # The checksum covers the header too: only where it does not hold is the header's own check of use.
+        if magic == frame.MAGIC and end + 8 <= size and _is_sealed(data, view, at, end):
+            yield Entry(lsn, kind, topic_id, first_seq, n, at + 48, length)
+            at = end + 8
             continue
-        following = next_whole(data, view, at, size)
-        end = size if following is None else following
-        found = region(data, at, end, size, followed=following is not None, torn_allowed=torn_allowed)
+        found, following = gap(data, at, size, torn_allowed=torn_allowed)
         if found is not None:
             yield found
         if following is None:
@@ -111,44 +82,49 @@ def walk(data: bytes, at: int, size: int, *, torn_allowed: bool) -> Iterator[Ent
         at = following
 
 
+def _is_sealed(data: bytes, view: memoryview, at: int, end: int) -> bool:
+    matches: bool = _CHECKSUM.unpack_from(data, end)[0] == xxh3_64_intdigest(view[at:end])
+    return matches
+
+
 def header_at(data: bytes, at: int) -> tuple[int, ...] | None:
     """(kind, payload length, n, lsn, topic id, first seq) of the frame header at `at` if its own check holds."""
-    magic, kind, length, n, lsn, topic_id, first_seq, check = _CHECKED.unpack_from(data, at)
+    magic, kind, length, n, lsn, topic_id, first_seq, check = _HEADER.unpack_from(data, at)
     if magic != frame.MAGIC or check != xxh32_intdigest(data[at : at + 44]) or length > frame.PAYLOAD_BYTES_MAX:
         return None
     return kind, length, n, lsn, topic_id, first_seq
 
 
-def whole_at(data: bytes, view: memoryview, at: int, size: int) -> bool:
-    """Whether there is a whole frame at `at`."""
-    header = header_at(data, at)
-    if header is None:
-        return False
-    end = at + 48 + (header[1] + 7 & -8)
-    return end + 8 <= size and _CHECKSUM.unpack_from(data, end)[0] == xxh3_64_intdigest(view[at:end])
+def gap(data: bytes, at: int, size: int, *, torn_allowed: bool) -> tuple[Region | None, int | None]:
+    """What is at `at`, where no whole frame begins, and where the next one does.
+
+    The region is None for zeros up to the end of the file. `torn_allowed` says that these bytes were written since the
+    last sync that is certain to have held, before a loss of power.
+    """
+    following = _next_whole(data, at, size)
+    end = size if following is None else following
+    return _region(data, at, end, size, followed=following is not None, torn_allowed=torn_allowed), following
 
 
-def next_whole(data: bytes, view: memoryview, at: int, size: int) -> int | None:
+def _next_whole(data: bytes, at: int, size: int) -> int | None:
     """Where the next whole frame after the bad one at `at` is."""
+    view = memoryview(data)
+
+    def is_whole(start: int) -> bool:
+        header = header_at(data, start)
+        end = start + 48 + (0 if header is None else header[1] + 7 & -8)
+        return header is not None and end + 8 <= size and _is_sealed(data, view, start, end)
+
     header = header_at(data, at)
     if header is not None:
         following = at + 48 + (header[1] + 7 & -8) + 8
-        if following < size and whole_at(data, view, following, size):
+        if following < size and is_whole(following):
             return following
-    at = data.find(frame.MAGIC, at + 8, size)
-    while at >= 0:
-        if at % frame.ALIGN_BYTES == 0 and whole_at(data, view, at, size):
-            return at
-        at = data.find(frame.MAGIC, at + 1, size)
-    return None
+    return next(filter(is_whole, _aligned(data, frame.MAGIC, at + 8, size)), None)
 
 
-def region(data: bytes, at: int, end: int, size: int, *, followed: bool, torn_allowed: bool) -> Region | None:
-    """What the bytes [at, end) are, where no frame begins; None for zeros up to the end of the file.
-
-    `followed` says that whole frames follow, in this file or a later one of the shard. `torn_allowed` says that these
-    bytes were written since the last sync that is certain to have held, before a loss of power.
-    """
+def _region(data: bytes, at: int, end: int, size: int, *, followed: bool, torn_allowed: bool) -> Region | None:
+    """What the bytes [at, end) are, where no frame begins; `followed` says that whole frames follow."""
     found = data[at:end]
     if not followed and found == bytes(len(found)):
         return None
@@ -197,11 +173,9 @@ def _named(data: bytes, at: int, end: int) -> tuple[tuple[LostRecords, ...], tup
     return tuple(lost[key] for key in sorted(lost)), tuple(lost_frames[key] for key in sorted(lost_frames))
 
 
-def _aligned(data: bytes, magic: bytes, at: int, end: int) -> list[int]:
-    found = []
+def _aligned(data: bytes, magic: bytes, at: int, end: int) -> Iterator[int]:
     at = data.find(magic, at, end)
     while at >= 0:
         if at % frame.ALIGN_BYTES == 0:
-            found.append(at)
+            yield at
         at = data.find(magic, at + 1, end)
-    return found

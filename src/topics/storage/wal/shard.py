@@ -22,25 +22,57 @@ is full, the rest of the queue stays queued and rule 5 holds the writers back; t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import bisect
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, Protocol
 
 from topics.clock import Clock
-from topics.errors import StorageFull, StorageReadOnly, Throttled
+from topics.errors import StorageFull, StorageReadOnly, Throttled, TopicsError
 from topics.storage.disk import Disk
-from topics.storage.job import Job
-from topics.storage.wal.counters import Counters
+from topics.storage.job import Job, Task
 from topics.storage.wal.frame import APPEND, CREATE, lsn_of
 from topics.storage.wal.shard_files import FILE_BYTES, ShardFiles, WrittenFile
-from topics.storage.wal.waiter import Waiter
 
 QUEUE_BYTES_MAX: Final = 64 << 20
 SYNC_INTERVAL_NS: Final = 50_000_000
+LATENCY_BOUNDS_US: Final = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 500_000)
 _GROWING: Final = frozenset((APPEND, CREATE))
 
 
 class QueueFull(Throttled):
     """The storage cannot keep up; retry shortly."""
+
+
+class Waiter(Protocol):
+    """What waits for a frame: exactly one of the two methods is called, once, on the engine's thread."""
+
+    def commit(self, write_ns: int, sync_ns: int) -> None:
+        """The frame is as safe as was asked.
+
+        `write_ns` is what the kernel took, `sync_ns` the wait for the sync (0 for a frame that is not gated).
+        """
+
+    def fail(self, error: TopicsError) -> None:
+        """The frame will never be acknowledged. It may or may not be there after a restart."""
+
+
+class Counters:
+    """What a shard has done since the start, as the metrics report it, and how far it has come."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.written_lsn = 0
+        self.synced_lsn = 0
+        self.full = False
+        self.frames_total = 0
+        self.batches_total = 0
+        self.fsyncs_total = 0
+        self.bytes_written_total = 0
+        self.submit_full_total = 0
+        self.queue_depth_peak = 0
+        self.fsync_us_buckets = [0] * (len(LATENCY_BOUNDS_US) + 1)
+        self.fsync_us_sum = 0
 
 
 class Shard(Counters):
@@ -59,11 +91,7 @@ class Shard(Counters):
         sync_interval_ns: int = SYNC_INTERVAL_NS,
         on_synced: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__()
-        self.index = index
-        self.written_lsn = 0
-        self.synced_lsn = 0
-        self.full = False
+        super().__init__(index)
         self.files = ShardFiles(disk, clock, directory, generation, index, file_bytes=file_bytes)
         self._on_synced = on_synced
         self._disk = disk
@@ -215,11 +243,43 @@ class Shard(Counters):
         """The sync of everything written so far, or None where nothing is dirty, or one runs already."""
         if self._syncing is not None or self._dirty_since_ns is None or self._poison is not None:
             return None
-        job = _Sync(self, self.files.begin_sync(), self.written_lsn, self._waiting, self._waiting_bytes)
+        files, upto_lsn = self.files.begin_sync(), self.written_lsn
         # The bytes under sync still count as waiting until it is done.
-        self._syncing, self._waiting = self._waiting, []
+        waiters, waiting_bytes = self._waiting, self._waiting_bytes
+        self._syncing, self._waiting = waiters, []
         self._dirty_since_ns = None
-        return job
+        took_ns = 0
+
+        def run() -> None:
+            nonlocal took_ns
+            started_ns = self._clock.elapsed_ns()
+            self._sync(files)
+            took_ns = self._clock.elapsed_ns() - started_ns
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                self.sync_failed(error)
+            elif self._poison is None:
+                self.synced_lsn = upto_lsn
+                self._waiting_bytes -= waiting_bytes
+                self._commit_synced(waiters, took_ns)
+
+        return Task("sync", run, done)
+
+    def _commit_synced(self, waiters: list[tuple[Waiter, int, int]], took_ns: int) -> None:
+        self._syncing = None
+        self.fsyncs_total += 1
+        self.fsync_us_buckets[bisect.bisect_left(LATENCY_BOUNDS_US, took_ns // 1000)] += 1
+        self.fsync_us_sum += took_ns // 1000
+        self.files.end_sync()
+        now_ns = self._clock.elapsed_ns()
+        for waiter, written_ns, write_ns in waiters:
+            waiter.commit(write_ns, now_ns - written_ns)
+        self._on_synced()
+
+    def _sync(self, files: Iterable[WrittenFile]) -> None:
+        for file in files:
+            self._disk.sync(file.handle)
 
     def after_sync(self, waiter: Waiter) -> None:
         """Commit a waiter that has no frame of its own once everything written up to now is durable."""
@@ -235,36 +295,13 @@ class Shard(Counters):
             self._waiting.append((waiter, self._clock.elapsed_ns(), 0))
 
     def flush(self) -> Callable[[], None]:
-        """What makes everything written up to now durable, for a job's thread; where it fails, call `flush_failed`."""
-        files = self.files.unsynced()
+        """What makes everything written up to now durable, for a job's thread; where it fails, call `sync_failed`."""
+        return partial(self._sync, self.files.unsynced())
 
-        def work() -> None:
-            for file in files:
-                self._disk.sync(file.handle)
-
-        return work
-
-    def flush_failed(self, error: BaseException) -> None:
-        """A `flush` has failed. The kernel reports that only once, so it counts as a sync of the shard (rule 4)."""
+    def sync_failed(self, error: BaseException) -> None:
+        """A `flush` or a sync has failed. The kernel reports that only once, so both poison the shard (rule 4)."""
         if self._poison is None:
             self._fail("sync", error)
-
-    def synced(self, job: _Sync, error: BaseException | None) -> None:
-        """A sync is over: commit its waiters, or poison the shard."""
-        if self._poison is not None:
-            return
-        if error is not None:
-            self._fail("sync", error)
-            return
-        self._syncing = None
-        self._waiting_bytes -= job.waiting_bytes
-        self.synced_lsn = job.upto_lsn
-        self.count_sync(job.took_ns)
-        self.files.end_sync()
-        now_ns = self._clock.elapsed_ns()
-        for waiter, written_ns, write_ns in job.waiters:
-            waiter.commit(write_ns, now_ns - written_ns)
-        self._on_synced()
 
     def jobs(self, now_ns: int) -> list[Job]:
         """The sync that is due and the preparation of the next file, where they may start now."""
@@ -282,10 +319,10 @@ class Shard(Counters):
                 jobs.append(prepare)
         return jobs
 
-    def rotate_for_trim(self) -> bool:
+    def rotate_for_trim(self) -> None:
         """Move on to the next file where one is ready and this one is well used, so that it can be trimmed."""
-        clean = self._dirty_since_ns is None and self._syncing is None
-        return self._poison is None and self.files.rotate_for_trim(clean=clean)
+        if self._poison is None:
+            self.files.rotate_for_trim(clean=self._dirty_since_ns is None and self._syncing is None)
 
     def _fail(self, what: str, error: BaseException) -> None:
         reason = f"{what} failed in WAL shard {self.index}: {error}"
@@ -307,37 +344,3 @@ class Shard(Counters):
         """Why nothing is taken, as a new exception: one that is raised again and again grows each time."""
         assert self._poison is not None
         return StorageReadOnly(self._poison.message, shard=self.index)
-
-
-class _Sync:
-    """The running sync of a shard."""
-
-    __slots__ = ("_files", "_shard", "name", "took_ns", "upto_lsn", "waiters", "waiting_bytes")
-
-    def __init__(
-        self,
-        shard: Shard,
-        files: list[WrittenFile],
-        upto_lsn: int,
-        waiters: list[tuple[Waiter, int, int]],
-        waiting_bytes: int,
-    ) -> None:
-        self.name = "sync"
-        self.waiters = waiters
-        self.upto_lsn = upto_lsn
-        self.waiting_bytes = waiting_bytes
-        self.took_ns = 0
-        self._shard = shard
-        self._files = files
-
-    def run(self) -> None:
-        """Sync the files."""
-        shard = self._shard
-        started_ns = shard._clock.elapsed_ns()
-        for file in self._files:
-            shard._disk.sync(file.handle)
-        self.took_ns = shard._clock.elapsed_ns() - started_ns
-
-    def done(self, error: BaseException | None) -> None:
-        """Commit the waiters, or poison the shard."""
-        self._shard.synced(self, error)

@@ -139,18 +139,14 @@ class ShardFiles:
         self._synced += self._under_sync
         self._under_sync = []
 
-    def rotate_for_trim(self, *, clean: bool) -> bool:
-        """Move on to the next file where one is ready and this one is well used, so that it can be trimmed.
-
-        `clean` says that everything written is durable already.
-        """
+    def rotate_for_trim(self, *, clean: bool) -> None:
+        """As the shard's; `clean` says that everything written is durable already."""
         if self.next is None or self.current.at < self.current.size * TRIM_USED_PERCENT // 100:
-            return False
+            return
         self.rotate(0)
         if clean:
             self._synced += self.retired
             self.retired = []
-        return True
 
     def trimmable(self, upto_lsn: int) -> list[WalName]:
         """The full, synced files with every frame at or below `upto_lsn`: the oldest ones, without a gap."""
@@ -170,7 +166,7 @@ class ShardFiles:
             self._disk.write(self.current.handle, self.current.at, bytes(self.current.size - self.current.at))
 
     def mark_suspect(self) -> None:
-        """Tell the next start under this kernel that the kernel's memory may hold what is not on the disk."""
+        """Leave a mark for the next start under this kernel: the kernel's memory may hold what is not on the disk."""
         with contextlib.suppress(OSError):
             self._disk.close(self._disk.create(f"{self._directory}/{walfile.SUSPECT_NAME}"))
 
