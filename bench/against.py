@@ -21,7 +21,7 @@ from bench import sections
 
 PEERS = frozenset(("redis", "nats"))
 FIGURES = ("requests_s", "records_s", "seconds", "mib", "ratio", "p50_ms", "p99_ms")
-"""What stands for a row: the first of these that it has."""
+"""The figure that is compared: the first of these that a row has."""
 TOLERANCE = 0.05
 
 Figures = dict[str, dict[str, list[float]]]

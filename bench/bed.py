@@ -1,4 +1,4 @@
-"""Bed: what a measurement stands on: the cores, pinned processes, what they cost, and the settings of this run."""
+"""Bed: what every measurement needs: the cores, pinned processes, what they cost, and the settings of this run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Live delivery: how fast, at what cost, and what it does to everybody else.
+"""Live delivery: how fast, at what cost, and what it costs other requests.
 
 Latency is from just before the write is sent until a stream's bytes are read here, so the generator's own time to read
 a thousand sockets is part of it. `CPU us` is the server's processor time per frame that reached a stream. A room is a
-WebSocket topic in which everybody hears everybody else; what did not arrive would be counted as lost.
+WebSocket topic in which each client hears all others; what does not arrive is counted as lost.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _idle(bench: Bench, name: str, count: int) -> Row:
 
 
 def _room(bench: Bench, name: str) -> Row:
-    """A WebSocket room: everybody hears everybody else, nothing is lost."""
+    """A WebSocket room: each client hears all others, nothing is lost."""
     with _serve(bench) as server, closing(Writer(server)) as writer:
         writer.put("room", {"durability": "ephemeral"})
         sockets = [join(server, f"u{i:03}") for i in range(TALKERS)]

@@ -24,7 +24,7 @@ TOPIC_ROWS = tuple(f"topics-{n}{kind}" for n in TOPICS for kind in ("", "-spread
 RETAINED_ROWS = tuple(f"retained-{n}" for n in RETAINED)
 ROWS = (*TOPIC_ROWS, *RETAINED_ROWS, "memory-10m", "memory-10m-read")
 FLAT = 1.25
-"""Over four orders of magnitude, less than this cannot be told from noise."""
+"""Over four orders of magnitude, less than this is noise."""
 MEMORY = at_most(400, "mib")
 
 

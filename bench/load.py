@@ -1,7 +1,7 @@
 """Load: streams of requests, and the generators that send them in a closed loop over a number of connections.
 
-`wrk` is the generator. Without it a small one in Python stands in: it cannot keep a server busy, and its figures are
-marked `generator-bound`. `fill` sends an exact number of requests, pipelined, to prepare what is measured.
+`wrk` is the generator. Without it a small one in Python takes its place: it cannot keep a server busy, and its
+figures are marked `generator-bound`. `fill` sends an exact number of requests, pipelined, to prepare what is measured.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _rendered(bench: Bench, server: ServerProcess, limit: int) -> Iterator[Row]:
     if bench.wants(name):
         for from_seq in range(0, RENDERED_RECORDS, 1000):
             server.request("POST", "/v0/topics/tail/diff", json={"from_seq": from_seq, "limit": 1000})
-        # A prime step: each cursor is another one, and none stands at the beginning of a Block for long.
+        # A prime step: each cursor is another one, and few of them are at the beginning of a Block.
         traffic = _diffs(limit, first=0, step=7919, span=RENDERED_RECORDS - limit)
         yield _row(bench, server, name, "rendered before", traffic, limit)
 

@@ -183,7 +183,7 @@ class SparkBench:
 
 
 def probe(address: str) -> None:
-    """Write single records until told to stop, then print the latencies in milliseconds."""
+    """Write single records until stdin says stop, then print the latencies in milliseconds."""
     connection = http.client.HTTPConnection(*address.split(":"))
     body = b'{"records":[{"data":{"type":"resize","w":256},"tag":"tenant42"}]}'
     found = []

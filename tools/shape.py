@@ -29,7 +29,7 @@ def modules(source: Path) -> dict[str, ast.Module]:
 
 
 def imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """Which modules each module imports, wherever the import stands."""
+    """Which modules each module imports, wherever the import is."""
     graph: dict[str, set[str]] = {}
     for name, tree in trees.items():
         found = set()

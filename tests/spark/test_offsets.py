@@ -44,7 +44,7 @@ def test_admission_never_starves_a_topic() -> None:
 
 
 def test_a_first_batch_whose_start_moved_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark asks for the start of batch 0 again after a crash; "latest" then lies behind the batch's end."""
+    """Spark asks for the start of batch 0 again after a crash; "latest" is then after the batch's end."""
     from topics.spark import reader
     from topics.spark.client import Plan
     from topics.spark.options import ReadOptions

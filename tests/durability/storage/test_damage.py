@@ -1,4 +1,4 @@
-"""Damage sweep: one byte is wrong, at every offset in turn, and the loss is said exactly.
+"""Damage sweep: one byte is wrong, at every offset in turn, and the loss is reported exactly.
 
 No crash is involved: the medium returns other bytes than were written. For a byte anywhere in the WAL, recovery must
 give back every record whose frame is whole, and name every record that it does not give back (DURABLE-17).
@@ -66,7 +66,7 @@ def test_a_wrong_byte_anywhere_in_the_wal_loses_only_what_is_named(mask: int) ->
 
 
 def test_damage_sweep_catches_a_scan_that_stops_at_the_first_bad_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted bug: everything behind a bad frame is cut off as if it were a torn end."""
+    """The planted bug: everything after a bad frame is cut off as if it were a torn end."""
     monkeypatch.setattr(scan, "next_whole", lambda *_: None)
     with pytest.raises(AssertionError):
         test_a_wrong_byte_anywhere_in_the_wal_loses_only_what_is_named(0xFF)
@@ -96,7 +96,7 @@ def test_a_wrong_byte_anywhere_in_the_snapshot_loses_only_what_is_named() -> Non
 
 @pytest.mark.parametrize("length", [512, 4096])
 def test_a_destroyed_sector_shows_as_a_jump_or_is_named(length: int) -> None:
-    """Where no header is left to name the loss, it is reported as incomplete, and the frames behind it are kept."""
+    """Where no header is left to name the loss, it is reported as incomplete, and the frames after it are kept."""
     disk = FakeDisk()
     store, _ = open_store(disk, wal_file_bytes=32768)
     writer = Writer(store)
@@ -141,7 +141,7 @@ def test_log_without_its_beginning_and_without_a_checkpoint_is_refused() -> None
     }
 
 
-def test_read_used_keeps_what_stands_behind_zeros() -> None:
+def test_read_used_keeps_what_follows_zeros() -> None:
     disk = FakeDisk()
     disk.make_dir(DIRECTORY)
     handle = disk.create(f"{DIRECTORY}/x")

@@ -83,7 +83,7 @@ def test_allocate_without_fill_reads_as_zeros(tmp_path: Path) -> None:
     disk.close(handle)
 
 
-def test_second_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+def test_second_process_is_refused_with_the_holder_of_the_lock(tmp_path: Path) -> None:
     """STORE-13, with two real processes."""
     disk = RealDisk()
     path = f"{tmp_path}/LOCK"

@@ -104,7 +104,7 @@ def test_disk_use_is_bounded_by_checkpoints_and_not_by_history() -> None:
 
 
 def test_a_poisoned_store_takes_no_checkpoint() -> None:
-    """What was not acknowledged must not become durable behind the client's back."""
+    """What was not acknowledged must not become durable unnoticed."""
     disk = FaultDisk(FakeDisk())
     mini = filled(disk, 2)
     disk.fail("write")

@@ -23,7 +23,7 @@ from topics.storage.wal.reader import RUN_RECORDS_MAX, Appended, Control, ShardR
 from topics.testing.fake_disk import FakeDisk
 
 NEVER = 1 << 60
-# What counts as a stretch (frames in a row, and of one topic), and how many bytes are read at a time.
+# What counts as singles (frames in a row, and of one topic), and how many bytes are read at a time.
 WAYS = {
     "frame by frame": (NEVER, 1, 1 << 18),
     "by column": (1, 1, 1 << 18),
@@ -90,7 +90,7 @@ class Log:
         return disk
 
 
-def told(events: list[Any]) -> list[Any]:
+def plain(events: list[Any]) -> list[Any]:
     """Events as values, in an order that reader.py promises: between barriers, topic by topic."""
     parts: list[Any] = []
     topics: dict[int, list[Any]] = {}
@@ -106,7 +106,7 @@ def told(events: list[Any]) -> list[Any]:
 
 
 def found(disk: FakeDisk, monkeypatch: pytest.MonkeyPatch, way: str) -> tuple[Any, ...]:
-    """What a recovery of a copy of the disk yields, and leaves behind."""
+    """What a recovery of a copy of the disk yields, and leaves on disk."""
     frames_min, topic_frames_min, window_bytes = WAYS[way]
     monkeypatch.setattr(singles, "FRAMES_MIN", frames_min)
     monkeypatch.setattr(singles, "TOPIC_FRAMES_MIN", topic_frames_min)
@@ -115,7 +115,7 @@ def found(disk: FakeDisk, monkeypatch: pytest.MonkeyPatch, way: str) -> tuple[An
     read = History(twin, *(f"{DIRECTORY}/{name}" for name in ("wal", "snapshots", "quarantine")))
     events = [event for event in read.events() if not isinstance(event, Started)]
     assert read.progress == 1.0
-    return told(events), read.last_lsn, read.frames, read.used_bytes, read.lost_power, twin.files()
+    return plain(events), read.last_lsn, read.frames, read.used_bytes, read.lost_power, twin.files()
 
 
 def same_in_every_way(disk: FakeDisk, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -192,10 +192,10 @@ def test_every_way_to_read_a_log_finds_the_same(
 
 
 @pytest.mark.parametrize("where", ["length", "checksum", "data", "header", "n", "kind"])
-def test_a_bad_frame_within_a_stretch_is_named_and_what_stands_behind_it_kept(
+def test_a_bad_frame_among_singles_is_named_and_what_follows_is_kept(
     monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """A bad checksum with valid frames behind it is corruption: reported and kept aside."""
+    """A bad checksum with valid frames after it is corruption: reported and kept aside."""
     log = Log()
     for _ in range(300):
         log.append(Shape(1))
@@ -205,16 +205,16 @@ def test_a_bad_frame_within_a_stretch_is_named_and_what_stands_behind_it_kept(
     path = f"{DIRECTORY}/wal/{WalName(1, 0, 1)}"
     disk.damage(path, at + offset, bytes([disk.files()[path][at + offset] ^ 0x01]))
 
-    before, damaged, behind = same_in_every_way(disk, monkeypatch)
+    before, damaged, after = same_in_every_way(disk, monkeypatch)
 
     assert damaged.reason == "corrupt"
     assert damaged.quarantined
     assert [tuple(lost) for lost in damaged.lost] == [(1, 151, 1)]
     assert [block.decode(raw, with_flags=False)[0].n for _, raw, _ in before[0][1]] == [150]
-    assert [block.decode(raw, with_flags=False)[0].first_seq for _, raw, _ in behind[0][1]] == [152]
+    assert [block.decode(raw, with_flags=False)[0].first_seq for _, raw, _ in after[0][1]] == [152]
 
 
-def test_stretches_are_gathered_into_blocks_of_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_singles_are_gathered_into_blocks_of_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     for i in range(2 * RUN_RECORDS_MAX + 5):
         log.append(Shape(1 + i % 2, tag=b"t" if i % 600 < 300 else None, extra=b"k" if i % 7 == 0 else b""))

@@ -124,7 +124,7 @@ def test_dump_shows_every_record_as_it_was_sent() -> None:
     assert delete["file"].startswith("wal/")
 
 
-def test_dump_goes_on_behind_damage() -> None:
+def test_dump_goes_on_after_damage() -> None:
     disk = furnished()
     path = next(path for path, data in disk.files().items() if path.endswith(".wal") and b'"wal"' in data)
     disk.damage(path, disk.files()[path].index(b'"wal"'), b"\0")

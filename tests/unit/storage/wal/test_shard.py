@@ -204,7 +204,7 @@ def test_failed_write_or_sync_poisons_the_shard(operation: str) -> None:
     assert recovered.records == {1: {1: b"1"}}
 
 
-def test_short_write_leaves_no_half_frame_behind() -> None:
+def test_short_write_leaves_no_half_frame() -> None:
     """A frame that was refused is not there after the restart where the disk allows to take it back."""
     fake = FakeDisk()
     disk = FaultDisk(fake)
@@ -241,7 +241,7 @@ def test_low_space_refuses_growth_but_not_deletes() -> None:
     writer.append(1, [b"2"])
 
 
-def test_second_process_is_told_who_holds_the_directory() -> None:
+def test_second_process_is_refused_with_the_holder_of_the_directory() -> None:
     """STORE-13."""
     disk = FakeDisk()
     open_store(disk)
