@@ -76,7 +76,7 @@ def _judged(row: Row, yardsticks: dict[str, float], kind: str) -> Row:
     if yardstick != row.cpu_us:
         row.ratio = row.cpu_us / yardstick
         row.target = at_most(FLAT, "ratio")
-        row.note = "; ".join(part for part in (row.note, "CPU against the smallest") if part)
+        row.add_note("CPU against the smallest")
     return row
 
 
