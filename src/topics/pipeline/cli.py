@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from topics.client.options import DEFAULT_URL, BadTokenFile, TokenFile, Url, token
+from topics.client.options import DEFAULT_URL, ClientError, TokenFile, Url, token
 from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason
@@ -245,7 +245,7 @@ def _compact(root: Path, file_bytes: int) -> None:
 def _server(url: str, token_file: Path | None) -> dict[str, str]:
     try:
         key = token(token_file)
-    except BadTokenFile as error:
+    except ClientError as error:
         _fail(str(error))
     return {"url": url} if key is None else {"url": url, "token": key}
 

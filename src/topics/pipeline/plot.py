@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-HOUR_S: Final = 3600
+_HOUR_S: Final = 3600
 COLOURS: Final = 8
 """How many series have a colour of their own; the last one is for all others together."""
 
@@ -145,7 +145,7 @@ def short(name: str) -> str:
 
 def when(hour: int) -> str:
     """An hour since 1970, as text."""
-    return time.strftime("%Y-%m-%d %H:00", time.gmtime(hour * HOUR_S))
+    return time.strftime("%Y-%m-%d %H:00", time.gmtime(hour * _HOUR_S))
 
 
 def _grid(step: int, top: int, floor: int, room: int) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _hour_axis(first: int, hours: int, slot: float, floor: int) -> Iterator[str]
         hour = first + number
         if hour % every:
             continue
-        moment = time.gmtime(hour * HOUR_S)
+        moment = time.gmtime(hour * _HOUR_S)
         text = time.strftime("%d %b", moment) if every >= 24 or moment.tm_hour == 0 else f"{moment.tm_hour:02d}:00"
         x = _LEFT + (number + 0.5) * slot
         yield f'<text class="tick" x="{x:.1f}" y="{floor + 20}" text-anchor="middle">{text}</text>'

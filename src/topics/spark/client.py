@@ -24,6 +24,7 @@ from urllib.parse import quote, urlencode
 from topics.spark.errors import BadOption, ServerRefused, Unreachable
 from topics.spark.options import RETRY_TIMEOUT_MS, Address
 
+TOPIC_NOT_FOUND: Final = "topic_not_found"
 TIMEOUT_S: Final = 10.0
 """Well below the time for retries, so that a server that stops answering is asked again."""
 PAUSE_FIRST_S: Final = 0.05
@@ -132,6 +133,15 @@ class Client:
             [SealedFile(**segment) for segment in answer.get("segments", ())],
         )
 
+    def find(self, topic: str) -> Plan | None:
+        """The plan of a topic, or None where it does not exist."""
+        try:
+            return self.plan(topic)
+        except ServerRefused as refused:
+            if refused.code != TOPIC_NOT_FOUND:
+                raise
+            return None
+
     def blocks(self, topic: str, from_seq: int, to_seq: int) -> Answer:
         """The Blocks after `from_seq`, about half a mebibyte of them."""
         query = f"from_seq={from_seq}&to_seq={to_seq}&bytes={ANSWER_BYTES}"
@@ -218,7 +228,7 @@ class Client:
             text = f'option "token": the server at {url} does not know the key (401 {code})'
         elif status == 403:
             text = f'option "token": the key may not do this at {url} (403 {code}): {message}'
-        elif code == "topic_not_found":
+        elif code == TOPIC_NOT_FOUND:
             text = f'topic "{topic}" (options "topic", "topics") does not exist at {url}'
         elif code:
             text = f"the server at {url} answered {status} {code}: {message}"

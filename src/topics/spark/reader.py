@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from topics.spark import offsets, scan
 from topics.spark.client import PLANNING_RETRY_MS, Client, Gap, Plan
-from topics.spark.errors import BadOption, DataLoss, ServerRefused, SourceError
+from topics.spark.errors import BadOption, SourceError
 from topics.spark.filters import Prune
 from topics.spark.offsets import BEGINNING, EARLIEST, LATEST, Cursor
 from topics.spark.scan import Range, RangeReader
@@ -61,24 +61,17 @@ class TopicsReader(DataSourceReader):
             names = names_of(client, options)
             options.starting.check_names(names)
             options.ending.check_names(names)
+            given = {"from_ts": options.starting_ts, "to_ts": options.ending_ts}
+            times = {name: ts for name, ts in given.items() if ts is not None}
             for topic in names:
                 if prune.wants(topic):
-                    plan = plans[topic] = self._plan(client, topic)
+                    plan = plans[topic] = client.plan(topic, **times)
                     from_seq, to_seq = self._bounds(client, plan)
                     pieces += scan.ranges(client, plan, from_seq, to_seq, options)
         finally:
             client.close()
         parts = scan.split(pieces, plans, options.partitions_min)
         return [RangePartition(piece) for piece in parts] or [RangePartition(None)]
-
-    def _plan(self, client: Client, topic: str) -> Plan:
-        options = self._options
-        query = {}
-        if options.starting_ts is not None:
-            query["from_ts"] = options.starting_ts
-        if options.ending_ts is not None:
-            query["to_ts"] = options.ending_ts
-        return client.plan(topic, **query)
 
     def _bounds(self, client: Client, plan: Plan) -> tuple[int, int]:
         options, prune = self._options, self._prune
@@ -101,11 +94,7 @@ class TopicsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one range."""
-        assert isinstance(partition, RangePartition)
-        if partition.piece is None:
-            return iter(())
-        freeze_loaded()
-        return RangeReader(self._options, arrow_schema(self._schema), self._prune).read(partition.piece)
+        return read(partition, self._options, self._schema, self._prune)
 
 
 class _Push:
@@ -166,7 +155,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client = self._connected()
         self._target = {}
         for topic in names_of(client, self._options, must_exist=False):
-            plan = found(client, topic)
+            plan = client.find(topic)
             if plan is not None:
                 self._target[topic] = Cursor(plan.epoch, plan.head_seq)
 
@@ -209,7 +198,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _head(self, topic: str, begun: Cursor | None) -> Cursor | None:
         """How far a topic can be read now, or None where it is gone."""
-        plan = found(self._connected(), topic)
+        plan = self._connected().find(topic)
         if plan is None:
             if begun is not None and self._options.fail_on_data_loss:
                 raise SourceError(
@@ -243,7 +232,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if since == to:
                 continue
             fail = self._options.fail_on_data_loss
-            plan = found(client, topic)
+            plan = client.find(topic)
             if plan is None:
                 gap = Gap(since.seq + 1, to.seq, "topic_deleted")
                 scan.lost(topic, gap, fail)
@@ -275,11 +264,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one range."""
-        assert isinstance(partition, RangePartition)
-        if partition.piece is None:
-            return iter(())
-        freeze_loaded()
-        return RangeReader(self._options, arrow_schema(self._schema), Prune()).read(partition.piece)
+        return read(partition, self._options, self._schema, Prune())
 
     def stop(self) -> None:
         """Close the connection."""
@@ -309,6 +294,17 @@ class RefusedStreamReader(DataSourceStreamReader):
         raise self._refusal
 
 
+def read(partition: InputPartition, options: ReadOptions, schema: Any, prune: Prune) -> Iterator[Any]:
+    """The records of one range, as Arrow record batches of the schema that Spark derives from its own."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    assert isinstance(partition, RangePartition)
+    if partition.piece is None:
+        return iter(())
+    freeze_loaded()
+    return RangeReader(options, to_arrow_schema(schema, timezone="UTC"), prune).read(partition.piece)
+
+
 def freeze_loaded() -> None:
     """Leave what this process has loaded out of its garbage collections, from the first call on.
 
@@ -317,23 +313,6 @@ def freeze_loaded() -> None:
     """
     if not gc.get_freeze_count():
         gc.freeze()
-
-
-def found(client: Client, topic: str) -> Plan | None:
-    """What the server reports about a topic, or None where it does not exist."""
-    try:
-        return client.plan(topic)
-    except ServerRefused as refused:
-        if refused.code != "topic_not_found":
-            raise
-        return None
-
-
-def arrow_schema(schema: Any) -> Any:
-    """The Arrow schema that Spark expects for its own."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def names_of(client: Client, options: ReadOptions, must_exist: bool = True) -> list[str]:
@@ -381,7 +360,7 @@ def went_back(plan: Plan, begun: Cursor) -> Gap:
     return Gap(plan.head_seq + 1, begun.seq, "head_went_back")
 
 
-def recreated(topic: str, begun: Cursor, plan: Plan) -> DataLoss | SourceError:
+def recreated(topic: str, begun: Cursor, plan: Plan) -> SourceError:
     """The error for a topic that is not the one that was read before."""
     return SourceError(
         f'topic "{topic}" was deleted and recreated (epoch {begun.epoch} became {plan.epoch}) after it had been read '
