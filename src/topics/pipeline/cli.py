@@ -219,14 +219,11 @@ def report(
 
 def _need_extra() -> None:
     """Fail with one line if the server is installed and Spark is not."""
-    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+    if missing := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
         _fail(
             f"{' and '.join(missing)} not installed: pipelines need the extra `spark` "
             "(make setup in a checkout, or pip install '<checkout>[spark]')"
         )
-
-
-_EXTRA = ("pyspark", "pyarrow", "deltalake")
 
 
 def _compact(root: Path, file_bytes: int) -> None:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topics.pipeline import shape
-from topics.pipeline.files import FILE_SCHEMA, WRITTEN_SCHEMA, Files, Written, by_date, directory_of, report
+from topics.pipeline.files import FILE_SCHEMA, WRITTEN_SCHEMA, Files, Written, by_date, columns_of, directory_of, report
 from topics.pipeline.lake import add_files, delta_table, has_version, held
 from topics.pipeline.run import PipelineError
 from topics.pipeline.shape import Misfit, Shape
@@ -160,7 +160,7 @@ def projector(
         errors = Files(root, ERROR_SCHEMA, version, file_bytes)
         for batch in batches:
             rows, fitted, reasons = _sorted_out(columns, batch["data"].to_pylist())
-            kept = _record_columns(batch).take(pa.array(rows, pa.int64()))
+            kept = columns_of(batch, RECORD_SCHEMA).take(pa.array(rows, pa.int64()))
             arrays = [pa.array([row.get(field.name) for row in fitted], field.type) for field in kinds]
             content = pa.RecordBatch.from_arrays([*kept.columns, *arrays], schema=pa.schema([*RECORD_SCHEMA, *kinds]))
             for date, part in by_date(content):
@@ -199,11 +199,6 @@ def _members(text: str) -> dict[str, Any]:
     if _TAKEN.isdisjoint(key.lower() for key in value):
         return value
     return {f"data_{key}" if key.lower() in _TAKEN else key: member for key, member in value.items()}
-
-
-def _record_columns(batch: Any) -> Any:
-    arrays = [batch[field.name].cast(field.type) for field in RECORD_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
 
 def _holds(known: Any, field: Any) -> bool:

@@ -17,7 +17,7 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -73,9 +73,9 @@ class Plan:
     count: int
     bytes: int
     gaps: list[Gap]
-    from_ts_seq: int
-    to_ts_seq: int
-    segments: list[SealedFile]
+    from_ts_seq: int = 0
+    to_ts_seq: int = 0
+    segments: list[SealedFile] = field(default_factory=list)
 
 
 class Answer(NamedTuple):
@@ -120,18 +120,9 @@ class Client:
     def plan(self, topic: str, **query: int) -> Plan:
         """The epoch, floors and gaps of a topic."""
         answer = json.loads(self._call("GET", f"{_path(topic)}/plan?{urlencode(query)}", topic))
-        return Plan(
-            topic,
-            answer["epoch"],
-            answer["head_seq"],
-            answer["earliest_seq"],
-            answer["count"],
-            answer["bytes"],
-            [_gap(gap) for gap in answer.get("gaps", ())],
-            answer.get("from_ts_seq", 0),
-            answer.get("to_ts_seq", 0),
-            [SealedFile(**segment) for segment in answer.get("segments", ())],
-        )
+        answer["gaps"] = [_gap(gap) for gap in answer.get("gaps", ())]
+        answer["segments"] = [SealedFile(**segment) for segment in answer.get("segments", ())]
+        return Plan(**{each.name: answer[each.name] for each in fields(Plan) if each.name in answer} | {"topic": topic})
 
     def find(self, topic: str) -> Plan | None:
         """The plan of a topic, or None where it does not exist."""
