@@ -99,7 +99,7 @@ def _fed(bench: Bench, name: str, count: int) -> Row:
         writes = int(FED_RATE * bench.seconds)
         reader = os.fork()
         if reader == 0:
-            drain(streams, count * writes, bench.seconds + 30)
+            read_all(streams, count * writes, bench.seconds + 30)
         latencies = []
         begin, used = time.perf_counter(), cpu_s(server.pid)
         for i in range(writes):
@@ -237,7 +237,7 @@ class Streams:
         self.selector.close()
 
 
-def drain(streams: Streams, want: int, deadline_s: float) -> None:
+def read_all(streams: Streams, want: int, deadline_s: float) -> None:
     """In a process of its own: read until every stream has everything, then exit."""
     try:
         streams.read_records(want, deadline_s, lambda data, now: data.count(SEQ))

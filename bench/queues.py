@@ -32,6 +32,7 @@ ROWS = (
 SCRIPT = Path(__file__).with_name("jobs.lua")
 WORKERS, CLAIM = 50, 8
 IDLE_ROUTERS = 10_000
+COUNTED = "/v0/topics/q?touch=false"
 _SEQS = re.compile(rb'"\$seq":(\d+)')
 
 
@@ -131,11 +132,11 @@ def _work(bench: Bench, name: str, durability: str, target: Target) -> Row:
         with bench.server() as server:
             records.create(server, "q", type="queue", durability=durability)
             records.fill(server, "q", int(200_000 * bench.seconds))
-            before = _count(server)
+            before = server.request("GET", COUNTED).json["count"]
             used = cpu_s(server.pid)
             figures = _crew(server, bench.seconds)
             used = cpu_s(server.pid) - used
-            acked = before - _count(server)
+            acked = before - server.request("GET", COUNTED).json["count"]
         row = Row(name, f"50 workers, claim 8 and ack 8, {durability}", target=target)
         row.requests_s, row.records_s = figures.requests / figures.seconds, acked / figures.seconds
         row.p50_ms, row.p99_ms = figures.p50_ms, figures.p99_ms
@@ -155,11 +156,6 @@ def _crew(server: ServerProcess, seconds: float) -> Figures:
         took = crew.run(seconds)
     p50_ms, p99_ms = quantiles(crew.claims_ns, 1e6)
     return Figures(2 * len(crew.claims_ns), took, 0, 0, 0, p50_ms, p99_ms, max(crew.claims_ns) / 1e6)
-
-
-def _count(server: ServerProcess) -> int:
-    count: int = server.request("GET", "/v0/topics/q?touch=false").json["count"]
-    return count
 
 
 def _long_queue(bench: Bench) -> Row:

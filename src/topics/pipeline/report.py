@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -140,14 +140,10 @@ def _ask(topics: list[TopicReport], server: dict[str, str], offsets: Offsets) ->
     try:
         with contextlib.closing(Client(Address(GivenOptions(server)), PLANNING_RETRY_MS)) as client:
             for of in topics:
-                plan = client.find(of.topic)
+                plan, at = client.find(of.topic), offsets.get(of.topic)
+                done = int(at["seq"]) if plan and at and at["epoch"] == plan.epoch else 0
                 # A topic that is gone cannot get ahead.
-                of.lag = 0 if plan is None else _lag(offsets.get(of.topic), plan)
+                of.lag = 0 if plan is None else max(0, plan.head_seq - done)
     except SourceError as error:
         return str(error)
     return None
-
-
-def _lag(at: Any, plan: Any) -> int:
-    done = int(at["seq"]) if at and at["epoch"] == plan.epoch else 0
-    return max(0, int(plan.head_seq) - done)

@@ -191,11 +191,8 @@ class Client:
         return answer.status, content, retry_after_s
 
     def _open(self) -> http.client.HTTPConnection:
-        address = self._address
-        if address.tls:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=context)
-        return http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
+        kind = http.client.HTTPSConnection if self._address.tls else http.client.HTTPConnection
+        return kind(self._address.host, self._address.port, timeout=TIMEOUT_S)
 
     def _give_up_on(self, error: Exception) -> None:
         """Raise at once for what no retry can change."""

@@ -123,9 +123,9 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
 
-    def _connected(self, retry_ms: int | None = None) -> Client:
+    def _connected(self) -> Client:
         if self._client is None:
-            self._client = Client(self._options.address, retry_ms)
+            self._client = Client(self._options.address)
         return self._client
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -153,11 +153,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember how far the topics reach now: a query that runs once ends there."""
         client = self._connected()
-        self._target = {}
-        for topic in names_of(client, self._options, must_exist=False):
-            plan = client.find(topic)
-            if plan is not None:
-                self._target[topic] = Cursor(plan.epoch, plan.head_seq)
+        plans = map(client.find, names_of(client, self._options, must_exist=False))
+        self._target = {plan.topic: Cursor(plan.epoch, plan.head_seq) for plan in plans if plan is not None}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """How far the next batch reads."""
@@ -227,16 +224,19 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces: list[Range] = []
         plans: dict[str, Plan] = {}
         begun = self._checked(start)
+        fail = self._options.fail_on_data_loss
+
+        def lose(topic: str, epoch: int | None, gap: Gap) -> None:
+            scan.lost(topic, gap, fail)
+            pieces.append(Range(topic, epoch or 0, 0, 0, gap))
+
         for topic, to in offsets.parse(end).items():
             since = begun.get(topic, Cursor(to.epoch, 0))
             if since == to:
                 continue
-            fail = self._options.fail_on_data_loss
             plan = client.find(topic)
             if plan is None:
-                gap = Gap(since.seq + 1, to.seq, "topic_deleted")
-                scan.lost(topic, gap, fail)
-                pieces.append(Range(topic, to.epoch or 0, since.seq, to.seq, gap))
+                lose(topic, to.epoch, Gap(since.seq + 1, to.seq, "topic_deleted"))
                 continue
             plans[topic] = plan
             if since.epoch != to.epoch:
@@ -245,18 +245,14 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pieces.append(Range(topic, to.epoch or 0, 0, 0, Gap(1, to.seq, "recreated")))
                 since = Cursor(to.epoch, 0)
             if since.seq > plan.head_seq and since.epoch == plan.epoch:
-                gap = went_back(plan, since)
-                scan.lost(topic, gap, fail)
-                pieces.append(Range(topic, plan.epoch, 0, 0, gap))
+                lose(topic, plan.epoch, went_back(plan, since))
                 since = Cursor(plan.epoch, 0)
             if since.seq > to.seq:
                 if fail:
                     raise unplanned(topic, since, to)
                 continue
             if plan.epoch != to.epoch:
-                gap = Gap(since.seq + 1, to.seq, "recreated")
-                scan.lost(topic, gap, fail)
-                pieces.append(Range(topic, to.epoch or 0, since.seq, to.seq, gap))
+                lose(topic, to.epoch, Gap(since.seq + 1, to.seq, "recreated"))
                 continue
             pieces += scan.ranges(client, plan, since.seq, to.seq, self._options)
         parts = scan.split(pieces, plans, self._options.partitions_min, scan.STREAM_PARTITION_BYTES)
