@@ -2,7 +2,7 @@
 
 - `ServerProcess`: a real server in a process of its own, with `Response` for what it answers.
 - `MemoryEngine`: the engine in memory, without a server.
-- `ManualClock`: a clock that moves only when told to.
+- `ManualClock`: a clock that moves only when a test moves it.
 - `FakeDisk`: a disk in memory that can lose power and keeps what a real one would.
 - `FaultDisk`: any disk, with failures on demand.
 """
