@@ -12,7 +12,6 @@ of this package with two names:
                 yield Row("sse-1000", "SSE, one record to 1,000 streams", p99_ms=4.2, target=at_most(20, "p99_ms"))
 
 `Bench` (bed.py) has the settings of the run and starts pinned servers, `Row` (row.py) is one line of the table with
-its target, `Traffic` (load.py) is a stream of requests for the generator. `sections.py` lists the modules; those that
-do not exist are passed over, and one that has only a `main()` is run as it is and prints its own lines (`--only` takes
-its name then).
+its target, `Traffic` (load.py) is a stream of requests for the generator. `sections.py` lists the modules; one that
+has only a `main()` is run as it is and prints its own lines (`--only` takes its name then).
 """

@@ -15,9 +15,10 @@ from typing import Annotated
 import typer
 
 import topics
-from bench import against, load, sections
-from bench.bed import Bench, filesystem, load_average
+from bench import against, load
+from bench.bed import Bench, filesystem
 from bench.row import HEADER, Row
+from bench.sections import SECTIONS
 
 
 def main(
@@ -33,10 +34,9 @@ def main(
     list_rows: Annotated[bool, typer.Option("--list", help="List the rows and measure nothing.")] = False,
 ) -> None:
     """Measure this machine: server on one core, load on the other."""
-    modules = sections.present()
     if list_rows:
-        for module in modules:
-            print(f"{module.__name__.removeprefix('bench.')}: {' '.join(getattr(module, 'ROWS', ()))}")
+        for name, module in SECTIONS.items():
+            print(f"{name}: {' '.join(getattr(module, 'ROWS', ()))}")
         return
     if other is not None:
         raise typer.Exit(0 if against.compare(other.resolve(), only or (), seconds, rounds) else 1)
@@ -48,20 +48,19 @@ def main(
     print("\n".join(f"{key}: {value}" for key, value in about.items()))
     os.sched_setaffinity(0, {bench.cores[-1]})
     rows: dict[str, Row] = {}
-    for module in modules:
-        _run(module, bench, rows)
+    for name, module in SECTIONS.items():
+        _run(name, module, bench, rows)
     judged = [row for row in rows.values() if row.met is not None]
     missed = [row.name for row in judged if not row.met]
     print(
         f"\n{len(judged) - len(missed)} of {len(judged)} targets met{'; missed: ' if missed else ''}{', '.join(missed)}"
     )
-    print(f"{time.monotonic() - begin:.0f} s; load average now {load_average():.2f}")
+    print(f"{time.monotonic() - begin:.0f} s; load average now {os.getloadavg()[0]:.2f}")
     if json_file is not None:
         json_file.write_text(json.dumps({"about": about, "rows": [row.as_dict() for row in rows.values()]}, indent=1))
 
 
-def _run(module: ModuleType, bench: Bench, rows: dict[str, Row]) -> None:
-    name = module.__name__.removeprefix("bench.")
+def _run(name: str, module: ModuleType, bench: Bench, rows: dict[str, Row]) -> None:
     if not hasattr(module, "measure"):
         # A section that prints its own lines.
         if bench.wants(name):
@@ -71,7 +70,7 @@ def _run(module: ModuleType, bench: Bench, rows: dict[str, Row]) -> None:
         return
     if not bench.wants(*module.ROWS):
         return
-    print(f"\n{name} (load average {load_average():.2f})\n{HEADER}", flush=True)
+    print(f"\n{name} (load average {os.getloadavg()[0]:.2f})\n{HEADER}", flush=True)
     for row in module.measure(bench):
         rows[row.name] = row
         print(row.line(rows), flush=True)
@@ -85,7 +84,7 @@ def _about(bench: Bench) -> dict[str, str]:
         "generator": f"core {cores[-1]}, {'wrk' if load.has_wrk() else 'Python (wrk is not installed)'}"
         + ("" if len(cores) > 1 else "; ONE CORE FOR BOTH"),
         "disk": filesystem(bench.directory or Path(tempfile.gettempdir())),
-        "load average": f"{load_average():.2f}",
+        "load average": f"{os.getloadavg()[0]:.2f}",
     }
 
 

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import sections
+from bench.sections import SECTIONS
 
 PEERS = frozenset(("redis", "nats"))
 FIGURES = ("requests_s", "records_s", "seconds", "mib", "ratio", "p50_ms", "p99_ms")
-"""What stands for a row: the first of these that it has."""
+"""The figure that is compared: the first of these that a row has."""
 TOLERANCE = 0.05
 
 Figures = dict[str, dict[str, list[float]]]
@@ -32,8 +32,7 @@ def compare(other: Path, only: Sequence[str], seconds: float, rounds: int) -> bo
     here = Path(__file__).resolve().parents[1]
     print(f"{'row':<28} {'figure':<10} {'other':>12} {'this':>12} {'ratio':>6} {'by CPU':>7}")
     good = True
-    for module in sections.present():
-        name = module.__name__.removeprefix("bench.")
+    for name, module in SECTIONS.items():
         if name in PEERS or not hasattr(module, "measure"):
             continue
         patterns = only or module.ROWS

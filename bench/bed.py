@@ -1,10 +1,11 @@
-"""Bed: what a measurement stands on: the cores, pinned processes, what they cost, and the settings of this run."""
+"""Bed: what every measurement needs: the cores, pinned processes, what they cost, and the settings of this run."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import statistics
+import socket
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,16 +25,11 @@ BUSY = 0.9
 
 @dataclass(frozen=True)
 class Process:
-    """A server that is under measurement: ours or a peer's."""
+    """A peer that is under measurement."""
 
     host: str
     port: int
     pid: int
-
-    @property
-    def cpu_s(self) -> float:
-        """Processor time used so far, all threads."""
-        return cpu_s(self.pid)
 
 
 def cpu_s(pid: int) -> float:
@@ -47,12 +43,7 @@ def anon_mib(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise AssertionError("the kernel does not say RssAnon")
-
-
-def load_average() -> float:
-    """The load average of the last minute."""
-    return os.getloadavg()[0]
+    raise AssertionError("the kernel does not report RssAnon")
 
 
 def filesystem(directory: Path) -> str:
@@ -107,6 +98,26 @@ class Bench:
                 server.kill()
                 server.close()
 
+    @contextlib.contextmanager
+    def peer(self, *command: str) -> Iterator[Process]:
+        """A peer on the server's core; `{port}` and `{dir}` in its command become a free port and a directory."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        with self.scratch() as scratch:
+            with self.on_server_core():
+                process = subprocess.Popen(
+                    [part.format(port=port, dir=scratch) for part in command],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            try:
+                await_true(lambda: _listens(port), f"{command[0]} to listen", 10)
+                yield Process("127.0.0.1", port, process.pid)
+            finally:
+                process.kill()
+                process.wait()
+
     def start(self, server: ServerProcess, deadline_s: float = 120.0) -> float:
         """Start a server on its core; the seconds until it was ready."""
         begin = time.monotonic()
@@ -126,7 +137,6 @@ class Bench:
         rounds: int = 1,
         target: Target | None = None,
         peer: str | None = None,
-        note: str = "",
     ) -> Row:
         """Send traffic and make a row of it: the median round by requests per second.
 
@@ -140,9 +150,8 @@ class Bench:
             # What the server still does right after the last answer belongs to the requests before it.
             used, took = cpu_s(server.pid) - used, time.monotonic() - begin
             rows.append(self._row(name, title, figures, records, used, took))
-        row = statistics.median_low(_ByRate(row) for row in rows).row
+        row = sorted(rows, key=lambda each: each.requests_s or 0)[(rounds - 1) // 2]
         row.target, row.peer = target, peer
-        row.note = "; ".join(part for part in (row.note, note) if part)
         return row
 
     def _row(self, name: str, title: str, figures: Figures, records: int, used: float, took: float) -> Row:
@@ -170,14 +179,12 @@ class Bench:
         )
 
 
-class _ByRate:
-    """A row that is ordered by its rate."""
-
-    def __init__(self, row: Row) -> None:
-        self.row = row
-
-    def __lt__(self, other: _ByRate) -> bool:
-        return (self.row.requests_s or 0) < (other.row.requests_s or 0)
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def await_true(condition: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 from bench import records
 from bench.bed import Bench
 from bench.reads import await_sealed
+from bench.restart import NO_CHECKPOINT
 from bench.row import Row
 
 ROWS = ("checkpoint-none", "checkpoint-load")
 EVERY_BYTES = 3 << 20
-NO_CHECKPOINT = 1 << 40
 
 
 class Observer:
@@ -77,6 +77,5 @@ def measure(bench: Bench) -> Iterator[Row]:
             if observer.sizes:
                 size_kib = max(observer.sizes.values()) / 1024
                 longest = f"{max(observer.seconds) * 1e3:.0f} ms" if observer.seconds else "under 2 ms"
-                row.note += f"; {len(observer.sizes)} checkpoints of {size_kib:,.0f} KiB, file written in {longest}"
-                row.note = row.note.lstrip("; ")
+                row.add_note(f"{len(observer.sizes)} checkpoints of {size_kib:,.0f} KiB, file written in {longest}")
             yield row

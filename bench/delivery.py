@@ -1,8 +1,8 @@
-"""Live delivery: how fast, at what cost, and what it does to everybody else.
+"""Live delivery: how fast, at what cost, and what it costs other requests.
 
 Latency is from just before the write is sent until a stream's bytes are read here, so the generator's own time to read
 a thousand sockets is part of it. `CPU us` is the server's processor time per frame that reached a stream. A room is a
-WebSocket topic in which everybody hears everybody else; what did not arrive would be counted as lost.
+WebSocket topic in which each client hears all others; what does not arrive is counted as lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
+from bench import records
 from bench.bed import Bench, anon_mib, cpu_s
+from bench.load import quantiles
 from bench.row import Row, at_most
 from topics.testing import ServerProcess
 
@@ -80,7 +82,7 @@ def _fan_out(bench: Bench, name: str, count: int, topic_count: int) -> Row:
         took, used = time.monotonic() - begin, cpu_s(server.pid) - used
     title = f"one record to {count} SSE streams over {topic_count} topics"
     row = Row(name, title, requests_s=writes / took, records_s=frames / took, core=used / took)
-    row.p50_ms, row.p99_ms = _quantiles(latencies)
+    row.p50_ms, row.p99_ms = quantiles(latencies, 1e6)
     row.cpu_us = used / frames * 1e6
     if count == 1000 and topic_count == 1:
         row.target = at_most(15, "cpu_us")
@@ -97,7 +99,7 @@ def _fed(bench: Bench, name: str, count: int) -> Row:
         writes = int(FED_RATE * bench.seconds)
         reader = os.fork()
         if reader == 0:
-            drain(streams, count * writes, bench.seconds + 30)
+            read_all(streams, count * writes, bench.seconds + 30)
         latencies = []
         begin, used = time.perf_counter(), cpu_s(server.pid)
         for i in range(writes):
@@ -108,7 +110,7 @@ def _fed(bench: Bench, name: str, count: int) -> Row:
         took, used = time.perf_counter() - begin, cpu_s(server.pid) - used
         _, status = os.waitpid(reader, 0)
     row = Row(name, f"POST while {count} streams are fed {FED_RATE} records/s", requests_s=writes / took)
-    row.p50_ms, row.p99_ms = _quantiles(latencies)
+    row.p50_ms, row.p99_ms = quantiles(latencies, 1e6)
     row.core, row.target = used / took, at_most(20, "p99_ms")
     row.note = "every stream got every record" if status == 0 else "RECORDS WERE LOST"
     return row
@@ -129,9 +131,9 @@ def _idle(bench: Bench, name: str, count: int) -> Row:
 
 
 def _room(bench: Bench, name: str) -> Row:
-    """A WebSocket room: everybody hears everybody else, nothing is lost."""
-    with _serve(bench) as server, closing(Writer(server)) as writer:
-        writer.put("room", {"durability": "ephemeral"})
+    """A WebSocket room: each client hears all others, nothing is lost."""
+    with _serve(bench) as server:
+        records.create(server, "room", durability="ephemeral")
         sockets = [join(server, f"u{i:03}") for i in range(TALKERS)]
         each = int(TALK_RATE * bench.seconds)
         expected = each * TALKERS * (TALKERS - 1)
@@ -160,11 +162,6 @@ def _room(bench: Bench, name: str) -> Row:
     return row
 
 
-def _quantiles(latencies_ns: list[int]) -> tuple[float, float]:
-    latencies_ns.sort()
-    return latencies_ns[len(latencies_ns) // 2] / 1e6, latencies_ns[int(len(latencies_ns) * 0.99)] / 1e6
-
-
 _tails: dict[int, bytes] = {}
 
 
@@ -188,11 +185,6 @@ class Writer:
         content = answer.read()
         assert answer.status in (200, 201), content
         return json.loads(content)
-
-    def put(self, topic: str, config: Any) -> None:
-        """Configure a topic."""
-        self.connection.request("PUT", f"/v0/topics/{topic}", json.dumps(config), {"Content-Type": "application/json"})
-        self.connection.getresponse().read()
 
     def close(self) -> None:
         """Close the connection."""
@@ -245,7 +237,7 @@ class Streams:
         self.selector.close()
 
 
-def drain(streams: Streams, want: int, deadline_s: float) -> None:
+def read_all(streams: Streams, want: int, deadline_s: float) -> None:
     """In a process of its own: read until every stream has everything, then exit."""
     try:
         streams.read_records(want, deadline_s, lambda data, now: data.count(SEQ))
@@ -276,15 +268,8 @@ def join(server: ServerProcess, node: str) -> socket.socket:
         f"GET /v0/ws HTTP/1.1\r\nHost: b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
     )
-    command = {
-        "op": "subscribe",
-        "topic": "room",
-        "tail": True,
-        "node": node,
-        "limit": 1000,
-        "max_batch_bytes": 8 << 20,
-    }
-    sock.sendall(client_frame(command))
+    command = {"op": "subscribe", "topic": "room", "tail": True, "node": node}
+    sock.sendall(client_frame(command | {"limit": 1000, "max_batch_bytes": 8 << 20}))
     seen = b""
     while b"caught_up" not in seen:
         seen += sock.recv(65536)

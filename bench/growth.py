@@ -24,7 +24,7 @@ TOPIC_ROWS = tuple(f"topics-{n}{kind}" for n in TOPICS for kind in ("", "-spread
 RETAINED_ROWS = tuple(f"retained-{n}" for n in RETAINED)
 ROWS = (*TOPIC_ROWS, *RETAINED_ROWS, "memory-10m", "memory-10m-read")
 FLAT = 1.25
-"""Over four orders of magnitude, less than this cannot be told from noise."""
+"""Over four orders of magnitude, less than this is noise."""
 MEMORY = at_most(400, "mib")
 
 
@@ -76,7 +76,7 @@ def _judged(row: Row, yardsticks: dict[str, float], kind: str) -> Row:
     if yardstick != row.cpu_us:
         row.ratio = row.cpu_us / yardstick
         row.target = at_most(FLAT, "ratio")
-        row.note = "; ".join(part for part in (row.note, "CPU against the smallest") if part)
+        row.add_note("CPU against the smallest")
     return row
 
 

@@ -1,7 +1,7 @@
 """Load: streams of requests, and the generators that send them in a closed loop over a number of connections.
 
-`wrk` is the generator. Without it a small one in Python stands in: it cannot keep a server busy, and its figures are
-marked `generator-bound`. `fill` sends an exact number of requests, pipelined, to prepare what is measured.
+`wrk` is the generator. Without it a small one in Python takes its place: it cannot keep a server busy, and its
+figures are marked `generator-bound`. `fill` sends an exact number of requests, pipelined, to prepare what is measured.
 """
 
 from __future__ import annotations
@@ -24,6 +24,18 @@ PIPELINED = 16
 _CRLF2 = b"\r\n\r\n"
 
 
+def request(method: str, path: bytes, body: bytes, host: str = "b") -> bytes:
+    """A request with a JSON body, as bytes."""
+    head = b"%b %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+    return head % (method.encode(), path, host.encode(), len(body), body)
+
+
+def quantiles(times: list[int] | list[float], per_ms: float) -> tuple[float, float]:
+    """The median and the 99th percentile in milliseconds, of times of which `per_ms` are a millisecond."""
+    ordered = sorted(times)
+    return ordered[len(ordered) // 2] / per_ms, ordered[int(len(ordered) * 0.99)] / per_ms
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Requests that are all the same, or differ in a number: `{n}` in path or body is first + (i * step) % span."""
@@ -42,9 +54,7 @@ class Traffic:
         if self.span:
             number = b"%d" % (self.first + i * self.step % self.span)
             path, body = path.replace(b"{n}", number), body.replace(b"{n}", number)
-        return b"%b %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
-            self.method.encode(), path, host.encode(), len(body), body,
-        )  # fmt: skip
+        return request(self.method, path, body, host)
 
 
 @dataclass(frozen=True)
@@ -133,9 +143,8 @@ def _python(traffic: Traffic, host: str, port: int, seconds: float) -> Figures:
                 count += 1
     for line in lines.values():
         line.sock.close()
-    latencies.sort()
-    at = [latencies[int(len(latencies) * share)] * 1e3 for share in (0.5, 0.99)] if latencies else [0.0, 0.0]
-    return Figures(len(latencies), now - begin, received, refused, 0, at[0], at[1], latencies[-1] * 1e3, 1.0)
+    p50_ms, p99_ms = quantiles(latencies, 1e-3)
+    return Figures(len(latencies), now - begin, received, refused, 0, p50_ms, p99_ms, max(latencies) * 1e3, 1.0)
 
 
 class _Line:

@@ -6,18 +6,15 @@ figures are those of the generator rather than of the server.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import socket
-import statistics
-import subprocess
 import time
 from collections.abc import Iterator
 
 from bench import records
-from bench.bed import Bench, Process, await_true
-from bench.redis import answers, free_port
+from bench.bed import Bench, cpu_s
+from bench.load import quantiles
 from bench.row import Row
 
 ROWS = ("nats-publish",)
@@ -31,42 +28,25 @@ def measure(bench: Bench) -> Iterator[Row]:
     if shutil.which("nats-server") is None:
         print("nats: not measured, nats-server is not installed")
         return
-    with _running(bench) as process, socket.create_connection((process.host, process.port)) as sock:
+    command = ("nats-server", "-a", "127.0.0.1", "-p", "{port}", "-js", "-sd", "{dir}")
+    with bench.peer(*command) as process, socket.create_connection((process.host, process.port)) as sock:
         _create_stream(sock)
-        used, begin = process.cpu_s, time.monotonic()
+        used, begin = cpu_s(process.pid), time.monotonic()
         latencies_ms = _publish(sock, bench.seconds)
-        used, took = process.cpu_s - used, time.monotonic() - begin
+        used, took = cpu_s(process.pid) - used, time.monotonic() - begin
     count = len(latencies_ms)
-    latencies_ms.sort()
+    p50_ms, p99_ms = quantiles(latencies_ms, 1)
     yield Row(
         "nats-publish",
         f"NATS JetStream publish, file storage, {IN_FLIGHT} in flight",
         requests_s=count / took,
         records_s=count / took,
-        p50_ms=statistics.median(latencies_ms),
-        p99_ms=latencies_ms[int(count * 0.99)],
+        p50_ms=p50_ms,
+        p99_ms=p99_ms,
         cpu_us=used / count * 1e6,
         core=used / took,
         note="generator-bound (Python)",
     )
-
-
-@contextlib.contextmanager
-def _running(bench: Bench) -> Iterator[Process]:
-    with bench.scratch() as scratch:
-        port = free_port()
-        with bench.on_server_core():
-            process = subprocess.Popen(
-                ["nats-server", "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(scratch)],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        try:
-            await_true(lambda: answers(port), "NATS to listen", 10)
-            yield Process("127.0.0.1", port, process.pid)
-        finally:
-            process.kill()
-            process.wait()
 
 
 def _create_stream(sock: socket.socket) -> None:

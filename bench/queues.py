@@ -12,7 +12,6 @@ import os
 import re
 import selectors
 import socket
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,7 +21,7 @@ from typing import Any
 from bench import load, records
 from bench.bed import BUSY, Bench, await_true, cpu_s
 from bench.delivery import SEQ, Streams, Writer
-from bench.load import Figures
+from bench.load import Figures, quantiles
 from bench.row import Row, Target, at_least, at_most
 from topics.testing import ServerProcess
 
@@ -33,6 +32,7 @@ ROWS = (
 SCRIPT = Path(__file__).with_name("jobs.lua")
 WORKERS, CLAIM = 50, 8
 IDLE_ROUTERS = 10_000
+COUNTED = "/v0/topics/q?touch=false"
 _SEQS = re.compile(rb'"\$seq":(\d+)')
 
 
@@ -63,7 +63,9 @@ class Crew:
 
     def __init__(self, server: ServerProcess, workers: int, claim: int) -> None:
         self._selector = selectors.EpollSelector()
-        self._claims = [_request("claim", b'{"node":"w%d","max":%d}' % (i, claim)) for i in range(workers)]
+        self._claims = [
+            load.request("POST", b"/v0/topics/q/claim", b'{"node":"w%d","max":%d}' % (i, claim)) for i in range(workers)
+        ]
         self._sockets = []
         self.acked = 0
         self.claims_ns: list[int] = []
@@ -109,7 +111,8 @@ class Crew:
             if ack:
                 state[1] = False
                 self.acked += len(seqs)
-                sock.send(_request("ack", b'{"node":"w%d","seqs":[%b]}' % (state[0], b",".join(seqs))))
+                body = b'{"node":"w%d","seqs":[%b]}' % (state[0], b",".join(seqs))
+                sock.send(load.request("POST", b"/v0/topics/q/ack", body))
                 return True
         if now >= end:
             return False
@@ -123,29 +126,17 @@ class Crew:
             sock.close()
 
 
-def _request(action: str, body: bytes) -> bytes:
-    return (
-        b"POST /v0/topics/q/%b HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-        % (action.encode(), len(body), body)
-    )
-
-
-def _put(path: bytes, body: bytes) -> bytes:
-    head = b"PUT %b HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-    return head % (path, len(body), body)
-
-
 def _work(bench: Bench, name: str, durability: str, target: Target) -> Row:
     rows = []
     for _ in range(bench.rounds):
         with bench.server() as server:
             records.create(server, "q", type="queue", durability=durability)
             records.fill(server, "q", int(200_000 * bench.seconds))
-            before = _count(server)
+            before = server.request("GET", COUNTED).json["count"]
             used = cpu_s(server.pid)
             figures = _crew(server, bench.seconds)
             used = cpu_s(server.pid) - used
-            acked = before - _count(server)
+            acked = before - server.request("GET", COUNTED).json["count"]
         row = Row(name, f"50 workers, claim 8 and ack 8, {durability}", target=target)
         row.requests_s, row.records_s = figures.requests / figures.seconds, acked / figures.seconds
         row.p50_ms, row.p99_ms = figures.p50_ms, figures.p99_ms
@@ -163,38 +154,28 @@ def _crew(server: ServerProcess, seconds: float) -> Figures:
         return load.wrk(SCRIPT, WORKERS, server.host, server.port, seconds, dict(os.environ))
     with closing(Crew(server, WORKERS, CLAIM)) as crew:
         took = crew.run(seconds)
-    p50_ms, p99_ms = _quantiles(crew.claims_ns)
+    p50_ms, p99_ms = quantiles(crew.claims_ns, 1e6)
     return Figures(2 * len(crew.claims_ns), took, 0, 0, 0, p50_ms, p99_ms, max(crew.claims_ns) / 1e6)
 
 
-def _count(server: ServerProcess) -> int:
-    count: int = server.request("GET", "/v0/topics/q?touch=false").json["count"]
-    return count
-
-
 def _long_queue(bench: Bench) -> Row:
-    medians = []
+    medians_ms = []
     for count in (10_000, 1_000_000):
         with bench.server() as server:
             records.create(server, "q", type="queue")
             records.fill(server, "q", count)
             with closing(Crew(server, 1, CLAIM)) as crew:
                 crew.run(min(bench.seconds, 0.5), ack=False)
-            medians.append(statistics.median(crew.claims_ns))
-            p50_ms, p99_ms = _quantiles(crew.claims_ns)
+            p50_ms, p99_ms = quantiles(crew.claims_ns, 1e6)
+            medians_ms.append(p50_ms)
     row = Row("claim-1m", "claim 8, one worker, a million jobs waiting", target=at_most(1.5, "ratio"))
-    row.p50_ms, row.p99_ms, row.ratio = p50_ms, p99_ms, medians[1] / medians[0]
+    row.p50_ms, row.p99_ms, row.ratio = p50_ms, p99_ms, medians_ms[1] / medians_ms[0]
     return row
 
 
 def _route(server: ServerProcess, name: str, source: str, dest: str) -> None:
     answer = server.request("PUT", f"/v0/routers/{name}", json={"source": source, "dest": dest})
     assert answer.status == 201, answer.body
-
-
-def _head(server: ServerProcess, topic: str) -> int:
-    head: int = server.request("GET", f"/v0/topics/{topic}?touch=false").json["head_seq"]
-    return head
 
 
 def _forward(bench: Bench, name: str, fan_out: int) -> Row:
@@ -210,8 +191,8 @@ def _forward(bench: Bench, name: str, fan_out: int) -> Row:
             records.post("s", 100, 16),
             records=100,
         )
-        written = _head(server, "s")
-        await_true(lambda: _head(server, f"d{fan_out - 1}") == written, "everything is forwarded")
+        written = records.head_seq(server, "s")
+        await_true(lambda: records.head_seq(server, f"d{fan_out - 1}") == written, "everything is forwarded")
     copied = (row.records_s or 0) * fan_out
     row.note = f"{copied:,.0f} copies/s" + (f"; {row.note}" if row.note else "")
     row.target = at_least(300_000, "records_s") if fan_out == 1 else None
@@ -240,7 +221,7 @@ def _latency(bench: Bench) -> Row:
                 at_dest.read_records(1, 5, note)
                 delays.append(seen[-1] - seen[0])
     row = Row("router-latency", "stream on a destination after one on its source", target=at_most(1.0, "p50_ms"))
-    row.p50_ms, row.p99_ms = _quantiles(delays)
+    row.p50_ms, row.p99_ms = quantiles(delays, 1e6)
     row.requests_s = len(delays) / bench.seconds
     return row
 
@@ -256,7 +237,8 @@ def _idle(bench: Bench) -> Row:
         for server, routers in ((alone, 0), (beside, IDLE_ROUTERS)):
             records.create(server, "elsewhere")
             bodies = (b'{"source":"s%d","dest":"d%d"}' % (i % 100, i) for i in range(routers))
-            load.fill(server.host, server.port, (_put(b"/v0/routers/r%d" % i, body) for i, body in enumerate(bodies)))
+            puts = (load.request("PUT", b"/v0/routers/r%d" % i, body) for i, body in enumerate(bodies))
+            load.fill(server.host, server.port, puts)
         costs: list[list[float]] = [[], []]
         for _ in range(2 * bench.rounds):
             for server, cost in zip((alone, beside), costs, strict=True):
@@ -265,8 +247,3 @@ def _idle(bench: Bench) -> Row:
     row.ratio = min(costs[1]) / min(costs[0])
     row.target = at_most(1.05, "ratio")
     return row
-
-
-def _quantiles(times_ns: list[int]) -> tuple[float, float]:
-    cuts = statistics.quantiles(times_ns, n=100)
-    return cuts[49] / 1e6, cuts[98] / 1e6

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench import records
 from bench.bed import Bench, await_true
 from bench.load import Traffic
-from bench.row import Row, Target, at_least
+from bench.row import Row, at_least
 
 if TYPE_CHECKING:
     from topics.testing import ServerProcess
@@ -77,34 +77,30 @@ def _rendered(bench: Bench, server: ServerProcess, limit: int) -> Iterator[Row]:
     if bench.wants(name):
         for from_seq in range(0, RENDERED_RECORDS, 1000):
             server.request("POST", "/v0/topics/tail/diff", json={"from_seq": from_seq, "limit": 1000})
-        # A prime step: each cursor is another one, and none stands at the beginning of a Block for long.
-        traffic = _diffs(limit, first=0, step=7919, span=RENDERED_RECORDS - limit)
+        # A prime step: each cursor is another one, and few of them are at the beginning of a Block.
+        traffic = _diffs(limit, 7919, RENDERED_RECORDS - limit)
         yield _row(bench, server, name, "rendered before", traffic, limit)
 
 
 def _walk(bench: Bench, server: ServerProcess, kind: str, limit: int) -> Iterator[Row]:
     name = f"diff-{limit}-{kind}"
     if bench.wants(name):
-        # Each request begins a Block that no request before it in this round has met.
-        step = max(limit - limit % BLOCK_RECORDS, BLOCK_RECORDS if kind == "fresh" else 1000)
-        if kind == "sealed":
-            step = 1000
-        elif limit % BLOCK_RECORDS > 1:
-            step += BLOCK_RECORDS
-        traffic = _diffs(limit, first=0, step=step, span=FRESH_RECORDS // step * step)
+        # Whole Blocks: each request begins one that no request before it in this round has met.
+        step = 1000 if kind == "sealed" else -(-limit // BLOCK_RECORDS) * BLOCK_RECORDS
+        traffic = _diffs(limit, step, FRESH_RECORDS // step * step)
         where = "not rendered" if kind == "fresh" else "from sealed segments"
         yield _row(bench, server, name, where, traffic, limit)
 
 
-def _diffs(limit: int, first: int, step: int, span: int) -> Traffic:
+def _diffs(limit: int, step: int, span: int) -> Traffic:
     body = b'{"from_seq":{n},"limit":%d}' % limit
-    return Traffic("POST", "/v0/topics/tail/diff", body, CONNECTIONS, first, step, span)
+    return Traffic("POST", "/v0/topics/tail/diff", body, CONNECTIONS, step=step, span=span)
 
 
 def _row(bench: Bench, server: ServerProcess, name: str, where: str, traffic: Traffic, limit: int) -> Row:
     sample = server.request("POST", "/v0/topics/tail/diff", json={"from_seq": 5, "limit": limit})
     assert len(sample.json["records"]) == limit, sample.json
-    target: Target | None = TARGETS.get(name)
+    target = TARGETS.get(name)
     return bench.measure(
         name,
         f"diff of {limit}, distinct cursors, {where}, {CONNECTIONS} connections",

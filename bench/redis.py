@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 import socket
@@ -11,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from bench import records
-from bench.bed import Bench, Process, await_true
+from bench.bed import Bench, Process, cpu_s
 from bench.row import Row
 
 ROWS = ("redis-xadd", "redis-xadd-always", "redis-xadd-pipelined", "redis-xrange-1000")
@@ -33,10 +32,10 @@ def measure(bench: Bench) -> Iterator[Row]:
         ("redis-xadd-pipelined", "everysec", 16, 16, "Redis XADD, pipelined by 16, 16 connections"),
     ):
         if bench.wants(name):
-            with running(bench, policy) as process:
+            with bench.peer(*_server(policy)) as process:
                 yield _rounds(bench, name, title, process, xadd, connections, pipelined)
     if bench.wants("redis-xrange-1000"):
-        with running(bench, "no") as process:
+        with bench.peer(*_server("no")) as process:
             _store(process, STORED)
             xrange = ("XRANGE", "bench", "0-__rand_int__", "+", "COUNT", "1000")
             yield _rounds(
@@ -44,41 +43,11 @@ def measure(bench: Bench) -> Iterator[Row]:
             )
 
 
-@contextlib.contextmanager
-def running(bench: Bench, policy: str) -> Iterator[Process]:
-    """A Redis on the server's core."""
-    with bench.scratch() as scratch:
-        port = free_port()
-        appendonly = "no" if policy == "no" else "yes"
-        with bench.on_server_core():
-            process = subprocess.Popen(
-                ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(scratch), "--save", "",
-                 "--appendonly", appendonly, "--appendfsync", policy, "--auto-aof-rewrite-percentage", "0"],
-                stdout=subprocess.DEVNULL,
-            )  # fmt: skip
-        try:
-            await_true(lambda: answers(port), "Redis to listen", 10)
-            yield Process("127.0.0.1", port, process.pid)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def answers(port: int) -> bool:
-    """Whether somebody listens on this port."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+def _server(policy: str) -> list[str]:
+    return [
+        "redis-server", "--port", "{port}", "--bind", "127.0.0.1", "--dir", "{dir}", "--save", "", "--appendonly",
+        "no" if policy == "no" else "yes", "--appendfsync", policy, "--auto-aof-rewrite-percentage", "0",
+    ]  # fmt: skip
 
 
 def _store(process: Process, count: int) -> None:
@@ -112,9 +81,9 @@ def _rounds(
     count = max(1000, int(float(first["rps"]) * bench.seconds))
     rounds = []
     for _ in range(bench.rounds):
-        used, begin = process.cpu_s, time.monotonic()
+        used, begin = cpu_s(process.pid), time.monotonic()
         seconds, seen = _benchmark(process, command, connections, pipelined, count)
-        used = process.cpu_s - used
+        used = cpu_s(process.pid) - used
         rounds.append((float(seen["rps"]), seen, used, min(seconds, time.monotonic() - begin)))
     rate, seen, used, seconds = sorted(rounds, key=lambda found: found[0])[len(rounds) // 2]
     return Row(

@@ -71,6 +71,10 @@ class Row:
     """The row of a peer that this one is compared with, if it was measured in the same run."""
     note: str = ""
 
+    def add_note(self, text: str) -> None:
+        """Add a remark after those that the row has."""
+        self.note = "; ".join(part for part in (self.note, text) if part)
+
     @property
     def met(self) -> bool | None:
         """Whether the target is met; None without a target."""

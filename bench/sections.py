@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from types import ModuleType
+from bench import checkpoint, delivery, growth, nats, queues, reads, redis, restart, spark, writes
 
-MODULES = (
-    "redis", "nats", "writes", "reads", "growth", "checkpoint", "restart", "delivery", "queues", "spark",
-)  # fmt: skip
-
-
-def present() -> list[ModuleType]:
-    """The sections that exist."""
-    names = [f"bench.{name}" for name in MODULES]
-    return [importlib.import_module(name) for name in names if importlib.util.find_spec(name) is not None]
+SECTIONS = {
+    module.__name__.removeprefix("bench."): module
+    for module in (redis, nats, writes, reads, growth, checkpoint, restart, delivery, queues, spark)
+}

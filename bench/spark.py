@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.reads import await_sealed
 from topics.testing import ServerProcess
 
 BATCH = 1_000
@@ -32,11 +33,9 @@ SQL = "SELECT tag, count(*) AS n, sum(length(data)) AS bytes, max(seq) AS last F
 
 
 def load(server: ServerProcess, topic: str, records: int) -> float:
-    """Write so many records of about 150 bytes, unless they are there; the seconds it took."""
+    """As `append`, unless the records are there already."""
     there = server.request("GET", f"/v0/topics/{topic}")
-    if there.status == 200 and there.json["head_seq"] == records:
-        return 0.0
-    return append(server, topic, records)
+    return 0.0 if there.status == 200 and there.json["head_seq"] == records else append(server, topic, records)
 
 
 def append(server: ServerProcess, topic: str, records: int) -> float:
@@ -183,7 +182,7 @@ class SparkBench:
 
 
 def probe(address: str) -> None:
-    """Write single records until told to stop, then print the latencies in milliseconds."""
+    """Write single records until stdin says stop, then print the latencies in milliseconds."""
     connection = http.client.HTTPConnection(*address.split(":"))
     body = b'{"records":[{"data":{"type":"resize","w":256},"tag":"tenant42"}]}'
     found = []
@@ -231,17 +230,6 @@ def pin(pids: list[int], cores: set[int]) -> None:
                     os.sched_setaffinity(int(thread.name), cores)
 
 
-def sealed(server: ServerProcess, topic: str) -> int:
-    """Wait until nothing more is sealed; how many segments there are."""
-    count, steady = -1, 0
-    while steady < 3:
-        found = len(server.request("GET", f"/v0/topics/{topic}/plan?segments=true").json["segments"])
-        steady = steady + 1 if found == count else 0
-        count = found
-        time.sleep(1)
-    return count
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--records", type=int, default=5_000_000)
@@ -256,7 +244,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory, ServerProcess(chosen.data_dir) as server:
         scratch = Path(directory)
         seconds = load(server, "events", chosen.records)
-        segments = sealed(server, "events")
+        await_sealed(server.data_dir)
+        segments = len(server.request("GET", "/v0/topics/events/plan?segments=true").json["segments"])
         print(f"loaded {chosen.records:,} records of {RECORD_BYTES} bytes in {seconds:.0f} s: {segments} segments")
         bench = SparkBench(server, scratch)
         print("scan and group-by, local[2]:")

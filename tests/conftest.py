@@ -1,4 +1,4 @@
-"""Fixtures that every kind of test may use: a shared server, servers of one's own, and names nobody else has."""
+"""Fixtures for every kind of test: a shared server, servers of one's own, and names that no other test uses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("search", deadline=None, max_examples=2000, database=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
-# The longest first, so that nobody waits for them at the end.
+# The longest first, so that none of them is left for the end.
 _ROOMS = ("spark", "durability", "property", "integration", "acceptance", "unit")
 # Of the Spark tests, those that start JVMs of their own.
 _OWN_JVM = frozenset(("test_cluster.py", "test_declarative.py", "test_demo.py", "test_java.py"))

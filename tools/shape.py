@@ -19,17 +19,13 @@ MODULE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 60
 
 
-def modules(source: Path) -> dict[str, ast.Module]:
-    """Every module below `source` by its dotted name."""
-    found = {}
-    for path in sorted(source.rglob("*.py")):
-        name = ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    return found
+def dotted(path: Path) -> str:
+    """The name of the module in a file."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 
 def imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """Which modules each module imports, wherever the import stands."""
+    """Which modules each module imports, wherever the import is."""
     graph: dict[str, set[str]] = {}
     for name, tree in trees.items():
         found = set()
@@ -71,19 +67,18 @@ def cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 
 def problems(source: Path) -> list[str]:
     """What is out of shape below `source`, one line each."""
-    trees = modules(source)
+    texts = {path.relative_to(source): path.read_text(encoding="utf-8") for path in sorted(source.rglob("*.py"))}
+    trees = {path: ast.parse(text, filename=str(path)) for path, text in texts.items()}
     wrong = [
         f"{len(cycle)} modules import each other in a circle: {', '.join(cycle)}"
-        for cycle in cycles(imports(trees))
+        for cycle in cycles(imports({dotted(path): tree for path, tree in trees.items()}))
         if len(cycle) > CYCLE_MAX
     ]
-    for path in sorted(source.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        where = path.relative_to(source)
-        if text.count("\n") > MODULE_LINES_MAX:
-            wrong.append(f"{where} has {text.count(chr(10))} lines, at most {MODULE_LINES_MAX} are allowed")
-        if path.name == "__init__.py" and ast.get_docstring(tree) is None:
+    for where, tree in trees.items():
+        lines = len(texts[where].splitlines())
+        if lines > MODULE_LINES_MAX:
+            wrong.append(f"{where} has {lines} lines, at most {MODULE_LINES_MAX} are allowed")
+        if where.name == "__init__.py" and ast.get_docstring(tree) is None:
             wrong.append(f"{where} does not say what the package guarantees")
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:

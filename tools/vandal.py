@@ -20,11 +20,11 @@ from tests.harness.machine import small
 from tests.harness.vandal import vandalise
 
 
-def run(job: tuple[int, int]) -> tuple[Counter[str], str]:
+def run(task: tuple[int, int]) -> tuple[Counter[str], str]:
     """The outcomes of the acts on one directory, and what broke."""
     with small():
         try:
-            return vandalise(*job), ""
+            return vandalise(*task), ""
         except Exception:
             return Counter(broken=1), traceback.format_exc()
 

@@ -11,6 +11,7 @@ client that invents names costs a regular expression per name and no more.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from topics.errors import InvalidRequest
 
@@ -19,33 +20,29 @@ ROUTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
 NAME_CHARS_MAX = 255
 REMEMBERED_NAMES_MAX = 16_384
 
-# fullmatch, because `$` alone also matches before a trailing newline.
-_matches_topic = re.compile(TOPIC_NAME).fullmatch
-_matches_router = re.compile(ROUTER_NAME).fullmatch
+
+def _checker(kind: str, rule: str, seen: set[str]) -> Callable[[str], None]:
+    """A function that raises `InvalidRequest` for a name that breaks the rule; `seen` are names that passed."""
+    # fullmatch, because `$` alone also matches before a trailing newline.
+    matches = re.compile(rule).fullmatch
+
+    def check(name: str) -> None:
+        if name in seen:
+            return
+        if matches(name) is None:
+            shown = printable_name(name)
+            raise InvalidRequest(f'"{shown}" is not a {kind} name; it must match {rule}', name=shown, rule=rule)
+        if len(seen) >= REMEMBERED_NAMES_MAX:
+            seen.clear()
+        seen.add(name)
+
+    return check
+
+
 _topics_seen: set[str] = set()
 _routers_seen: set[str] = set()
-
-
-def check_topic_name(name: str) -> None:
-    """Return if `name` may name a topic, raise `InvalidRequest` otherwise."""
-    if name in _topics_seen:
-        return
-    if _matches_topic(name) is None:
-        raise _refusal("topic", name, TOPIC_NAME)
-    if len(_topics_seen) >= REMEMBERED_NAMES_MAX:
-        _topics_seen.clear()
-    _topics_seen.add(name)
-
-
-def check_router_name(name: str) -> None:
-    """Return if `name` may name a router, raise `InvalidRequest` otherwise."""
-    if name in _routers_seen:
-        return
-    if _matches_router(name) is None:
-        raise _refusal("router", name, ROUTER_NAME)
-    if len(_routers_seen) >= REMEMBERED_NAMES_MAX:
-        _routers_seen.clear()
-    _routers_seen.add(name)
+check_topic_name = _checker("topic", TOPIC_NAME, _topics_seen)
+check_router_name = _checker("router", ROUTER_NAME, _routers_seen)
 
 
 def printable_name(name: str) -> str:
@@ -55,8 +52,3 @@ def printable_name(name: str) -> str:
     """
     shown = name[: NAME_CHARS_MAX + 1].encode("utf-8", "backslashreplace").decode("utf-8")
     return shown if len(name) <= NAME_CHARS_MAX + 1 else shown + "..."
-
-
-def _refusal(kind: str, name: str, rule: str) -> InvalidRequest:
-    shown = printable_name(name)
-    return InvalidRequest(f'"{shown}" is not a {kind} name; it must match {rule}', name=shown, rule=rule)

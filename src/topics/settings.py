@@ -18,7 +18,9 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 PREFIX = "TOPICS_"
 KEYS_VARIABLE = "TOPICS_API_KEYS"
@@ -36,8 +38,9 @@ class BadSettings(ValueError):
     """The server's settings are not usable; the message says which and why, one problem per line."""
 
 
-def _setting(default: Any, parse: Callable[[str], Any], allowed: str, doc: str) -> Any:
-    return field(default=default, metadata={"parse": parse, "allowed": allowed, "doc": doc})
+def _setting(default: T, parse: Callable[[str], T], allowed: str, doc: str) -> T:
+    made: T = field(default=default, metadata={"parse": parse, "allowed": allowed, "doc": doc})
+    return made
 
 
 def _whole(default: int, doc: str, *, least: int = 1, most: int = INT_MAX) -> int:
@@ -49,8 +52,7 @@ def _whole(default: int, doc: str, *, least: int = 1, most: int = INT_MAX) -> in
             raise ValueError(text)
         return int(text)
 
-    parsed: int = _setting(default, parse, allowed, doc)
-    return parsed
+    return _setting(default, parse, allowed, doc)
 
 
 def _cap(default: int, doc: str) -> int:
@@ -63,8 +65,7 @@ def _switch(default: bool, doc: str) -> bool:
             raise ValueError(text)
         return text.lower() in _TRUE
 
-    parsed: bool = _setting(default, parse, "true or false (also 1/0, yes/no, on/off)", doc)
-    return parsed
+    return _setting(default, parse, "true or false (also 1/0, yes/no, on/off)", doc)
 
 
 def _choice(default: str, choices: tuple[str, ...], doc: str) -> str:
@@ -73,8 +74,7 @@ def _choice(default: str, choices: tuple[str, ...], doc: str) -> str:
             raise ValueError(text)
         return text.lower()
 
-    parsed: str = _setting(default, parse, "one of " + ", ".join(choices), doc)
-    return parsed
+    return _setting(default, parse, "one of " + ", ".join(choices), doc)
 
 
 def _host(default: str, doc: str) -> str:
@@ -85,8 +85,7 @@ def _host(default: str, doc: str) -> str:
             raise ValueError(text)
         return host
 
-    parsed: str = _setting(default, parse, "an IP address or a host name", doc)
-    return parsed
+    return _setting(default, parse, "an IP address or a host name", doc)
 
 
 def _parse_path(text: str) -> Path:
@@ -96,13 +95,11 @@ def _parse_path(text: str) -> Path:
 
 
 def _path(default: str, doc: str) -> Path:
-    parsed: Path = _setting(Path(default), _parse_path, "a path", doc)
-    return parsed
+    return _setting(Path(default), _parse_path, "a path", doc)
 
 
 def _optional_path(doc: str) -> Path | None:
-    parsed: Path | None = _setting(None, _parse_path, "a path", doc)
-    return parsed
+    return _setting(None, _parse_path, "a path", doc)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def commands(heading: str, places: dict[str, str]) -> list[str]:
     return [re.sub(r"^topics ", f"{sys.executable} -m topics ", line) for line in found]
 
 
-def test_backup_and_restore_as_they_stand_there(tmp_path: Path) -> None:
+def test_backup_and_restore_work_as_documented(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ServerProcess(data_dir=data) as server:
         server.request("PUT", "/v0/topics/jobs", json={"type": "queue", "durable": True})

@@ -61,7 +61,7 @@ class ManualDelivery:
 
 
 class Listener(Subscriber):
-    """A stream that remembers what it was sent, and pauses when told to."""
+    """A stream that remembers what it was sent, and pauses on demand."""
 
     def __init__(self, delivery: Delivery) -> None:
         super().__init__(delivery, self)

@@ -1,4 +1,4 @@
-"""An event loop that turns when told to, on a clock that moves when told to."""
+"""An event loop that a test turns by hand, on a clock that it moves by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Oracle: what clients asked for and what they were told, as the judge of a recovered engine.
+"""Oracle: what clients asked for and were answered, as the judge of a recovered engine.
 
 It shares no code with the product's storage. Everything a client did is noted when it is asked for and again when it is
 acknowledged; after a crash, `check` reads everything there is and checks the promises (the DURABLE rules,

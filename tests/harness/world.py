@@ -1,4 +1,4 @@
-"""World: a machine, its clients, and everything that they asked for and were told.
+"""World: a machine, its clients, and every request and answer of theirs.
 
 A World is a Machine with an `Oracle`: commands go through it, so that after a crash every promise can be checked. It is
 driven as the server drives an engine, but in any order: commands, turns of the loop, the two halves of each disk job,

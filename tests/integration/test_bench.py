@@ -1,4 +1,4 @@
-"""`make bench` measures what it says: a row of the table stands for requests that the server has answered."""
+"""`make bench` measures what it says: a row of the table counts requests that the server has answered."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_text_is_sent_as_strings_and_arguments_as_records(server: ServerProcess,
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         (b'1},{"data":2', "line 2 is not JSON: "),
         (b"hello", "with --text each line is sent as a string"),
@@ -66,13 +66,13 @@ def test_text_is_sent_as_strings_and_arguments_as_records(server: ServerProcess,
     ],
 )
 def test_line_that_is_no_json_is_named_and_cannot_break_out_of_its_record(
-    server: ServerProcess, api: Api, topic_name: str, line: bytes, told: str
+    server: ServerProcess, api: Api, topic_name: str, line: bytes, expected: str
 ) -> None:
-    assert told in failed(run(server.url, "publish", topic_name, given=b"1\n" + line + b"\n3\n"))
+    assert expected in failed(run(server.url, "publish", topic_name, given=b"1\n" + line + b"\n3\n"))
     assert not api.exists(topic_name)
 
 
-def test_large_input_goes_in_batches_and_what_is_stored_is_said(
+def test_large_input_goes_in_batches_and_what_is_stored_is_reported(
     server: ServerProcess, api: Api, topic_name: str
 ) -> None:
     lines = b"".join(b"%d\n" % i for i in range(2_500)) + b"oops\n"
@@ -93,9 +93,9 @@ def test_tail_begins_with_the_last_records_and_shows_what_is_lost(
     assert last[0].endswith('  "t g"  {"n": 3}')
     assert last[1].endswith('  even  {"n": 4}')
     whole = run(server.url, "tail", topic_name, "-F").stdout.decode().splitlines()
-    assert len(whole) == 3, "what was evicted before is no gap for who asks for the last records"
-    behind = run(server.url, "tail", topic_name, "-F", "--from-seq", "0", "--json").stdout.decode().splitlines()
-    assert [json.loads(line).get("gap_to") or json.loads(line)["$seq"] for line in behind] == [2, 3, 4, 5]
+    assert len(whole) == 3, "what was evicted before is no gap to a read of the last records"
+    printed = run(server.url, "tail", topic_name, "-F", "--from-seq", "0", "--json").stdout.decode().splitlines()
+    assert [json.loads(line).get("gap_to") or json.loads(line)["$seq"] for line in printed] == [2, 3, 4, 5]
     data = run(server.url, "tail", topic_name, "-F", "--from-seq", "0", "--data")
     assert data.stdout == b'{"n": 2}\n{"n": 3}\n{"n": 4}\n'
     assert data.stderr == b"-- seqs 1 to 2 are gone: cap\n"
@@ -131,7 +131,7 @@ def test_tail_follows_until_it_is_interrupted(server: ServerProcess, api: Api, t
     assert (tail.returncode, out, err) == (130, b"", b"")
 
 
-def test_a_reader_that_goes_away_ends_tail_without_a_word(server: ServerProcess, api: Api, topic_name: str) -> None:
+def test_a_reader_that_goes_away_ends_tail_quietly(server: ServerProcess, api: Api, topic_name: str) -> None:
     api.fill(topic_name, 5_000)
     with tailing(server.url, topic_name, "--from-seq", "0") as tail:
         assert tail.stdout is not None

@@ -47,7 +47,7 @@ def test_tools_say_that_a_server_is_writing_to_the_directory(tmp_path: Path) -> 
             assert "stop it, or look at a copy" in line
             assert "serves" not in warned.stdout
         server.kill()
-        # The file still says who it was; the lock has gone with the process.
+        # The file still names the process; the lock has gone with the process.
         assert (directory / "LOCK").read_text()
         for tool in ("verify", "dump"):
             assert CliRunner().invoke(app, [tool, str(directory)]).stderr == ""
@@ -61,7 +61,7 @@ def test_dump_of_nothing_says_so(tmp_path: Path) -> None:
     assert result.stdout == ""
 
 
-def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_in_one_line(tmp_path: Path) -> None:
     """CLI-10: exit code 2, no traceback."""
     (tmp_path / "file").touch()
     (tmp_path / "LAYOUT").mkdir()

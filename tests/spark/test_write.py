@@ -231,7 +231,7 @@ def test_the_first_manifest_wins_and_is_published_once(
     client.close()
 
 
-def test_a_staged_file_that_is_damaged_or_elsewhere_is_said(server: ServerProcess, tmp_path: Path) -> None:
+def test_a_staged_file_that_is_damaged_or_elsewhere_is_reported(server: ServerProcess, tmp_path: Path) -> None:
     from topics.spark.client import Client
     from topics.spark.errors import SourceError
     from topics.spark.options import WriteOptions

@@ -107,7 +107,7 @@ def test_an_unknown_variable_is_warned_about_and_the_server_starts(
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "expected"),
     [
         ({"TOPICS_PORT": "x"}, "TOPICS_PORT is 'x'"),
         ({"TOPICS_API_KEYS": "hush:reed"}, "TOPICS_API_KEYS: entry 1 is malformed"),
@@ -115,7 +115,7 @@ def test_an_unknown_variable_is_warned_about_and_the_server_starts(
     ],
 )
 def test_the_server_refuses_to_start_with_one_clear_line(
-    served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], told: str
+    served: list[tuple[Settings, Keys]], monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: str
 ) -> None:
     """AUTH-16: fail-closed on a malformed key and on a public bind without keys."""
     for name, value in environ.items():
@@ -125,7 +125,7 @@ def test_the_server_refuses_to_start_with_one_clear_line(
 
     assert result.exit_code == 2
     assert served == []
-    assert told in result.stderr
+    assert expected in result.stderr
     assert "Traceback" not in result.output
     assert "hush" not in result.output
     assert "TOPICS_API_KEYS" not in os.environ

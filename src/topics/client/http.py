@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import time
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -58,7 +57,7 @@ class HttpClient:
     def __enter__(self) -> HttpClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
     def call(self, method: str, path: str, body: bytes | None = None, *, patience_s: float = 0.0) -> bytes:

@@ -38,7 +38,8 @@ def state(client: HttpClient, topic: str) -> list[str]:
     facts = [(name, found[name]) for name in ("topic", "type", "count", "bytes", "head_seq", "earliest_seq")]
     if queue is not None:
         facts += [*queue.items(), ("delayed", found["count"] - queue["ready"] - queue["in_flight"])]
-    facts += [(name.removesuffix("_ts"), _time(found[name])) for name in ("last_write_ts", "last_read_ts")]
+    for name in ("last_write_ts", "last_read_ts"):
+        facts.append((name.removesuffix("_ts"), "never" if found[name] is None else local_time(found[name])))
     facts += [
         (name, value)
         for name, value in found["config"].items()
@@ -50,10 +51,6 @@ def state(client: HttpClient, topic: str) -> list[str]:
 
 _NOT_REPEATED: Final = frozenset({"type", "durable"})
 _QUEUE_ONLY: Final = frozenset({"lease_ms", "claim_jitter_ms", "max_deliveries", "dead_letter", "leases_durable"})
-
-
-def _time(ts: int | None) -> str:
-    return "never" if ts is None else local_time(ts)
 
 
 def _shown(value: Any) -> str:

@@ -22,10 +22,6 @@ class ClientError(Exception):
     """A command cannot do what it was asked for; the message is for people."""
 
 
-class BadTokenFile(ClientError):
-    """The file with the key cannot be read."""
-
-
 def token(file: Path | None) -> str | None:
     """The key, if there is one."""
     if file is None:
@@ -33,6 +29,6 @@ def token(file: Path | None) -> str | None:
     try:
         return file.read_text(encoding="utf-8").strip() or None
     except OSError as error:
-        raise BadTokenFile(f"--token-file {file}: {error.strerror}") from None
+        raise ClientError(f"--token-file {file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadTokenFile(f"--token-file {file}: it is not text") from None
+        raise ClientError(f"--token-file {file}: it is not text") from None

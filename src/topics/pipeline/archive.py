@@ -7,14 +7,13 @@ the table of losses. Each batch of the stream is one commit; see `lake` for what
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from topics.pipeline import files
 from topics.pipeline.lake import DeltaLake, Lake, Offsets, ParquetLake
-from topics.pipeline.run import PipelineError, Progress
+from topics.pipeline.run import PipelineError, Progress, start, stream
 from topics.pipeline.typed import Typed
 
 FILE_BYTES: Final = 128 << 20
@@ -39,7 +38,7 @@ class Archive:
     def start(self, spark: Any, once: bool, interval: str, pause_file: Path) -> Any:
         """The running query."""
         try:
-            lake: DeltaLake | ParquetLake = DeltaLake(self.root) if self.format == "delta" else ParquetLake(self.root)
+            lake: Lake = DeltaLake(self.root) if self.format == "delta" else ParquetLake(self.root)
         except OSError as error:
             raise PipelineError(f"tables cannot be created in {self.root}: {error.strerror}") from None
         checkpoint = self.checkpoint or self.root / CHECKPOINT
@@ -47,11 +46,8 @@ class Archive:
             **self.source,
             "failOnDataLoss": "false",
             "includeTombstones": "true",
-            "startingOffsets": self._start_of(lake, checkpoint),
-            "pauseFile": str(pause_file),
+            "startingOffsets": _start_of(lake, checkpoint),
         }
-        if self.offsets_max is not None:
-            options["maxOffsetsPerTrigger"] = str(self.offsets_max)
         if self.partitions_min is not None:
             options["minPartitions"] = str(self.partitions_min)
 
@@ -64,18 +60,10 @@ class Archive:
             if typed is not None:
                 self.progress.errors += typed.catch_up(frame.sparkSession)
 
-        stream = spark.readStream.format("topics").options(**options).load()
-        query = stream.writeStream.foreachBatch(commit).option("checkpointLocation", str(checkpoint))
-        query = query.trigger(availableNow=True) if once else query.trigger(processingTime=interval)
-        return query.queryName("archive").start()
+        query = stream(spark, options, self.offsets_max, pause_file).writeStream.foreachBatch(commit)
+        return start(query, "archive", checkpoint, once, interval)
 
-    @staticmethod
-    def _start_of(lake: Lake, checkpoint: Path) -> str:
-        """Where a pipeline without a checkpoint begins: after what the table already holds."""
-        known = None if (checkpoint / "offsets").exists() else lake.offsets()
-        return "beginning" if known is None else json.dumps(known)
-
-    def _commit(self, lake: DeltaLake | ParquetLake, checkpoint: Path, frame: Any, batch_id: int) -> None:
+    def _commit(self, lake: Lake, checkpoint: Path, frame: Any, batch_id: int) -> None:
         app_id = f"topics-archive-{query_id(checkpoint)}"
         if lake.has(app_id, batch_id):
             lake.finish(app_id, batch_id)
@@ -85,6 +73,12 @@ class Archive:
         lake.commit(app_id, batch_id, written, batch_offsets(checkpoint, batch_id))
         self.progress.files += sum(file.path is not None for file in written)
         self.progress.losses += sum(file.path is None for file in written)
+
+
+def _start_of(lake: Lake, checkpoint: Path) -> str:
+    """Where a pipeline without a checkpoint begins: after what the table already holds."""
+    known = None if (checkpoint / "offsets").exists() else lake.offsets()
+    return "beginning" if known is None else json.dumps(known)
 
 
 def query_id(checkpoint: Path) -> str:
@@ -98,8 +92,3 @@ def batch_offsets(checkpoint: Path, batch_id: int) -> Offsets:
     lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
     found: Offsets = json.loads(lines[-1])
     return found
-
-
-def forget(root: Path) -> None:
-    """Remove staged files that no batch names; only while no pipeline runs."""
-    shutil.rmtree(root / "events" / "_staging", ignore_errors=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from topics.client.options import DEFAULT_URL, BadTokenFile, TokenFile, Url, token
+from topics.client.options import DEFAULT_URL, ClientError, TokenFile, Url, token
 from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason
@@ -219,14 +219,11 @@ def report(
 
 def _need_extra() -> None:
     """Fail with one line if the server is installed and Spark is not."""
-    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+    if missing := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
         _fail(
             f"{' and '.join(missing)} not installed: pipelines need the extra `spark` "
             "(make setup in a checkout, or pip install '<checkout>[spark]')"
         )
-
-
-_EXTRA = ("pyspark", "pyarrow", "deltalake")
 
 
 def _compact(root: Path, file_bytes: int) -> None:
@@ -245,7 +242,7 @@ def _compact(root: Path, file_bytes: int) -> None:
 def _server(url: str, token_file: Path | None) -> dict[str, str]:
     try:
         key = token(token_file)
-    except BadTokenFile as error:
+    except ClientError as error:
         _fail(str(error))
     return {"url": url} if key is None else {"url": url, "token": key}
 

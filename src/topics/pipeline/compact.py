@@ -23,16 +23,11 @@ class Merged(NamedTuple):
     added: int
 
 
-def tables(root: Path) -> list[Path]:
-    """The Delta tables of an archive."""
-    return sorted(path.parent for path in root.glob("**/_delta_log") if path.is_dir())
-
-
 def compact(root: Path, file_bytes: int) -> Iterator[Merged]:
     """Merge the files of each table of an archive to about this size."""
     from deltalake import DeltaTable, WriterProperties
 
-    found = tables(root)
+    found = sorted(path.parent for path in root.glob("**/_delta_log") if path.is_dir())
     if not found:
         raise PipelineError(f"there is no Delta table in {root}")
     for directory in found:

@@ -181,12 +181,15 @@ def _parts(rows: Any) -> Iterator[tuple[str, str, Any]]:
     if not rows.num_rows:
         return
     topics = rows["topic"]
-    content = pa.RecordBatch.from_arrays(
-        [rows[name].cast(FILE_SCHEMA.field(name).type) for name in FILE_SCHEMA.names], schema=FILE_SCHEMA
-    )
+    content = columns_of(rows, FILE_SCHEMA)
     for topic in pc.unique(topics).to_pylist():
         for date, part in by_date(content.filter(pc.equal(topics, topic))):
             yield topic, date, part
+
+
+def columns_of(rows: Any, schema: Any) -> Any:
+    """The columns of rows that a schema names, with its types."""
+    return pa.RecordBatch.from_arrays([rows[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def by_date(rows: Any) -> Iterator[tuple[str, Any]]:

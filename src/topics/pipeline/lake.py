@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -45,81 +45,37 @@ LOSS_SCHEMA: Final = pa.schema(
 Offsets = dict[str, Any]
 
 
-class Lake(Protocol):
-    """Where an archive goes."""
-
-    prefix: str
-    """Where executors write, relative to the root: visible at once, or staged."""
-    hive: bool
-    """Whether readers take the topic and date from the path."""
-
-    def has(self, app_id: str, batch_id: int) -> bool:
-        """Whether the batch is already there."""
-
-    def commit(self, app_id: str, batch_id: int, written: list[Written], offsets: Offsets) -> None:
-        """Make the files and gaps of a batch visible."""
-
-    def finish(self, app_id: str, batch_id: int) -> None:
-        """Complete what a crash may have left undone after the commit of a batch."""
-
-    def offsets(self) -> Offsets | None:
-        """How far the table reaches, for a pipeline that lost its checkpoint."""
-
-
 class DeltaLake:
     """Events and losses as two Delta tables under one root."""
 
     prefix = ""
+    """Where executors write, relative to `root`: visible at once, or staged."""
     hive = False
+    """Whether readers take the topic and date from the path."""
 
     def __init__(self, root: Path) -> None:
-        from deltalake import DeltaTable
-
-        self._events_dir, self._losses_dir = root / "events", root / "losses"
-        for directory, schema, by in (
-            (self._events_dir, TABLE_SCHEMA, list(PARTITION_BY)),
-            (self._losses_dir, LOSS_SCHEMA, []),
-        ):
-            if not DeltaTable.is_deltatable(str(directory)):
-                directory.mkdir(parents=True, exist_ok=True)
-                DeltaTable.create(str(directory), schema=schema, partition_by=by, mode="ignore")
-        self._events = DeltaTable(str(self._events_dir))
-        self._losses = DeltaTable(str(self._losses_dir))
-
-    @property
-    def root(self) -> Path:
-        """Where executors write."""
-        return self._events_dir
+        self.root = root / "events"
+        self._events = delta_table(self.root, TABLE_SCHEMA, PARTITION_BY)
+        self._losses = delta_table(root / "losses", LOSS_SCHEMA, ())
 
     def has(self, app_id: str, batch_id: int) -> bool:
         """Whether the batch is already there."""
         self._events.update_incremental()
-        version = self._events.transaction_version(app_id)
-        return version is not None and version >= batch_id
+        return has_version(self._events, app_id, batch_id)
 
     def commit(self, app_id: str, batch_id: int, written: list[Written], offsets: Offsets) -> None:
         """Add the files of a batch in one commit, with its offsets and its gaps."""
-        from deltalake.transaction import CommitProperties, Transaction
-
         now_ms = time.time_ns() // 1_000_000
         losses = [[gap.topic, gap.seq_min, gap.seq_max, gap.reason, gap.records] for gap in written if gap.path is None]
         metadata = {BATCH: f"{app_id}:{batch_id}", OFFSETS: json.dumps(offsets), LOSSES: json.dumps(losses)}
-        self._events.create_write_transaction(
-            additions([file for file in written if file.path is not None], PARTITION_BY, now_ms),
-            mode="append",
-            schema=TABLE_SCHEMA,
-            partition_by=list(PARTITION_BY),
-            commit_properties=CommitProperties(
-                custom_metadata=metadata, app_transactions=[Transaction(app_id, batch_id)]
-            ),
-        )
+        files = [file for file in written if file.path is not None]
+        add_files(self._events, files, PARTITION_BY, now_ms, (app_id, batch_id), metadata)
         self._lose(app_id, batch_id, losses, now_ms)
 
     def finish(self, app_id: str, batch_id: int) -> None:
         """Bring the table of losses up to the events."""
         self._losses.update_incremental()
-        version = self._losses.transaction_version(app_id)
-        if version is not None and version >= batch_id:
+        if has_version(self._losses, app_id, batch_id):
             return
         self._events.update_incremental()
         for entry in self._events.history(HISTORY_MAX):
@@ -132,12 +88,11 @@ class DeltaLake:
 
         if not losses:
             return
-        rows = [dict(zip(LOSS_SCHEMA.names, (*loss, batch_id, seen_ms * 1000), strict=True)) for loss in losses]
+        columns = zip(*((*loss, batch_id, seen_ms * 1000) for loss in losses), strict=True)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, LOSS_SCHEMA, strict=True)]
         write_deltalake(
             self._losses,
-            pa.Table.from_arrays(
-                [pa.array([row[field.name] for row in rows], field.type) for field in LOSS_SCHEMA], schema=LOSS_SCHEMA
-            ),
+            pa.Table.from_arrays(arrays, schema=LOSS_SCHEMA),
             mode="append",
             commit_properties=CommitProperties(app_transactions=[Transaction(app_id, batch_id)]),
         )
@@ -173,11 +128,34 @@ def held(root: Path) -> list[Written]:
     return [Written(unquote(path), topic, str(date), *rest) for path, topic, date, *rest in zip(*columns, strict=True)]
 
 
-def additions(files: list[Written], partition_by: Sequence[str], now_ms: int) -> list[Any]:
-    """The actions of a Delta commit that add files."""
-    from deltalake.transaction import AddAction
+def delta_table(directory: Path, schema: pa.Schema, partition_by: Sequence[str]) -> Any:
+    """The Delta table in a directory, created if there is none."""
+    from deltalake import DeltaTable
 
-    return [
+    if not DeltaTable.is_deltatable(str(directory)):
+        directory.mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(str(directory), schema=schema, partition_by=list(partition_by), mode="ignore")
+    return DeltaTable(str(directory))
+
+
+def has_version(table: Any, app_id: str, version: int) -> bool:
+    """Whether a table has this version of an app transaction, or a later one."""
+    found = table.transaction_version(app_id)
+    return found is not None and found >= version
+
+
+def add_files(
+    table: Any,
+    files: list[Written],
+    partition_by: Sequence[str],
+    now_ms: int,
+    transaction: tuple[str, int],
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Add files to a Delta table in one commit, which carries the app transaction."""
+    from deltalake.transaction import AddAction, CommitProperties, Transaction
+
+    actions = [
         AddAction(
             path=str(file.path),
             size=file.size,
@@ -188,6 +166,13 @@ def additions(files: list[Written], partition_by: Sequence[str], now_ms: int) ->
         )
         for file in files
     ]
+    table.create_write_transaction(
+        actions,
+        mode="append",
+        schema=pa.schema(table.schema().to_arrow()),
+        partition_by=list(partition_by),
+        commit_properties=CommitProperties(custom_metadata=metadata, app_transactions=[Transaction(*transaction)]),
+    )
 
 
 def _stats(file: Written) -> str:
@@ -253,3 +238,6 @@ class ParquetLake:
             return None
         found: Offsets = json.loads(lists[-1].read_text())["offsets"]
         return found
+
+
+Lake = DeltaLake | ParquetLake

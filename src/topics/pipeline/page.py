@@ -73,7 +73,9 @@ def _volume(report: Report, first: int, hours: int, colours: dict[str, int]) -> 
         for number in range(hours):
             values[number] += of.hours.get(first + number, 0)
     others = len(report.topics) - (COLOURS - 1)
-    names = [of.topic for of in report.topics[: COLOURS - 1]] + ([_others(others, report)] if others > 0 else [])
+    names = [of.topic for of in report.topics[: COLOURS - 1]]
+    if others > 0:
+        names.append(report.topics[-1].topic if others == 1 else f"{others} other topics")
     shown = [Series(name, series[colour], colour) for colour, name in enumerate(names)]
     last = when(first + hours - 1)
     described = f"Records per hour from {when(first)} to {last}, in UTC, by topic."
@@ -88,10 +90,6 @@ def _volume(report: Report, first: int, hours: int, colours: dict[str, int]) -> 
         f'<div class="wide">{stacked("volume", "Volume per hour", described, first, shown)}</div>'
         f'<ul class="legend">{legend}</ul>{_folded(table)}',
     )
-
-
-def _others(count: int, report: Report) -> str:
-    return report.topics[-1].topic if count == 1 else f"{count} other topics"
 
 
 def _topics(report: Report, first: int, hours: int, colours: dict[str, int]) -> str:

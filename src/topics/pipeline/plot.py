@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-HOUR_S: Final = 3600
+_HOUR_S: Final = 3600
 COLOURS: Final = 8
 """How many series have a colour of their own; the last one is for all others together."""
 
@@ -45,13 +45,13 @@ def stacked(plot_id: str, title: str, description: str, first_hour: int, series:
     step, top = scale(max(totals, default=0))
     height = 280
     floor, room = height - _BOTTOM, height - _BOTTOM - _TOP
-    slot = (_WIDTH - _LEFT) / max(hours, 1)
-    width = min(_BAR_MAX, slot * 0.86 if slot > 4 else slot)
+    pitch = (_WIDTH - _LEFT) / max(hours, 1)
+    width = min(_BAR_MAX, pitch * 0.86 if pitch > 4 else pitch)
     parts = list(_grid(step, top, floor, room))
-    parts += _hour_axis(first_hour, hours, slot, floor)
+    parts += _hour_axis(first_hour, hours, pitch, floor)
     for number in range(hours):
         y = float(floor)
-        x = _LEFT + number * slot + (slot - width) / 2
+        x = _LEFT + number * pitch + (pitch - width) / 2
         for one in series:
             value = one.values[number]
             if value:
@@ -90,10 +90,10 @@ def spark(values: Sequence[int], colour: int, name: str) -> str:
     """A small row of bars for a line of a table."""
     most = max(values, default=0) or 1
     wide, tall = 180, 28
-    slot = wide / max(len(values), 1)
-    width = min(12.0, slot * 0.86 if slot > 3 else slot)
+    pitch = wide / max(len(values), 1)
+    width = min(12.0, pitch * 0.86 if pitch > 3 else pitch)
     marks = "".join(
-        f'<rect x="{n * slot + (slot - width) / 2:.1f}" y="{tall - tall * value / most:.1f}" width="{width:.1f}" '
+        f'<rect x="{n * pitch + (pitch - width) / 2:.1f}" y="{tall - tall * value / most:.1f}" width="{width:.1f}" '
         f'height="{tall * value / most:.1f}"/>'
         for n, value in enumerate(values)
         if value
@@ -145,7 +145,7 @@ def short(name: str) -> str:
 
 def when(hour: int) -> str:
     """An hour since 1970, as text."""
-    return time.strftime("%Y-%m-%d %H:00", time.gmtime(hour * HOUR_S))
+    return time.strftime("%Y-%m-%d %H:00", time.gmtime(hour * _HOUR_S))
 
 
 def _grid(step: int, top: int, floor: int, room: int) -> Iterator[str]:
@@ -155,15 +155,15 @@ def _grid(step: int, top: int, floor: int, room: int) -> Iterator[str]:
         yield f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{brief(value)}</text>'
 
 
-def _hour_axis(first: int, hours: int, slot: float, floor: int) -> Iterator[str]:
-    every = next((n for n in (1, 2, 3, 6, 12, 24, 48, 168) if n * slot >= 64), 336)
+def _hour_axis(first: int, hours: int, pitch: float, floor: int) -> Iterator[str]:
+    every = next((n for n in (1, 2, 3, 6, 12, 24, 48, 168) if n * pitch >= 64), 336)
     for number in range(hours):
         hour = first + number
         if hour % every:
             continue
-        moment = time.gmtime(hour * HOUR_S)
+        moment = time.gmtime(hour * _HOUR_S)
         text = time.strftime("%d %b", moment) if every >= 24 or moment.tm_hour == 0 else f"{moment.tm_hour:02d}:00"
-        x = _LEFT + (number + 0.5) * slot
+        x = _LEFT + (number + 0.5) * pitch
         yield f'<text class="tick" x="{x:.1f}" y="{floor + 20}" text-anchor="middle">{text}</text>'
 
 

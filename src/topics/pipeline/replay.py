@@ -128,7 +128,9 @@ class Replay:
         path = self._path("plan")
         choice = [self.target, self.topics, self.seq_from, self.seq_to, *self._conditions]
         if not path.exists():
-            found = list(slices(self._chosen(spark, files), self.seq_from, self.seq_to, self._records_max, SLICE_BYTES))
+            paced = None if self.records_per_second is None else self.records_per_second * PACED_SLICE_S
+            most = min(self.slice_records, paced or self.slice_records)
+            found = list(slices(self._chosen(spark, files), self.seq_from, self.seq_to, most, SLICE_BYTES))
             for one in found[:1]:
                 self._frame(spark, files, one)
             write_once(path, json.dumps({"choice": choice, "slices": found}))
@@ -151,12 +153,6 @@ class Replay:
         return [
             file for file in of_topics if (low is None or file.ts_max >= low) and (high is None or file.ts_min < high)
         ]
-
-    @property
-    def _records_max(self) -> int:
-        if self.records_per_second is None:
-            return self.slice_records
-        return min(self.slice_records, self.records_per_second * PACED_SLICE_S)
 
     @property
     def _conditions(self) -> list[str]:

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +23,7 @@ from topics.pipeline.files import Written
 from topics.pipeline.lake import DeltaLake, Offsets, ParquetLake, held
 from topics.pipeline.run import PipelineError
 
-HOUR_S: Final = 3600
-_HOUR_US: Final = HOUR_S * 1_000_000
+_HOUR_US: Final = 3_600_000_000
 
 
 @dataclass
@@ -135,26 +134,16 @@ def _offsets(root: Path) -> Offsets:
 def _ask(topics: list[TopicReport], server: dict[str, str], offsets: Offsets) -> str | None:
     """Fill in the lag of each topic; what went wrong, if anything."""
     from topics.spark.client import PLANNING_RETRY_MS, Client
-    from topics.spark.errors import ServerRefused, SourceError
+    from topics.spark.errors import SourceError
     from topics.spark.options import Address, GivenOptions
 
     try:
         with contextlib.closing(Client(Address(GivenOptions(server)), PLANNING_RETRY_MS)) as client:
             for of in topics:
-                try:
-                    plan = client.plan(of.topic)
-                except ServerRefused as refused:
-                    # A topic that is gone cannot get ahead.
-                    if refused.code != "topic_not_found":
-                        raise
-                    of.lag = 0
-                    continue
-                of.lag = _lag(offsets.get(of.topic), plan)
+                plan, at = client.find(of.topic), offsets.get(of.topic)
+                done = int(at["seq"]) if plan and at and at["epoch"] == plan.epoch else 0
+                # A topic that is gone cannot get ahead.
+                of.lag = 0 if plan is None else max(0, plan.head_seq - done)
     except SourceError as error:
         return str(error)
     return None
-
-
-def _lag(at: Any, plan: Any) -> int:
-    done = int(at["seq"]) if at and at["epoch"] == plan.epoch else 0
-    return max(0, int(plan.head_seq) - done)

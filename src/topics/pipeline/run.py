@@ -121,6 +121,20 @@ def _lag(reported: dict[str, Any]) -> int:
     return lag
 
 
+def stream(spark: Any, options: dict[str, str], offsets_max: int | None, pause_file: Path) -> Any:
+    """A stream of topics that plans no batch while `pause_file` exists."""
+    options = {**options, "pauseFile": str(pause_file)}
+    if offsets_max is not None:
+        options["maxOffsetsPerTrigger"] = str(offsets_max)
+    return spark.readStream.format("topics").options(**options).load()
+
+
+def start(query: Any, name: str, checkpoint: Path, once: bool, interval: str) -> Any:
+    """Start a query that runs until everything is done, or again at each interval."""
+    query = query.option("checkpointLocation", str(checkpoint)).queryName(name)
+    return (query.trigger(availableNow=True) if once else query.trigger(processingTime=interval)).start()
+
+
 class Stop:
     """Turns signals into a file that the source looks for."""
 

@@ -23,6 +23,8 @@ import pyarrow as pa
 
 DEPTH_MAX: Final = 8
 COLUMNS_MAX: Final = 1_000
+_ELEMENT: Final = ""
+"""The name of an array's only field."""
 
 _BIGINT_MAX: Final = (1 << 63) - 1
 _UNSAFE: Final = re.compile(r"[ ,;{}()\n\t=.`]")
@@ -36,15 +38,14 @@ class Misfit(Exception):
 
 
 class Shape:
-    """One node: `null` as long as nothing is known, a leaf type, `array` with an element, or `struct` with fields."""
+    """One node: `null` as long as nothing is known, a leaf type, `struct` with fields, or `array` with its element."""
 
-    __slots__ = ("element", "fields", "kind")
+    __slots__ = ("fields", "kind")
 
     def __init__(self, kind: str = "null") -> None:
         self.kind = kind
         self.fields: dict[str, tuple[str, Shape]] = {}
-        """By the name in lower case: the name as it was first seen, and its shape."""
-        self.element: Shape | None = Shape() if kind == "array" else None
+        """By the name in lower case: the name as it was first seen, and its shape. An array has one: its element."""
 
     def see(self, value: Any, depth: int = 0) -> None:
         """Grow so that the value fits."""
@@ -58,33 +59,26 @@ class Shape:
             for key, member in value.items():
                 self.field(column_name(key)).see(member, depth + 1)
         elif self.kind == "array":
-            assert self.element is not None
+            element = self.field(_ELEMENT)
             for member in value:
-                self.element.see(member, depth + 1)
+                element.see(member, depth + 1)
 
     def take(self, other: Shape) -> None:
         """Grow so that everything that fits the other shape fits this one."""
         if other.kind == "null" or self.kind == "string":
             return
         self._become(other.kind)
-        if self.kind == "struct":
+        if self.kind == other.kind:
             for name, shape in other.fields.values():
                 self.field(name).take(shape)
-        elif self.kind == "array":
-            assert self.element is not None
-            assert other.element is not None
-            self.element.take(other.element)
 
     def _become(self, kind: str) -> None:
-        if self.kind == kind:
-            return
         if self.kind == "null":
             self.kind = kind
-            self.element = Shape() if kind == "array" else None
         elif {self.kind, kind} == _NUMBERS:
             self.kind = "double"
-        else:
-            self.kind, self.fields, self.element = "string", {}, None
+        elif self.kind != kind:
+            self.kind, self.fields = "string", {}
 
     def field(self, name: str) -> Shape:
         """The field of this name, added if there is none; beyond the limit it is not kept."""
@@ -97,7 +91,7 @@ class Shape:
         self._widen(wanted, COLUMNS_MAX - sum(1 for _ in self._leaves()))
 
     def _widen(self, wanted: Shape, room: int) -> int:
-        if self.kind == "struct" and wanted.kind == "struct":
+        if self.kind == wanted.kind:
             for key, (name, shape) in wanted.fields.items():
                 known = self.fields.get(key)
                 if known is not None:
@@ -107,21 +101,13 @@ class Shape:
                     if cost <= room:
                         self.fields[key] = (name, shape)
                         room -= cost
-        elif self.kind == "array" and wanted.kind == "array":
-            assert self.element is not None
-            assert wanted.element is not None
-            room = self.element._widen(wanted.element, room)
         return room
 
     def _leaves(self) -> Iterator[str]:
-        if self.kind == "struct":
-            for _, shape in self.fields.values():
-                yield from shape._leaves()
-        elif self.kind == "array":
-            assert self.element is not None
-            yield from self.element._leaves()
-        elif self.kind != "null":
+        if self.kind not in ("null", "struct", "array"):
             yield self.kind
+        for _, shape in self.fields.values():
+            yield from shape._leaves()
 
     @property
     def is_known(self) -> bool:
@@ -133,8 +119,7 @@ class Shape:
         if self.kind == "struct":
             return pa.struct([(name, shape.arrow()) for name, shape in self.fields.values() if shape.is_known])
         if self.kind == "array":
-            assert self.element is not None
-            return pa.list_(self.element.arrow())
+            return pa.list_(self.field(_ELEMENT).arrow())
         return _LEAVES[self.kind]
 
     def fit(self, value: Any, path: str = "data") -> Any:
@@ -153,8 +138,8 @@ class Shape:
         if kind == "struct":
             return self._fit_struct(value, path)
         if kind == "array":
-            assert self.element is not None
-            return [self.element.fit(member, f"{path}[]") for member in value]
+            element = self.field(_ELEMENT)
+            return [element.fit(member, f"{path}[]") for member in value]
         return value
 
     def _fit_struct(self, value: dict[str, Any], path: str) -> dict[str, Any]:
@@ -172,21 +157,14 @@ class Shape:
         return fitted
 
     def to_json(self) -> Any:
-        """The shape as lists and text, for JSON."""
-        if self.kind == "struct":
-            return ["struct", [[name, shape.to_json()] for name, shape in self.fields.values()]]
-        return ["array", self.element.to_json()] if self.element is not None else self.kind
+        """The shape as lists and text, from which `of_json` makes it again."""
+        return [self.kind, [[name, shape.to_json()] for name, shape in self.fields.values()]]
 
 
 def of_json(given: Any) -> Shape:
-    """The shape that `to_json` was called on."""
-    if isinstance(given, str):
-        return Shape(given)
+    """The shape of which `to_json` made this."""
     shape = Shape(given[0])
-    if given[0] == "array":
-        shape.element = of_json(given[1])
-    else:
-        shape.fields = {name.lower(): (name, of_json(member)) for name, member in given[1]}
+    shape.fields = {name.lower(): (name, of_json(member)) for name, member in given[1]}
     return shape
 
 
@@ -198,7 +176,7 @@ def of_arrow(kind: Any) -> Shape:
         return shape
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         shape = Shape("array")
-        shape.element = of_arrow(kind.value_type)
+        shape.fields = {_ELEMENT: (_ELEMENT, of_arrow(kind.value_type))}
         return shape
     for name, leaf in _LEAVES.items():
         if kind == leaf:

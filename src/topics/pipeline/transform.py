@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from topics.pipeline.archive import query_id
-from topics.pipeline.run import PipelineError, reason
+from topics.pipeline.run import PipelineError, reason, start, stream
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 
@@ -41,11 +41,8 @@ class Transform:
             if view in views:
                 raise PipelineError(f'topics "{views[view]}" and "{topic}" would both be the view {view}')
             views[view] = topic
-            options = {**self.source, "topic": topic, "pauseFile": str(pause_file)}
-            if self.offsets_max is not None:
-                options["maxOffsetsPerTrigger"] = str(self.offsets_max)
-            stream = spark.readStream.format("topics").options(**options).load()
-            stream.withWatermark("ts", self.watermark).createOrReplaceTempView(view)
+            rows = stream(spark, {**self.source, "topic": topic}, self.offsets_max, pause_file)
+            rows.withWatermark("ts", self.watermark).createOrReplaceTempView(view)
         try:
             result = spark.sql(self.sql.strip().rstrip(";"))
         except Exception as failure:
@@ -58,12 +55,11 @@ class Transform:
         if self.error_topic is not None:
             sink["errorTopic"] = self.error_topic
         sink["topic"] = self.target
-        query = result.writeStream.outputMode(self.mode).option("checkpointLocation", str(self.checkpoint))
+        query = result.writeStream.outputMode(self.mode)
         query = (
             query.format("topics").options(**sink) if self.mode == "append" else query.foreachBatch(self._save(sink))
         )
-        query = query.trigger(availableNow=True) if once else query.trigger(processingTime=interval)
-        return query.queryName(f"transform to {self.target}").start()
+        return start(query, f"transform to {self.target}", self.checkpoint, once, interval)
 
     def _save(self, sink: dict[str, str]) -> Callable[[Any, int], None]:
         """Spark has no update mode for Python sinks: each batch is a write of its own, exactly-once by its number."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topics.pipeline import shape
-from topics.pipeline.files import FILE_SCHEMA, WRITTEN_SCHEMA, Files, Written, by_date, directory_of, report
-from topics.pipeline.lake import additions, held
+from topics.pipeline.files import FILE_SCHEMA, WRITTEN_SCHEMA, Files, Written, by_date, columns_of, directory_of, report
+from topics.pipeline.lake import add_files, delta_table, has_version, held
 from topics.pipeline.run import PipelineError
 from topics.pipeline.shape import Misfit, Shape
 
@@ -34,8 +34,8 @@ APP_ID: Final = "topics-typed"
 HERE_BYTES_MAX: Final = 8 << 20
 RECORD_SCHEMA: Final = pa.schema([field for field in FILE_SCHEMA if field.name != "data"])
 ERROR_SCHEMA: Final = pa.schema(
-    [(name, pa.string()) for name in ("topic",)]
-    + [("seq", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("reason", pa.string()), ("data", pa.string())]
+    [("topic", pa.string()), *(FILE_SCHEMA.field(name) for name in ("seq", "ts"))]
+    + [(name, pa.string()) for name in ("reason", "data")]
 )
 RAW_COLUMNS: Final = "seq bigint, ts timestamp, node string, tag string, meta map<string,string>, data string"
 _TAKEN: Final = frozenset((*RECORD_SCHEMA.names, "topic", "date"))
@@ -47,16 +47,10 @@ class Typed:
     """The typed tables beside one table of events."""
 
     def __init__(self, root: Path, file_bytes: int) -> None:
-        from deltalake import DeltaTable
-
         self._root = root
         self._file_bytes = file_bytes
         self._events = root / "events"
-        errors = root / "errors"
-        if not DeltaTable.is_deltatable(str(errors)):
-            errors.mkdir(parents=True, exist_ok=True)
-            DeltaTable.create(str(errors), schema=ERROR_SCHEMA, mode="ignore")
-        self._errors = DeltaTable(str(errors))
+        self._errors = delta_table(root / "errors", ERROR_SCHEMA, ())
         self._tables: dict[str, Any] = {}
 
     def catch_up(self, spark: Any) -> int:
@@ -76,7 +70,8 @@ class Typed:
     def _project(self, spark: Any, version: int, added: list[tuple[str, str]]) -> int:
         paths: dict[str, list[str]] = {}
         for path, topic in added:
-            if not _has(self._table(topic), version):
+            table = self._table(topic)
+            if table is None or not has_version(table, APP_ID, version):
                 paths.setdefault(topic, []).append(f"{self._events}/{path}")
         if not paths:
             return 0
@@ -91,13 +86,13 @@ class Typed:
             for file in (Written(*row) for row in _run(spark, found, project, WRITTEN_SCHEMA)):
                 assert file.path is not None
                 (misfits if file.path.startswith(_ERRORS) else fitted.setdefault(topic, [])).append(file)
-        if not _has(self._errors, version):
-            _commit(self._errors, version, [_within(_ERRORS, file) for file in misfits], [])
+        if not has_version(self._errors, APP_ID, version):
+            _commit(self._errors, version, [_within(_ERRORS, file) for file in misfits], ())
         for topic in sorted(paths):
             table = self._table(topic)
             assert table is not None
             place = f"typed/{directory_of(topic)}/"
-            _commit(table, version, [_within(place, file) for file in fitted.get(topic, [])], ["date"])
+            _commit(table, version, [_within(place, file) for file in fitted.get(topic, [])], ("date",))
         return sum(file.records for file in misfits)
 
     def _table(self, topic: str) -> Any:
@@ -111,16 +106,14 @@ class Typed:
 
     def _widen(self, topic: str, wanted: Shape) -> Shape:
         """The columns of a topic's table, after those that are wanted and not there were added."""
-        from deltalake import DeltaTable, Schema
+        from deltalake import Schema
 
         table = self._table(topic)
         if table is None:
             columns = Shape("struct")
             columns.widen(wanted)
-            directory = self._root / "typed" / directory_of(topic)
-            directory.mkdir(parents=True, exist_ok=True)
             schema = pa.schema([*RECORD_SCHEMA, ("date", pa.date32()), *columns.arrow()])
-            DeltaTable.create(str(directory), schema=schema, partition_by=["date"], mode="ignore")
+            delta_table(self._root / "typed" / directory_of(topic), schema, ("date",))
             return columns
         known = pa.struct([field for field in pa.schema(table.schema().to_arrow()) if field.name not in _TAKEN])
         columns = shape.of_arrow(known)
@@ -167,7 +160,7 @@ def projector(
         errors = Files(root, ERROR_SCHEMA, version, file_bytes)
         for batch in batches:
             rows, fitted, reasons = _sorted_out(columns, batch["data"].to_pylist())
-            kept = _record_columns(batch).take(pa.array(rows, pa.int64()))
+            kept = columns_of(batch, RECORD_SCHEMA).take(pa.array(rows, pa.int64()))
             arrays = [pa.array([row.get(field.name) for row in fitted], field.type) for field in kinds]
             content = pa.RecordBatch.from_arrays([*kept.columns, *arrays], schema=pa.schema([*RECORD_SCHEMA, *kinds]))
             for date, part in by_date(content):
@@ -208,21 +201,9 @@ def _members(text: str) -> dict[str, Any]:
     return {f"data_{key}" if key.lower() in _TAKEN else key: member for key, member in value.items()}
 
 
-def _record_columns(batch: Any) -> Any:
-    arrays = [batch[field.name].cast(field.type) for field in RECORD_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
-
-
 def _holds(known: Any, field: Any) -> bool:
     at = known.get_field_index(field.name)
     return at >= 0 and bool(shape.of_arrow(known.field(at).type).to_json() == shape.of_arrow(field.type).to_json())
-
-
-def _has(table: Any, version: int) -> bool:
-    if table is None:
-        return False
-    done = table.transaction_version(APP_ID)
-    return done is not None and done >= version
 
 
 def _within(place: str, file: Written) -> Written:
@@ -230,16 +211,8 @@ def _within(place: str, file: Written) -> Written:
     return file._replace(path=file.path.removeprefix(place))
 
 
-def _commit(table: Any, version: int, files: list[Written], partition_by: list[str]) -> None:
-    from deltalake.transaction import CommitProperties, Transaction
-
-    table.create_write_transaction(
-        additions(files, partition_by, time.time_ns() // 1_000_000),
-        mode="append",
-        schema=pa.schema(table.schema().to_arrow()),
-        partition_by=partition_by,
-        commit_properties=CommitProperties(app_transactions=[Transaction(APP_ID, version)]),
-    )
+def _commit(table: Any, version: int, files: list[Written], partition_by: Sequence[str]) -> None:
+    add_files(table, files, partition_by, time.time_ns() // 1_000_000, (APP_ID, version))
     table.update_incremental()
 
 

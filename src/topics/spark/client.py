@@ -17,13 +17,14 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from topics.spark.errors import BadOption, ServerRefused, Unreachable
 from topics.spark.options import RETRY_TIMEOUT_MS, Address
 
+TOPIC_NOT_FOUND: Final = "topic_not_found"
 TIMEOUT_S: Final = 10.0
 """Well below the time for retries, so that a server that stops answering is asked again."""
 PAUSE_FIRST_S: Final = 0.05
@@ -72,9 +73,9 @@ class Plan:
     count: int
     bytes: int
     gaps: list[Gap]
-    from_ts_seq: int
-    to_ts_seq: int
-    segments: list[SealedFile]
+    from_ts_seq: int = 0
+    to_ts_seq: int = 0
+    segments: list[SealedFile] = field(default_factory=list)
 
 
 class Answer(NamedTuple):
@@ -119,18 +120,18 @@ class Client:
     def plan(self, topic: str, **query: int) -> Plan:
         """The epoch, floors and gaps of a topic."""
         answer = json.loads(self._call("GET", f"{_path(topic)}/plan?{urlencode(query)}", topic))
-        return Plan(
-            topic,
-            answer["epoch"],
-            answer["head_seq"],
-            answer["earliest_seq"],
-            answer["count"],
-            answer["bytes"],
-            [_gap(gap) for gap in answer.get("gaps", ())],
-            answer.get("from_ts_seq", 0),
-            answer.get("to_ts_seq", 0),
-            [SealedFile(**segment) for segment in answer.get("segments", ())],
-        )
+        answer["gaps"] = [_gap(gap) for gap in answer.get("gaps", ())]
+        answer["segments"] = [SealedFile(**segment) for segment in answer.get("segments", ())]
+        return Plan(**{each.name: answer[each.name] for each in fields(Plan) if each.name in answer} | {"topic": topic})
+
+    def find(self, topic: str) -> Plan | None:
+        """The plan of a topic, or None where it does not exist."""
+        try:
+            return self.plan(topic)
+        except ServerRefused as refused:
+            if refused.code != TOPIC_NOT_FOUND:
+                raise
+            return None
 
     def blocks(self, topic: str, from_seq: int, to_seq: int) -> Answer:
         """The Blocks after `from_seq`, about half a mebibyte of them."""
@@ -190,11 +191,8 @@ class Client:
         return answer.status, content, retry_after_s
 
     def _open(self) -> http.client.HTTPConnection:
-        address = self._address
-        if address.tls:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=context)
-        return http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
+        kind = http.client.HTTPSConnection if self._address.tls else http.client.HTTPConnection
+        return kind(self._address.host, self._address.port, timeout=TIMEOUT_S)
 
     def _give_up_on(self, error: Exception) -> None:
         """Raise at once for what no retry can change."""
@@ -218,7 +216,7 @@ class Client:
             text = f'option "token": the server at {url} does not know the key (401 {code})'
         elif status == 403:
             text = f'option "token": the key may not do this at {url} (403 {code}): {message}'
-        elif code == "topic_not_found":
+        elif code == TOPIC_NOT_FOUND:
             text = f'topic "{topic}" (options "topic", "topics") does not exist at {url}'
         elif code:
             text = f"the server at {url} answered {status} {code}: {message}"

@@ -2,8 +2,8 @@
 
 A Block holds its columns back to back (storage/block.py), which is nearly what Arrow wants: a column of texts is one
 buffer of bytes and one of offsets, and the offsets are the running sum of the Block's lengths. So a batch is made by
-joining the slices of its Blocks column by column and summing the lengths, and columns that nobody asked for are not
-even looked at. Only `meta` is JSON that has to become a map: each distinct text is parsed once.
+joining the slices of its Blocks column by column and summing the lengths, and columns that the query does not ask
+for are not even looked at. Only `meta` is JSON that has to become a map: each distinct text is parsed once.
 
 The types are exactly those that Spark derives from the schema, because Spark compares them.
 

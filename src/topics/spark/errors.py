@@ -15,7 +15,9 @@ class BadOption(SourceError):
     """An option of the data source has a value that cannot be used."""
 
     def __init__(self, option: str, value: object, reason: str) -> None:
-        super().__init__(f'option "{option}" is {_shown(value)}: {reason}')
+        text = str(value)
+        shown = text if len(text) <= 200 else text[:200] + "..."
+        super().__init__(f'option "{option}" is "{shown}": {reason}')
 
     def __reduce__(self) -> tuple[object, ...]:
         return SourceError, (str(self),)
@@ -50,8 +52,3 @@ class DataLoss(SourceError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), self.range
-
-
-def _shown(value: object) -> str:
-    text = str(value)
-    return f'"{text if len(text) <= 200 else text[:200] + "..."}"'

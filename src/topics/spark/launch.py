@@ -1,7 +1,6 @@
-"""A SparkSession with the settings that suit the source "topics".
+"""A SparkSession with the settings that suit the source "topics": an ordinary one, so you may build your own instead.
 
-The session is an ordinary one. If you build your own and want to use the option `pushFilters`, switch on
-`spark.sql.python.filterPushdown.enabled`.
+A session of your own needs `spark.sql.python.filterPushdown.enabled` where the option `pushFilters` is used.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class WantedOffsets:
         except ValueError:
             places = None
         if not isinstance(places, dict):
-            raise BadOption(option, text, f'it must be {_listed(words)}, or JSON such as {{"orders": 4096}}')
+            listed = ", ".join(f'"{word}"' for word in words)
+            raise BadOption(option, text, f'it must be {listed}, or JSON such as {{"orders": 4096}}')
         self._places = {topic: self._parse(topic, place) for topic, place in places.items()}
 
     def _parse(self, topic: str, place: Any) -> Wanted:
@@ -82,10 +83,6 @@ class WantedOffsets:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _listed(words: tuple[str, ...]) -> str:
-    return ", ".join(f'"{word}"' for word in words)
 
 
 def render(cursors: dict[str, Cursor]) -> dict[str, dict[str, int]]:

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from topics.spark import offsets, scan
 from topics.spark.client import PLANNING_RETRY_MS, Client, Gap, Plan
-from topics.spark.errors import BadOption, DataLoss, ServerRefused, SourceError
+from topics.spark.errors import BadOption, SourceError
 from topics.spark.filters import Prune
 from topics.spark.offsets import BEGINNING, EARLIEST, LATEST, Cursor
 from topics.spark.scan import Range, RangeReader
@@ -61,24 +61,17 @@ class TopicsReader(DataSourceReader):
             names = names_of(client, options)
             options.starting.check_names(names)
             options.ending.check_names(names)
+            given = {"from_ts": options.starting_ts, "to_ts": options.ending_ts}
+            times = {name: ts for name, ts in given.items() if ts is not None}
             for topic in names:
                 if prune.wants(topic):
-                    plan = plans[topic] = self._plan(client, topic)
+                    plan = plans[topic] = client.plan(topic, **times)
                     from_seq, to_seq = self._bounds(client, plan)
                     pieces += scan.ranges(client, plan, from_seq, to_seq, options)
         finally:
             client.close()
         parts = scan.split(pieces, plans, options.partitions_min)
         return [RangePartition(piece) for piece in parts] or [RangePartition(None)]
-
-    def _plan(self, client: Client, topic: str) -> Plan:
-        options = self._options
-        query = {}
-        if options.starting_ts is not None:
-            query["from_ts"] = options.starting_ts
-        if options.ending_ts is not None:
-            query["to_ts"] = options.ending_ts
-        return client.plan(topic, **query)
 
     def _bounds(self, client: Client, plan: Plan) -> tuple[int, int]:
         options, prune = self._options, self._prune
@@ -101,11 +94,7 @@ class TopicsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one range."""
-        assert isinstance(partition, RangePartition)
-        if partition.piece is None:
-            return iter(())
-        freeze_loaded()
-        return RangeReader(self._options, arrow_schema(self._schema), self._prune).read(partition.piece)
+        return read(partition, self._options, self._schema, self._prune)
 
 
 class _Push:
@@ -134,9 +123,9 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
 
-    def _connected(self, retry_ms: int | None = None) -> Client:
+    def _connected(self) -> Client:
         if self._client is None:
-            self._client = Client(self._options.address, retry_ms)
+            self._client = Client(self._options.address)
         return self._client
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -164,11 +153,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember how far the topics reach now: a query that runs once ends there."""
         client = self._connected()
-        self._target = {}
-        for topic in names_of(client, self._options, must_exist=False):
-            plan = found(client, topic)
-            if plan is not None:
-                self._target[topic] = Cursor(plan.epoch, plan.head_seq)
+        plans = map(client.find, names_of(client, self._options, must_exist=False))
+        self._target = {plan.topic: Cursor(plan.epoch, plan.head_seq) for plan in plans if plan is not None}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """How far the next batch reads."""
@@ -209,7 +195,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _head(self, topic: str, begun: Cursor | None) -> Cursor | None:
         """How far a topic can be read now, or None where it is gone."""
-        plan = found(self._connected(), topic)
+        plan = self._connected().find(topic)
         if plan is None:
             if begun is not None and self._options.fail_on_data_loss:
                 raise SourceError(
@@ -238,16 +224,19 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces: list[Range] = []
         plans: dict[str, Plan] = {}
         begun = self._checked(start)
+        fail = self._options.fail_on_data_loss
+
+        def lose(topic: str, epoch: int | None, gap: Gap) -> None:
+            scan.lost(topic, gap, fail)
+            pieces.append(Range(topic, epoch or 0, 0, 0, gap))
+
         for topic, to in offsets.parse(end).items():
             since = begun.get(topic, Cursor(to.epoch, 0))
             if since == to:
                 continue
-            fail = self._options.fail_on_data_loss
-            plan = found(client, topic)
+            plan = client.find(topic)
             if plan is None:
-                gap = Gap(since.seq + 1, to.seq, "topic_deleted")
-                scan.lost(topic, gap, fail)
-                pieces.append(Range(topic, to.epoch or 0, since.seq, to.seq, gap))
+                lose(topic, to.epoch, Gap(since.seq + 1, to.seq, "topic_deleted"))
                 continue
             plans[topic] = plan
             if since.epoch != to.epoch:
@@ -256,18 +245,14 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pieces.append(Range(topic, to.epoch or 0, 0, 0, Gap(1, to.seq, "recreated")))
                 since = Cursor(to.epoch, 0)
             if since.seq > plan.head_seq and since.epoch == plan.epoch:
-                gap = went_back(plan, since)
-                scan.lost(topic, gap, fail)
-                pieces.append(Range(topic, plan.epoch, 0, 0, gap))
+                lose(topic, plan.epoch, went_back(plan, since))
                 since = Cursor(plan.epoch, 0)
             if since.seq > to.seq:
                 if fail:
                     raise unplanned(topic, since, to)
                 continue
             if plan.epoch != to.epoch:
-                gap = Gap(since.seq + 1, to.seq, "recreated")
-                scan.lost(topic, gap, fail)
-                pieces.append(Range(topic, to.epoch or 0, since.seq, to.seq, gap))
+                lose(topic, to.epoch, Gap(since.seq + 1, to.seq, "recreated"))
                 continue
             pieces += scan.ranges(client, plan, since.seq, to.seq, self._options)
         parts = scan.split(pieces, plans, self._options.partitions_min, scan.STREAM_PARTITION_BYTES)
@@ -275,11 +260,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one range."""
-        assert isinstance(partition, RangePartition)
-        if partition.piece is None:
-            return iter(())
-        freeze_loaded()
-        return RangeReader(self._options, arrow_schema(self._schema), Prune()).read(partition.piece)
+        return read(partition, self._options, self._schema, Prune())
 
     def stop(self) -> None:
         """Close the connection."""
@@ -309,6 +290,17 @@ class RefusedStreamReader(DataSourceStreamReader):
         raise self._refusal
 
 
+def read(partition: InputPartition, options: ReadOptions, schema: Any, prune: Prune) -> Iterator[Any]:
+    """The records of one range, as Arrow record batches of the schema that Spark derives from its own."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    assert isinstance(partition, RangePartition)
+    if partition.piece is None:
+        return iter(())
+    freeze_loaded()
+    return RangeReader(options, to_arrow_schema(schema, timezone="UTC"), prune).read(partition.piece)
+
+
 def freeze_loaded() -> None:
     """Leave what this process has loaded out of its garbage collections, from the first call on.
 
@@ -317,23 +309,6 @@ def freeze_loaded() -> None:
     """
     if not gc.get_freeze_count():
         gc.freeze()
-
-
-def found(client: Client, topic: str) -> Plan | None:
-    """What the server reports about a topic, or None where it does not exist."""
-    try:
-        return client.plan(topic)
-    except ServerRefused as refused:
-        if refused.code != "topic_not_found":
-            raise
-        return None
-
-
-def arrow_schema(schema: Any) -> Any:
-    """The Arrow schema that Spark expects for its own."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def names_of(client: Client, options: ReadOptions, must_exist: bool = True) -> list[str]:
@@ -381,7 +356,7 @@ def went_back(plan: Plan, begun: Cursor) -> Gap:
     return Gap(plan.head_seq + 1, begun.seq, "head_went_back")
 
 
-def recreated(topic: str, begun: Cursor, plan: Plan) -> DataLoss | SourceError:
+def recreated(topic: str, begun: Cursor, plan: Plan) -> SourceError:
     """The error for a topic that is not the one that was read before."""
     return SourceError(
         f'topic "{topic}" was deleted and recreated (epoch {begun.epoch} became {plan.epoch}) after it had been read '

@@ -129,9 +129,10 @@ class Rows:
         error_topic = self._options.error_topic
         topic = None if topic == NOT_TEXT else topic
         if error_topic is None:
+            named = "any topic" if topic is None else f'topic "{topic}"'
             raise SourceError(
-                f"row {self._row} of partition {self._partition} cannot become a record of "
-                f"{'any topic' if topic is None else _quoted(topic)}: {reason}. Nothing of this batch was published; "
+                f"row {self._row} of partition {self._partition} cannot become a record of {named}: {reason}. "
+                f"Nothing of this batch was published; "
                 f'set the option "errorTopic" to write such rows there'
             )
         shown = None if data is None else data[:SHOWN_BYTES_MAX].decode("utf-8", "replace")
@@ -236,7 +237,3 @@ def _meta(meta: Any) -> bytes:
     if len(encoded) > META_BYTES_MAX:
         raise BadRow(f"meta has {len(encoded)} bytes; the limit is {META_BYTES_MAX}")
     return encoded
-
-
-def _quoted(topic: str) -> str:
-    return f'topic "{topic}"'

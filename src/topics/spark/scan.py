@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from topics.spark import columns, segments
-from topics.spark.client import Answer, Client, Gap, Plan, SealedFile
+from topics.spark.client import TOPIC_NOT_FOUND, Answer, Client, Gap, Plan, SealedFile
 from topics.spark.errors import DataLoss, ServerRefused
 from topics.spark.filters import Prune
 from topics.spark.options import ReadOptions
@@ -180,9 +180,9 @@ def _answers(client: Client, piece: Range) -> Iterator[Answer | None]:
         try:
             return client.blocks(piece.topic, cursor, piece.to_seq)
         except ServerRefused as refused:
-            if refused.code == "topic_not_found":
-                return None
-            raise
+            if refused.code != TOPIC_NOT_FOUND:
+                raise
+            return None
 
     with ThreadPoolExecutor(1) as pool:
         cursor = piece.from_seq

@@ -129,12 +129,14 @@ class Stage:
     def publish(self, files: list[StagedFile], client: Client, records_per_second: int | None = None) -> Delivered:
         """Append the chunks of these files in order, each once."""
         number = records = deduped = 0
+        producer_id = json.dumps(self.producer_id).encode()
         started = time.monotonic()
         for file in files:
             for topic, n, body in self._chunks(file):
                 producer_seq = self.epoch * CHUNKS_MAX + number
                 number += 1
-                answer = client.write(topic, _request(self.producer_id, producer_seq, body))
+                content = b'{"producer_id":%b,"producer_seq":%d,"records":[%b]}' % (producer_id, producer_seq, body)
+                answer = client.write(topic, content)
                 if answer["deduped"]:
                     deduped += n
                     continue
@@ -194,14 +196,6 @@ def _chunked(records: Iterable[Rendered]) -> Iterator[tuple[str, list[bytes]]]:
             size += len(record)
         sizes[topic] = size
     yield from ((topic, members) for topic, members in waiting.items() if members)
-
-
-def _request(producer_id: str, producer_seq: int, body: bytes) -> bytes:
-    return b'{"producer_id":%b,"producer_seq":%d,"records":[%b]}' % (
-        json.dumps(producer_id).encode(),
-        producer_seq,
-        body,
-    )
 
 
 def write_once(path: Path, text: str) -> None:

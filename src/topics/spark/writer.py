@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,8 @@ class TopicsWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage the rows of one task."""
-        partition = _task().partitionId()
-        rows = Rows(self._options, partition)
         stage = self._stage()
-        if stage.is_done():
-            return Staged(self._producer_id, stage.epoch, StagedFile(None, partition, 0, 0))
-        file = stage.write((record for batch in iterator for record in rows.render(batch)), partition)
-        return Staged(self._producer_id, stage.epoch, file)
+        return staged(stage, () if stage.is_done() else iterator, self._options, _task().partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged, or what the first attempt of the same `txnId` had staged."""
@@ -100,20 +95,17 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
         epoch = context.getLocalProperty("streaming.sql.batchId")
         if not query_id or epoch is None:
             raise SourceError("Spark does not report which query and batch this task works for")
-        producer_id, number = f"spark-{query_id}", int(epoch)
-        rows = Rows(self._options, context.partitionId())
-        stage = Stage(self._root, producer_id, number)
-        records = (record for batch in iterator for record in rows.render(batch))
-        return Staged(producer_id, number, stage.write(records, context.partitionId()))
+        stage = Stage(self._root, f"spark-{query_id}", int(epoch))
+        return staged(stage, iterator, self._options, context.partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the epoch, from the first manifest that was written for it."""
-        staged = [message for message in messages if isinstance(message, Staged)]
-        if not staged:
+        ours = [message for message in messages if isinstance(message, Staged)]
+        if not ours:
             return
-        assert {message.epoch for message in staged} == {batchId}, "the tasks of one batch name its epoch"
-        stage = Stage(self._root, staged[0].producer_id, batchId)
-        files = stage.decide(message.file for message in staged)
+        assert {message.epoch for message in ours} == {batchId}, "the tasks of one batch name its epoch"
+        stage = Stage(self._root, ours[0].producer_id, batchId)
+        files = stage.decide(message.file for message in ours)
         publish(stage, files, self._options)
         stage.forget_earlier()
 
@@ -125,6 +117,13 @@ def _task() -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "rows are written by tasks"
     return context
+
+
+def staged(stage: Stage, batches: Iterable[Any], options: WriteOptions, partition: int) -> Staged:
+    """Stage the rows of one task."""
+    rows = Rows(options, partition)
+    file = stage.write((record for batch in batches for record in rows.render(batch)), partition)
+    return Staged(stage.producer_id, stage.epoch, file)
 
 
 def publish(stage: Stage, files: list[StagedFile], options: WriteOptions) -> None:

@@ -27,7 +27,7 @@ def _small() -> Iterator[None]:
 
 
 def furnished(seed: int = 0, **options: object) -> World:
-    """A world with topics of every class, sealed segments, a checkpoint, and something behind it."""
+    """A world with topics of every class, sealed segments, a checkpoint, and something after it."""
     world = World(seed, **options)
     for name, durability in (("kept", "fsync"), ("common", "disk"), ("scratch", "memory"), ("passing", "ephemeral")):
         world.put(name, durability=durability)

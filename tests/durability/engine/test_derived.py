@@ -1,6 +1,6 @@
 """Copies and dead letters on a data directory: when they may be seen, and what a crash leaves of them.
 
-The property test of the same name searches; here each of the ROUTER and QUEUE rules stands alone.
+The property test of the same name searches; here each of the ROUTER and QUEUE rules has a test of its own.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def test_dead_letter_is_not_shown_before_its_frame_is_synced(queue: str, letters
     machine.engine.queues.claim("q", ClaimJobs("w"), answers.append)
     machine.engine.turn()
     assert machine.engine.topics["d"].log.head == 1
-    assert answers == [], "who is told finds the letter"
+    assert answers == [], "an answered client finds the letter"
     run_inline(machine.store.jobs())
     assert machine.engine.topics["d"].log.head == 2
     assert len(answers) == 1
@@ -169,7 +169,7 @@ def test_copy_into_fsync_is_not_shown_before_the_source_is_synced(source: str) -
     write_soon(machine, "a", 2, 2)
     assert machine.engine.topics["a"].log.head == 2
     assert machine.read("b")[0] == [1]
-    # Visible in the order of the seqs, also where the write behind the copy is synced in another shard.
+    # Visible in the order of the seqs, also where the write after the copy is synced in another shard.
     machine.engine.write("b", numbers(1, 1), lambda ticket: None)
     machine.engine.run_until_idle()
     assert machine.read("b")[0] == [1, 2, 3]
@@ -302,7 +302,7 @@ def read_datas(machine: Machine, name: str) -> list[tuple[int, Any, Any]]:
 
 
 def beside_direct_writes() -> tuple[Machine, list[tuple[int, Any, Any]]]:
-    """A destination with copies, a direct write behind them that is not synced, and a copy behind that; its records."""
+    """A destination with copies, a direct write after them that is not synced, and a copy after that; its records."""
     machine = Machine(shards=2)
     topic(machine, "a", durability="fsync")
     shard_of = machine.store.shard_of
@@ -330,13 +330,13 @@ def test_kill_moves_no_copy_beside_direct_writes() -> None:
     assert read_datas(machine, "b") == shown
 
 
-def test_copies_behind_a_direct_write_that_the_power_took_come_again_behind_the_gap() -> None:
+def test_copies_after_a_direct_write_that_the_power_took_come_again_after_the_gap() -> None:
     """ROUTER-18: docs/durability.md, "Copies mixed with direct writes", says when and which."""
     machine, shown = beside_direct_writes()
     machine.crash("dropped")
     ((first, last, _),) = machine.read("b")[1]
     kept = read_datas(machine, "b")
-    assert kept[:4] == shown[:4], "what the log had a place for keeps it, although no direct write came behind it"
+    assert kept[:4] == shown[:4], "what the log had a place for keeps it, although no direct write came after it"
     assert first == 5
     assert kept[4:] == [(last + 1, 4, shown[5][2])], "once in the topic, with the key by which a reader knows it"
 

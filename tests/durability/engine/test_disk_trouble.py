@@ -218,7 +218,7 @@ def test_sealed_records_that_cannot_be_read_are_a_503_that_names_them(operation:
     assert world.engine.totals.corruption_total == 0
 
 
-def test_checkpoint_that_fails_is_told_and_tried_again_later(
+def test_checkpoint_that_fails_is_reported_and_tried_again_later(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DURABLE-16: nothing is lost by it, but the log grows, so the operator must know."""

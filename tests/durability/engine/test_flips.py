@@ -1,7 +1,7 @@
-"""One flipped byte, at every place of every file: whatever is lost is said, exactly, and everything else is there.
+"""One flipped byte, at every place of every file: whatever is lost is reported, exactly, and everything else is there.
 
-DURABLE-17: loss is always explicit, never silent. A data directory with something of everything is damaged behind the
-product's back, one byte at a time; then it must start, and a reader must get every record as it was written or a
+DURABLE-17: loss is always explicit, never silent. A data directory with something of everything is damaged
+while it is closed, one byte at a time; then it must start, and a reader must get every record as it was written or a
 tombstone in its place. A tombstone covers whole writes (or whole sealed Blocks), nothing is lost that the damaged place
 did not hold, and the damage is counted wherever it cost something.
 """
@@ -28,7 +28,7 @@ NAMES = ("kept", "common", "scratch")
 
 
 class Written(NamedTuple):
-    """A world at rest, what readers see in it, and which stretches of seqs are lost together."""
+    """A world at rest, what readers see in it, and which ranges of seqs are lost together."""
 
     world: World
     all_records: dict[str, dict[int, ModelRecord]]
@@ -175,7 +175,7 @@ def test_flips_find(
         sweep(written, stride=11)
 
 
-def test_sealed_block_that_is_damaged_is_told_when_it_is_read(written: Written) -> None:
+def test_sealed_block_that_is_damaged_is_reported_when_it_is_read(written: Written) -> None:
     """DURABLE-17: corruption in a sealed segment surfaces as a lost range with exactly its records."""
     disk = written.world.disk.clone()
     path = next(path for path in disk.files() if path.endswith(".data") and "0001-" in path)

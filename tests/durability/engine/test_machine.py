@@ -262,7 +262,7 @@ class WholeEngine(DurableEngine):
         for name, seen in self.seen.items():
             records, gaps = read_all(engine, name)
             changed = {seq: records.get(seq) for seq in seen if records.get(seq) != seen[seq]}
-            # A loss of power may take a write that nobody was told of, and leave one behind it: that is a gap.
+            # A loss of power may take a write that was never acknowledged, and leave one after it: that is a gap.
             if changed:
                 raise Broken(f"{name}: {changed} were {[seen[seq] for seq in changed]}; gaps {gaps}")
             seen |= records

@@ -37,7 +37,7 @@ def _small() -> Iterator[None]:
 
 
 def life(monitored: bool = False) -> None:
-    """A short life in which every kind of thing happens, swept without the monitor unless told otherwise."""
+    """A short life in which every kind of thing happens, swept without the monitor by default."""
     world = World(monitored=monitored)
     with Sweep(world):
         for name, durability in (("kept", "fsync"), ("common", "disk"), ("scratch", "memory")):

@@ -32,7 +32,7 @@ def lose_power(world: World) -> None:
     world.start()
 
 
-def test_range_lost_with_the_power_is_still_told_after_a_kill_that_follows() -> None:
+def test_range_lost_with_the_power_is_still_reported_after_a_kill_that_follows() -> None:
     """DURABLE-5: acked and lost seqs are never reused, whatever happens before the next write."""
     world = World()
     world.write("t", 2, durability="disk")
@@ -40,15 +40,15 @@ def test_range_lost_with_the_power_is_still_told_after_a_kill_that_follows() -> 
     world.write("t", 3)
     world.turn()
     lose_power(world)
-    told = read_all(world.engine, "t")[1]
-    assert told
-    assert told[0][1] >= 5
+    gaps = read_all(world.engine, "t")[1]
+    assert gaps
+    assert gaps[0][1] >= 5
     # Something else happens, so that the next start finds a log that this kernel has written.
     world.engine.put_topic("u", ConfigPatch())
     world.disk.crash("kill", random.Random(1))
     world.start()
-    assert read_all(world.engine, "t")[1] == told
-    assert world.engine.topics["t"].next_seq == told[0][1] + 1
+    assert read_all(world.engine, "t")[1] == gaps
+    assert world.engine.topics["t"].next_seq == gaps[0][1] + 1
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
@@ -66,7 +66,7 @@ def test_write_that_creates_a_topic_is_acked_once_the_config_is_safe(durability:
     assert world.engine.topics["t"].config.durability == durability
 
 
-def test_ephemeral_writes_behind_the_one_that_creates_the_topic_become_visible_in_order() -> None:
+def test_ephemeral_writes_after_the_one_that_creates_the_topic_become_visible_in_order() -> None:
     """WRITE-3: seq order is delivery order."""
     world = World()
     order: list[int] = []
@@ -170,9 +170,9 @@ def test_seqs_acked_as_disk_stay_taken_where_only_the_change_of_class_reached_th
     world.disk.sync(next(handle for handle, entry in world.disk._handles.items() if entry[1] is inode))
     lose_power(world)
     assert world.engine.topics["t"].config.durability == next_class
-    records_left, told = read_all(world.engine, "t")
+    records_left, gaps = read_all(world.engine, "t")
     assert list(records_left) == [1]
-    assert told == [(2, 4, "crash")]
+    assert gaps == [(2, 4, "crash")]
     assert world.engine.topics["t"].next_seq == 5
 
 

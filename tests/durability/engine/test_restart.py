@@ -65,7 +65,7 @@ def test_clean_stop_leaves_no_gap_even_after_a_new_boot() -> None:
     assert machine.engine.write("t", numbers(11, 11)).first_seq == 11
 
 
-def test_ephemeral_records_are_gone_after_a_restart_and_said_to_be() -> None:
+def test_ephemeral_records_are_gone_after_a_restart_and_reported() -> None:
     """DURABLE-6: the config and the head survive a clean stop; the records are lost, and readers get a tombstone."""
     machine = Machine()
     machine.engine.put_topic("t", ConfigPatch(durability="ephemeral", ttl_ms=99_000))
@@ -129,7 +129,7 @@ def test_deletes_of_sealed_and_unsealed_records_survive(damage: str) -> None:
     assert machine.engine.state("t").count == 120 - 18
 
 
-def test_segment_that_is_all_deleted_is_dropped_wherever_it_stands() -> None:
+def test_segment_that_is_all_deleted_is_dropped_wherever_it_is() -> None:
     """STORE-2: also a segment in the middle."""
     machine = Machine()
     for i in range(200):

@@ -22,7 +22,7 @@ def _small() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_is_done_to_the_files_is_told_or_harmless(seed: int) -> None:
+def test_whatever_is_done_to_the_files_is_reported_or_harmless(seed: int) -> None:
     """DURABLE-18: loss is counted and exact, and everything else is there."""
     outcomes = vandalise(seed, 156)
     assert outcomes["costly"] > 20

@@ -23,7 +23,7 @@ from topics.testing.fake_disk import DAMAGES
 
 
 class Books:
-    """What clients were told, apart from what the engine believes."""
+    """What clients were answered, apart from what the engine believes."""
 
     def __init__(self) -> None:
         self.sent: set[int] = set()

@@ -4,7 +4,7 @@ The invariants, for a destination that keeps what it shows (`disk`, `fsync`):
 
 1. What a reader has seen under a seq is never shown as something else, whichever shards a crash took frames from
    (ROUTER-25).
-2. A seq that was seen and is not there any more is told as lost, and so is everything between (LOSS-1).
+2. A seq that was seen and is not there any more is reported as lost, and so is everything between (LOSS-1).
 3. `fsync` keeps every copy whose source record survives: what it had shown of an `fsync` source is there, under its
    seq (DURABLE-4).
 
@@ -95,7 +95,7 @@ class ChainStory(Story):
         return {seq: data for seq, (_, data, _, _) in self.machine.visible("b").items()}
 
     def look(self) -> None:
-        """Read b as it stands: rules 1 and 2."""
+        """Read b as it is: rules 1 and 2."""
         log, now = self.engine.topics["b"].log, self.shown()
         for seq, data in now.items():
             was = self.seen.setdefault(seq, Seen(data, self.dest == "fsync" and data in self.safe))

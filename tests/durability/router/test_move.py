@@ -23,7 +23,7 @@ MOVES = {"both ends, made for it": ("c", "d"), "source": ("c", "b"), "dest": ("a
 
 
 class End(NamedTuple):
-    """The disk after one of the calls, and what clients had been told by then."""
+    """The disk after one of the calls, and what clients had been answered by then."""
 
     disk: FakeDisk
     acked: list[str]
@@ -53,7 +53,7 @@ class Move:
     def _remember(self, *_: Any) -> None:
         self.ends.append(End(self.machine.disk.clone(), list(self.acked)))
 
-    def told(self, what: str) -> Any:
+    def answered(self, what: str) -> Any:
         def on_done(answer: Any) -> None:
             if answer.error is None:
                 self.acked.append(what)
@@ -63,9 +63,9 @@ class Move:
     def move(self, source: str, dest: str) -> None:
         """The change, and writes to every topic while it is on its way."""
         engine = self.machine.engine
-        engine.routers.put("r", PutRouter(source, dest), self.told("moved"))
+        engine.routers.put("r", PutRouter(source, dest), self.answered("moved"))
         for name, number in (("a", 6), ("b", 103), ("c", 201), ("d", 301)):
-            engine.write(name, numbers(number, number), self.told(f"{name} {number}"))
+            engine.write(name, numbers(number, number), self.answered(f"{name} {number}"))
         engine.prepare()
         engine.turn()
         for _ in range(20):

@@ -109,8 +109,10 @@ class RouterStory(Story):
         assert now.evict_floor == then.evict_floor or (due and now.evict_floor > then.evict_floor), name
         visible = {seq: record for seq, record in now.records.items() if seq <= then.head}
         assert visible == {seq: record for seq, record in then.records.items() if seq >= now.start}, name
-        told = {seq: reason for seq, reason in now.lost.items() if seq <= then.head}
-        assert told == {seq: reason for seq, reason in then.lost.items() if seq in told or seq >= now.evict_floor}, name
+        reported = {seq: reason for seq, reason in now.lost.items() if seq <= then.head}
+        assert reported == {
+            seq: reason for seq, reason in then.lost.items() if seq in reported or seq >= now.evict_floor
+        }, name
         trimmed = [seq for seq in now.lost if seq > then.head]
         if trimmed:
             inbound = self.engine.topics[name].inbound

@@ -141,7 +141,7 @@ def test_flipped_byte_is_one_tombstone_with_exactly_the_range_it_hit(killed: Pat
     data[at] ^= 0x20
     path.write_bytes(data)
     with ServerProcess(data_dir=directory, segment_max_events=40) as server:
-        # A delete by a tag that nobody has looks into every index.
+        # A delete by a tag that no record has looks into every index.
         server.request("POST", "/v0/topics/t/delete", json={"match": "nobody"})
         records, gaps = read(server)
         assert gaps == ([] if lost is None else [lost])
@@ -178,9 +178,9 @@ def test_server_without_its_checkpoint_says_in_one_line_what_to_do(killed: Path,
     server = ServerProcess(data_dir=directory)
     with pytest.raises(AssertionError):
         server.start()
-    told = [line for line in server.log().splitlines() if "cannot use the data directory" in line]
-    assert len(told) == 1
-    assert "from a copy" in told[0]
+    errors = [line for line in server.log().splitlines() if "cannot use the data directory" in line]
+    assert len(errors) == 1
+    assert "from a copy" in errors[0]
     assert "Traceback" not in server.log()
     assert list(directory.glob("segments/*.data"))
     server.close()

@@ -48,12 +48,12 @@ class Site:
             time.sleep(0.02)
             return Api(self.server.host, self.server.port), None
 
-    def produce(self, who: int) -> None:
+    def produce(self, worker: int) -> None:
         """Write jobs to the router's source, each until it is acked; the key makes repeats harmless."""
         api: Api | None = None
         number = 0
         while not self.stop.is_set():
-            job = f"{who}-{number}"
+            job = f"{worker}-{number}"
             body = {"records": [{"data": job}], "idempotency_key": job}
             api, answer = self.insist(api, "/v0/topics/in", body)
             if answer is not None:
@@ -63,10 +63,10 @@ class Site:
         if api is not None:
             api.close()
 
-    def work(self, who: int) -> None:
+    def work(self, worker: int) -> None:
         """Claim and ack, except for jobs that are poison."""
         api: Api | None = None
-        node = f"w{who}"
+        node = f"w{worker}"
         while not self.stop.is_set():
             api = self.work_once(api, node)
         if api is not None:

@@ -1,8 +1,8 @@
-"""A watcher that checks everything it is told, through reconnects, restarts and kill -9 (WATCH-36).
+"""A watcher that checks everything it receives, through reconnects, restarts and kill -9 (WATCH-36).
 
 It keeps what a careful client keeps: its position in each topic and the id it has processed. It checks that every
-record comes in order, that a repeat lies behind the id it resumed from, that a gap is either told by a tombstone or was
-made by a delete, and that a delete never is one.
+record comes in order, that a repeat comes after the id it resumed from, that a gap has a tombstone or was made by
+a delete, and that a delete never is one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Checker:
         self.url: str | None = None
         self.reconnects = 0
         self.sessions = 0
-        self.told_lost: dict[str, set[int]] = {topic: set() for topic in topics}
+        self.reported_lost: dict[str, set[int]] = {topic: set() for topic in topics}
         self.seen: dict[str, dict[int, Any]] = {topic: {} for topic in topics}
 
     def connect(self) -> Events:
@@ -76,7 +76,7 @@ class Checker:
             assert body["reason"] != "recreated", body
             assert body["gap_from"] == at + 1, (at, body)
             lost = set(range(body["gap_from"], body["gap_to"] + 1))
-            self.told_lost[topic] |= lost
+            self.reported_lost[topic] |= lost
             self.position[topic] = body["gap_to"]
         elif event.kind == "record":
             assert body["from_seq"] == at, f"resumed at {body['from_seq']}, but {at} was processed"
@@ -97,7 +97,7 @@ class Checker:
 
 
 class Load:
-    """Writers, and a deleter, that run beside the checker until they are told to stop."""
+    """Writers, and a deleter, that run beside the checker until they are stopped."""
 
     def __init__(self, api: Api, topics: list[str], deleted: dict[str, set[int]]) -> None:
         self.api = api
@@ -173,7 +173,7 @@ def test_watcher_sees_every_record_in_order_through_it_all(tmp_path: Path, resta
             heads = {topic: api.state(topic)["head_seq"] for topic in topics}
             checker.follow(heads, chance, patience=60)
             for topic in topics:
-                assert checker.told_lost[topic] == set(), "nothing was lost, so nothing may be told as lost"
+                assert checker.reported_lost[topic] == set(), "nothing was lost, so nothing may be reported as lost"
                 kept = {seq: data for seq, data in load.acked[topic].items() if seq not in deleted[topic]}
                 missing = {seq for seq in kept if checker.seen[topic].get(seq) != kept[seq]}
                 assert missing == set(), "an acked record never came"
@@ -181,7 +181,7 @@ def test_watcher_sees_every_record_in_order_through_it_all(tmp_path: Path, resta
             assert checker.sessions == 1 if restart == "none" else checker.sessions > 1
 
 
-def test_lossy_topic_tells_every_gap(tmp_path: Path) -> None:
+def test_lossy_topic_reports_every_gap(tmp_path: Path) -> None:
     """WATCH-36: with a small cap, every seq is either delivered or inside a tombstone."""
     chance = random.Random(3)
     with ServerProcess(data_dir=tmp_path / "data") as server, contextlib.closing(Api(server.host, server.port)) as api:
@@ -196,14 +196,14 @@ def test_lossy_topic_tells_every_gap(tmp_path: Path) -> None:
                 )
                 checker.follow({"lossy": checker.position["lossy"] + 60}, chance)
         checker.follow({"lossy": api.state("lossy")["head_seq"]}, chance)
-        told = checker.told_lost["lossy"]
-        assert told, "the cap took nothing: the test shows nothing"
-        assert told.isdisjoint(checker.seen["lossy"])
+        reported = checker.reported_lost["lossy"]
+        assert reported, "the cap took nothing: the test shows nothing"
+        assert reported.isdisjoint(checker.seen["lossy"])
 
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port on which a server finds itself again after a restart: while it is held here, nobody else is given it."""
+    """A port on which a server listens again after a restart: while it is held here, no other process gets it."""
     with socket.socket() as held:
         # Two may be bound to a port if both say so and only one of them listens.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

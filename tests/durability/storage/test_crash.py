@@ -6,7 +6,7 @@ acknowledged by then; each fork suffers each kind of damage and is recovered, tw
 - every gated record that was acknowledged is there;
 - after a kill, every acknowledged record is there;
 - nothing is there that was not written, and no seq holds another record's bytes;
-- a record that is missing below one that is there is said to be missing: it is named, or shows as a jump of seqs;
+- a record that is missing below one that is there is reported: it is named, or shows as a jump of seqs;
 - the second recovery gives the same and changes no byte.
 """
 
@@ -151,7 +151,7 @@ def rotation(sweep: StoreSweep) -> None:
 
 
 def unsynced(sweep: StoreSweep) -> None:
-    """Long stretches without a sync, over several sectors and files, for tears in the middle."""
+    """Long runs without a sync, over several sectors and files, for tears in the middle."""
     writer = sweep.open(wal_file_bytes=8192)
     for i in range(120):
         writer.append(1 + i % 3, [b'"%s"' % (b"u" * (i * 37 % 400))])

@@ -1,4 +1,4 @@
-"""Damage sweep: one byte is wrong, at every offset in turn, and the loss is said exactly.
+"""Damage sweep: one byte is wrong, at every offset in turn, and the loss is reported exactly.
 
 No crash is involved: the medium returns other bytes than were written. For a byte anywhere in the WAL, recovery must
 give back every record whose frame is whole, and name every record that it does not give back (DURABLE-17).

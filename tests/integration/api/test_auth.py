@@ -104,7 +104,7 @@ def test_missing_or_unknown_key_is_unauthorized(
         reply.refused(401, "unauthorized")
 
 
-def test_key_is_asked_for_before_anything_else_is_told(full: Api, topic_name: str) -> None:
+def test_key_is_asked_for_before_anything_else_is_revealed(full: Api, topic_name: str) -> None:
     """AUTH-3: without a key a client learns neither what exists nor what would be wrong with its request."""
     stranger = full.with_key(None)
     stranger.get(f"/v0/topics/{topic_name}").refused(401, "unauthorized")
@@ -273,7 +273,7 @@ def test_metrics_need_the_read_scope(full: Api) -> None:
     assert full.get("/v0/metrics").status == 200
 
 
-def test_without_keys_the_header_is_ignored_and_said_so_at_boot(server: ServerProcess, api: Api) -> None:
+def test_without_keys_the_header_is_ignored_and_the_log_says_so_at_boot(server: ServerProcess, api: Api) -> None:
     """AUTH-8: auth is off, the header is ignored, and the log says so."""
     api.with_key("anything").topics().ok(200)
     assert api.get("/v0/metrics").status == 200

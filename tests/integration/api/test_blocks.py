@@ -98,7 +98,7 @@ def test_deleted_records_are_flagged_and_their_text_is_blank(api: Api, topic_nam
     assert live([block]) == {1: "keep", 3: "too"}
 
 
-def test_evicted_records_inside_a_block_are_gone_and_said(api: Api, topic_name: str) -> None:
+def test_evicted_records_inside_a_block_are_gone_and_reported(api: Api, topic_name: str) -> None:
     """SCAN-2, SCAN-3: a cursor below the evict floor gets a tombstone; what it names is not in the Block any more."""
     api.put(topic_name, cap_records=3)
     api.write(topic_name, *({"data": f"EVICTED-{n}" if n < 7 else n} for n in range(10)))

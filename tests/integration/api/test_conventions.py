@@ -45,7 +45,7 @@ def test_unknown_address_is_not_found(api: Api, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("/v0/topics/", "there is nothing at /v0/topics/: leave out the / at the end"),
         ("/v0/topics/t/", "there is nothing at /v0/topics/t/: leave out the / at the end"),
@@ -53,11 +53,11 @@ def test_unknown_address_is_not_found(api: Api, prefix: str) -> None:
         ("/nowhere", "there is nothing at /nowhere"),
     ],
 )
-def test_unknown_address_that_is_nearly_one_is_told_which(api: Api, path: str, told: str) -> None:
+def test_unknown_address_that_is_nearly_one_is_answered_with_that_one(api: Api, path: str, expected: str) -> None:
     """HTTP-1: a message for people."""
     reply = api.get(path)
     reply.refused(404, "not_found")
-    assert reply.json["error"]["message"] == told
+    assert reply.json["error"]["message"] == expected
 
 
 @pytest.mark.parametrize(

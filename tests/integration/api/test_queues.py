@@ -339,11 +339,11 @@ def test_work_stream_takes_the_key_as_a_token(start_api: StartApi) -> None:
     """AUTH-19."""
     api = start_api(key="full", api_keys="full")
     name = queue(api, "q", 1)
-    nobody = api.with_key(None)
-    with work(nobody, name, query="&token=full") as stream:
+    no_key = api.with_key(None)
+    with work(no_key, name, query="&token=full") as stream:
         assert stream.next().json["$seq"] == 1
-    nobody.get(f"/v0/topics/{name}/work?node=w&token=wrong").refused(401, "unauthorized")
-    nobody.call("POST", f"/v0/topics/{name}/claim?token=full", {"node": "w"}).refused(401, "unauthorized")
+    no_key.get(f"/v0/topics/{name}/work?node=w&token=wrong").refused(401, "unauthorized")
+    no_key.call("POST", f"/v0/topics/{name}/claim?token=full", {"node": "w"}).refused(401, "unauthorized")
 
 
 # Restart

@@ -384,7 +384,7 @@ def test_tombstone_comes_with_a_node_filter_too(api: Api, topic_name: str) -> No
     assert (body["records"], body["next_from_seq"], body["caught_up"]) == ([], 5, True)
 
 
-def test_recreated_topic_tells_a_cursor_from_the_future(api: Api, topic_name: str) -> None:
+def test_recreated_topic_reports_the_loss_to_a_cursor_from_the_future(api: Api, topic_name: str) -> None:
     """LOSS-9: a cursor above the head is the signal."""
     api.fill(topic_name, 10)
     api.remove(topic_name).ok(200)

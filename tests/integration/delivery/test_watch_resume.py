@@ -141,7 +141,7 @@ def test_ended_streams_are_counted_out(api: Api, topic_name: str) -> None:
     until(lambda: streams_open(api) == before, "every stream is counted out")
 
 
-def test_recreate_is_told_once_to_who_comes_back_with_an_older_cursor(api: Api, topic_name: str) -> None:
+def test_recreate_is_reported_once_to_a_client_with_an_older_cursor(api: Api, topic_name: str) -> None:
     """WATCH-18: once it is reported, ids and the session are in the topic that is there."""
     api.fill(topic_name, 3)
     other = f"{topic_name}.other"
@@ -149,8 +149,8 @@ def test_recreate_is_told_once_to_who_comes_back_with_an_older_cursor(api: Api, 
     older = make_id({topic_name: 2, other: 1, "$epoch": {topic_name: 0}})
     url = watch(api, [topic_name, other], cursor=older)["stream_url"]
     with Events(api, url) as events:
-        told = events.next()
-        assert (told.kind, told.json["reason"]) == ("tombstone", "recreated")
+        reported = events.next()
+        assert (reported.kind, reported.json["reason"]) == ("tombstone", "recreated")
         last = events.until("record")[-1]
         assert (last.seqs, last.cursor) == ([1, 2, 3], {topic_name: 3, other: 1})
     for id in (None, last.id):

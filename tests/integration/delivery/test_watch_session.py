@@ -1,4 +1,4 @@
-"""Watch sessions: the answer of POST /v0/watch, who may open a stream, how long a session lives (the WATCH rules)."""
+"""Watch sessions: the answer of POST /v0/watch, which keys may open a stream, how long it lives (the WATCH rules)."""
 
 from __future__ import annotations
 

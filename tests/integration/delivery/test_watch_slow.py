@@ -55,7 +55,7 @@ def test_client_that_stops_reading_is_ended_and_loses_nothing(impatient: Api) ->
     assert seen[-1].json["code"] == 408
     got = [seq for event in seen if event.kind == "record" for seq in event.seqs]
     assert got == list(range(1, len(got) + 1))
-    assert len(got) < total, "the client was never behind: the test shows nothing"
+    assert len(got) < total, "the client never lagged: the test shows nothing"
     last_id = stuck.last_id
     while got[-1] < total:
         # A machine under load may make this client slow once more; then it comes back once more.
@@ -66,7 +66,7 @@ def test_client_that_stops_reading_is_ended_and_loses_nothing(impatient: Api) ->
     assert got == list(range(1, total + 1)), "a resume neither skips nor repeats what was processed"
 
 
-def test_session_of_a_cut_client_stands_where_its_socket_did(impatient: Api) -> None:
+def test_session_of_a_cut_client_resumes_where_its_socket_stopped(impatient: Api) -> None:
     """WATCH-31: what was still queued here when the client was given up is sent again, without a Last-Event-ID."""
     api = impatient
     api.put("t")
@@ -178,18 +178,18 @@ def check_churn(server: ServerProcess, api: Api) -> None:
                 room.sendall(b"\x81\x9e\0\0\0\0" + b'{"op":"subscribe","topic":"t"}')
                 room.close()
 
-    def settled() -> bool:
+    def all_ended() -> bool:
         return open_streams(api) == 0
 
     churn(300)
-    until(settled, "all streams have ended")
+    until(all_ended, "all streams have ended")
     descriptors, memory = descriptors_of(server.pid), resident_kib(server.pid)
     threads = [threading.Thread(target=churn, args=(350,)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    until(settled, "all streams have ended")
+    until(all_ended, "all streams have ended")
     until(lambda: descriptors_of(server.pid) <= descriptors + 4, "the descriptors are closed")
     assert resident_kib(server.pid) - memory < 8 * 1024
     until(lambda: watch(api, "t") and sessions(api) < 400, "the sessions are reclaimed")

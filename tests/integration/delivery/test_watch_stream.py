@@ -134,7 +134,7 @@ def test_tombstone_while_live_names_the_cause(api: Api, topic_name: str) -> None
         assert records.seqs == [18, 19, 20, 21, 22]
 
 
-def test_expired_records_are_told_at_connect(start_api: StartApi, topic_name: str, api: Api) -> None:
+def test_expired_records_are_reported_at_connect(start_api: StartApi, topic_name: str, api: Api) -> None:
     """WATCH-23: TTL loss is never silent."""
     api.put(topic_name, ttl_ms=50)
     api.fill(topic_name, 3)
@@ -252,7 +252,7 @@ def test_topic_deleted_is_terminal_for_that_topic_only(api: Api, topic_name: str
         assert (event.json["topic"], event.cursor) == (kept, {gone: 3, kept: 2})
 
 
-def test_recreated_topic_is_told_on_reconnect(api: Api, topic_name: str) -> None:
+def test_recreated_topic_is_reported_on_reconnect(api: Api, topic_name: str) -> None:
     """WATCH-18: cursors carry the epoch, so a recreate is seen exactly, even at the same seq."""
     api.fill(topic_name, 3)
     session = watch(api, topic_name)

@@ -269,7 +269,7 @@ def test_without_keys_foreign_pages_cannot_open(api: Api) -> None:
         assert room.ask(op="ping")["op"] == "pong"
 
 
-def test_plain_get_is_told_how_to_upgrade(api: Api) -> None:
+def test_plain_get_is_answered_with_how_to_upgrade(api: Api) -> None:
     """A clear error instead of a hanging connection."""
     api.get("/v0/ws").refused_naming("Upgrade")
 
@@ -332,7 +332,7 @@ def test_garbage_closes_with_the_right_code(api: Api, payload: bytes, code: int)
     sock.close()
 
 
-def test_ping_flood_harms_nobody_else(api: Api, topic_name: str) -> None:
+def test_ping_flood_harms_no_other_client(api: Api, topic_name: str) -> None:
     """WS-9: a flooding client costs itself; others are served meanwhile."""
     sock = handshake(api)
     sock.setblocking(False)

@@ -244,7 +244,7 @@ def test_connection_over_the_cap_reads_429_even_if_it_has_sent_a_request() -> No
             assert read_reply(third).status == 200
 
 
-def test_connects_and_disconnects_leave_nothing_behind(listening: Listening) -> None:
+def test_connects_and_disconnects_leave_nothing_open(listening: Listening) -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 

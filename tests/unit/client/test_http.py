@@ -53,7 +53,7 @@ def test_a_server_that_restarts_is_waited_for() -> None:
         assert client.call("GET", "/", patience_s=10) == b"{}"
 
 
-def test_without_patience_the_first_failure_is_told() -> None:
+def test_without_patience_the_first_failure_is_reported() -> None:
     with answering([]) as url, pytest.raises(ServerError, match="cannot reach"):
         HttpClient(url, None).call("GET", "/")
     with answering([BUSY]) as url, HttpClient(url, None) as client, pytest.raises(Refused) as refused:
@@ -66,7 +66,7 @@ def test_a_connection_that_was_closed_while_it_rested_is_opened_again() -> None:
         assert client.call("GET", "/") == client.call("GET", "/") == b"{}"
 
 
-def test_an_answer_of_something_else_is_told_as_such() -> None:
+def test_an_answer_of_something_else_is_reported_as_such() -> None:
     with (
         answering([FOREIGN]) as url,
         HttpClient(url, None) as client,

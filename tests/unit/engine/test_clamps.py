@@ -56,7 +56,7 @@ def test_long_poll_waits_30_s_at_most(wait_ms: int, waited_ms: int) -> None:
     assert len(exchange.answers) == 1
 
 
-def test_long_poll_reads_on_behind_what_it_left_out() -> None:
+def test_long_poll_reads_on_after_what_it_left_out() -> None:
     """READ-13: own records move the cursor while the read waits, so they do not fill the window of what follows."""
     clock = ManualClock()
     engine, loop = Engine(clock), ManualLoop(clock)

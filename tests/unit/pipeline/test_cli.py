@@ -18,7 +18,7 @@ REPLAY = ("replay", "--name", "n", "--state", "s")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("archive", "--to", "lake"), "say what to archive: --topic (one or more) or --prefix"),
         ((*ARCHIVE, "--prefix", "o"), "say what to archive: --topic (one or more) or --prefix"),
@@ -37,7 +37,7 @@ REPLAY = ("replay", "--name", "n", "--state", "s")
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_one_line_that_names_it(
-    arguments: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("deltalake")
     monkeypatch.chdir(tmp_path)
@@ -45,7 +45,7 @@ def test_a_wrong_option_is_one_line_that_names_it(
     (tmp_path / "q.sql").write_text("SELECT 1")
     ended = CliRunner().invoke(app, arguments)
     assert (ended.exit_code, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"topics pipeline: {told}")
+    assert ended.stderr.startswith(f"topics pipeline: {expected}")
     assert ended.stderr.count("\n") == 1
 
 
@@ -54,9 +54,7 @@ def test_a_wrong_option_is_one_line_that_names_it(
     [ARCHIVE, (*TRANSFORM, "--to", "x"), (*REPLAY, "--from", "lake", "--to", "x"), ("report", "--from", "lake")],
     ids=lambda arguments: arguments[0],
 )
-def test_where_spark_is_not_installed_it_is_said_in_one_line(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_spark_is_reported_in_one_line(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """The server alone is installed by `make serve`, and the command is there all the same."""
     monkeypatch.setattr("topics.pipeline.cli.find_spec", lambda name: None if name == "pyspark" else object())
     ended = CliRunner().invoke(app, arguments)
@@ -97,7 +95,7 @@ def test_progress_counts_each_batch_once_and_the_lag_that_is_left() -> None:
     assert progress.lag == 40, "a topic that was created anew is ahead by all that it has"
 
 
-def test_a_failure_is_told_without_what_spark_wraps_around_it() -> None:
+def test_a_failure_is_reported_without_what_spark_wraps_around_it() -> None:
     wrapped = "[X] failed\n  File ...\ntopics.spark.errors.DataLoss: topic lost 1 to 2\n SQLSTATE: 38000\n\tat org.a.B"
     assert reason(Exception(wrapped)) == "topic lost 1 to 2"
     assert reason(Exception("plain\n\tat a.b.C(C.java)")) == "plain"

@@ -1,4 +1,4 @@
-"""The report about an archive: what it counts, and a page that stands alone (PIPELINE-7)."""
+"""The report about an archive: what it counts, and a self-contained page (PIPELINE-7)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_report_counts_records_by_hour_and_losses(kind: type[DeltaLake | Parqu
         gather(tmp_path / "events", NOWHERE, [])
 
 
-def test_the_page_stands_alone_and_says_in_words_what_it_shows(tmp_path: Path) -> None:
+def test_the_page_is_self_contained_and_describes_what_it_shows(tmp_path: Path) -> None:
     """One self-contained page: no address to load from, every image labelled, every name escaped."""
     fill(DeltaLake(tmp_path), "orders", [HOUR, HOUR + 2], [(1, 7)])
     report = gather(tmp_path, NOWHERE, [])
@@ -65,8 +65,8 @@ def test_the_page_stands_alone_and_says_in_words_what_it_shows(tmp_path: Path) -
         assert image.get("role") == "img"
         assert label
     text = "".join(body.itertext())
-    for told in ("1,234", "orders: 1 at 2024-10-04 00:00", "1 to 7: <script>", "Records that the-server has"):
-        assert told in text
+    for expected in ("1,234", "orders: 1 at 2024-10-04 00:00", "1 to 7: <script>", "Records that the-server has"):
+        assert expected in text
 
 
 def test_an_empty_archive_makes_a_page_too(tmp_path: Path) -> None:

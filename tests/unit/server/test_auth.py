@@ -63,15 +63,15 @@ def test_an_entry_is_secret_scopes_prefixes(entry: str, scopes: int, prefixes: t
         ("SECRET::a b", "prefixes"),
     ],
 )
-def test_a_malformed_entry_is_refused_without_a_word_of_it(entries: str, problem: str) -> None:
+def test_a_malformed_entry_is_refused_without_repeating_it(entries: str, problem: str) -> None:
     """AUTH-16."""
     with pytest.raises(BadSettings, match=problem) as refused:
         Keys(entries)
 
-    told = str(refused.value)
-    assert told.startswith("TOPICS_API_KEYS: entry ")
+    message = str(refused.value)
+    assert message.startswith("TOPICS_API_KEYS: entry ")
     for part in ("SECRET", "OTHER", "SECRÉT", "reed"):
-        assert part not in told
+        assert part not in message
 
 
 @pytest.mark.parametrize(

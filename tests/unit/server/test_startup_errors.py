@@ -17,7 +17,7 @@ SETTINGS = Settings(data_dir=Path("data"), port_file=Path("port"))
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (PermissionError(errno.EACCES, "Permission denied", "data/LOCK"), "no permission for data/LOCK; grant it, or"),
         (
@@ -34,9 +34,9 @@ SETTINGS = Settings(data_dir=Path("data"), port_file=Path("port"))
         (UnknownFormat("version 9; this program reads version 1"), "version 9; this program reads version 1"),
     ],
 )
-def test_data_directory(error: Exception, told: str) -> None:
+def test_data_directory(error: Exception, expected: str) -> None:
     """One line with the reason and the way out."""
-    assert told in startup_errors.cannot_store(SETTINGS, error)
+    assert expected in startup_errors.cannot_store(SETTINGS, error)
     assert startup_errors.cannot_store(SETTINGS, error).startswith("cannot use the data directory data: ")
 
 
@@ -49,7 +49,7 @@ def test_data_directory_that_is_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (OSError(errno.EADDRINUSE, "in use"), "something listens there already; stop it, or choose another port"),
         (OSError(errno.EADDRNOTAVAIL, "not here"), "no address of this machine; set TOPICS_HOST to one that is"),
@@ -58,7 +58,7 @@ def test_data_directory_that_is_a_file(tmp_path: Path) -> None:
         (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
     ],
 )
-def test_address(error: OSError, told: str) -> None:
+def test_address(error: OSError, expected: str) -> None:
     """One line with the reason and the way out."""
-    assert told in startup_errors.cannot_listen(SETTINGS, error)
+    assert expected in startup_errors.cannot_listen(SETTINGS, error)
     assert startup_errors.cannot_listen(SETTINGS, error).startswith("cannot listen on 127.0.0.1:4000: ")

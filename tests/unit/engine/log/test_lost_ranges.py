@@ -24,7 +24,7 @@ class Gapped(OneTopic):
             self.write(after, node="n")
 
 
-def test_read_stops_before_a_lost_range_and_goes_on_behind_it() -> None:
+def test_read_stops_before_a_lost_range_and_goes_on_after_it() -> None:
     """LOSS-12: one tombstone, and then it goes on after the range."""
     topic = Gapped()
     assert topic.read(0) == (None, [1, 2, 3], 3, False)
@@ -33,7 +33,7 @@ def test_read_stops_before_a_lost_range_and_goes_on_behind_it() -> None:
     assert topic.read(9) == (None, [], 9, True)
 
 
-def test_cursor_inside_a_lost_range_is_told_of_the_rest() -> None:
+def test_cursor_inside_a_lost_range_gets_a_tombstone_for_the_rest() -> None:
     """LOSS-12: no silent loss for a cursor that is already inside."""
     topic = Gapped()
     assert topic.read(4) == ((5, 6, "source_trim"), [7, 8, 9], 9, True)
@@ -48,7 +48,7 @@ def test_lost_range_moves_no_floor() -> None:
     assert topic.read(0)[0] is None
 
 
-def test_lost_tail_is_told() -> None:
+def test_lost_tail_is_reported() -> None:
     """LOSS-13: a lost acked tail is a lost range; the reader ends up at the head."""
     topic = Gapped(after=0)
     assert topic.engine.state("t").head_seq == 6
@@ -58,7 +58,7 @@ def test_lost_tail_is_told() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_lost_range_is_told_whatever_the_limit(limit: int) -> None:
+def test_lost_range_is_reported_whatever_the_limit(limit: int) -> None:
     """LOSS-12: every reader that passes gets exactly one tombstone."""
     topic = Gapped()
     cursor, seen, gaps = 0, [], []
@@ -109,7 +109,7 @@ def test_eviction_before_a_lost_range_keeps_both_gaps() -> None:
     assert topic.read(3) == ((4, 6, "source_trim"), [7, 8, 9], 9, True)
 
 
-def test_reader_from_a_time_is_told_of_what_may_be_of_that_time() -> None:
+def test_reader_from_a_time_gets_a_tombstone_for_what_may_be_of_that_time() -> None:
     """READ-14: the times of lost records are lost too, so a reader that begins next to them gets the gap."""
     engine = MemoryEngine()
     stamps = {}
@@ -133,7 +133,7 @@ def test_reader_from_a_time_is_told_of_what_may_be_of_that_time() -> None:
     assert first_of(stamps[7] + 1) == (None, 0)
 
 
-def test_reader_from_a_time_is_told_of_a_lost_tail() -> None:
+def test_reader_from_a_time_gets_a_tombstone_for_a_lost_tail() -> None:
     """READ-14: also if nothing is left that was written later."""
     topic = Gapped(after=0)
     now_ms = topic.clock.now_ms()

@@ -223,7 +223,7 @@ def test_time_of_expiry_follows_the_record_not_the_reader() -> None:
 
 
 @pytest.mark.parametrize("config", [{"cap_records": 2}, {"ttl_ms": 150}], ids=str)
-def test_reader_from_a_time_is_told_what_was_lost_since(config: dict[str, int]) -> None:
+def test_reader_from_a_time_gets_a_tombstone_for_what_was_lost_since(config: dict[str, int]) -> None:
     """READ-14: `from_ts` begins with the first record of that time; where that one was evicted, it is a gap."""
     topic = OneTopic(**config)
     stamps = []

@@ -71,7 +71,7 @@ def test_acks_of_a_turn_are_one_frame_and_all_are_answered() -> None:
     assert crew.machine.read("q") == ([4, 6], [])
 
 
-def test_acked_job_is_nobodys_before_its_record_has_left() -> None:
+def test_acked_job_is_neither_leased_nor_ready_before_its_record_has_left() -> None:
     """QUEUE-8: a second ack skips it; it is not claimable; it does not count as ready."""
     crew = Crew(4)
     assert crew.claim("a", 2) == [1, 2]
@@ -140,7 +140,7 @@ def test_acks_that_the_storage_refuses_fail_and_the_jobs_stay_held() -> None:
 
 
 def test_ack_of_a_job_whose_block_has_to_be_read_waits_for_it() -> None:
-    """What is not at hand is read by a thread, and the acks of the turn go on behind it."""
+    """What is not at hand is read by a thread, and the acks of the turn go on after it."""
     crew = Crew(60, UpkeepSettings(segment_max_events=20, checkpoint_wal_bytes=1 << 40))
     machine = crew.machine
     assert crew.claim("a", 2) == [1, 2]
@@ -160,7 +160,7 @@ def test_ack_of_a_job_whose_block_has_to_be_read_waits_for_it() -> None:
 
 
 def test_checkpoint_before_the_frame_of_an_ack_keeps_the_job_leased() -> None:
-    """A crash behind the checkpoint and before the frame finds the job held, as the unanswered worker does."""
+    """A crash after the checkpoint and before the frame finds the job held, as the unanswered worker does."""
     crew = Crew(2)
     crew.claim("a", 1)
     queue = crew.queues.topic("q")[1]
@@ -171,7 +171,7 @@ def test_checkpoint_before_the_frame_of_an_ack_keeps_the_job_leased() -> None:
     assert (other.in_flight, other.leaving, other.leases[1].state) == (1, 0, "leased")
 
 
-def test_frame_names_who_has_acked_what() -> None:
+def test_frame_names_which_node_acked_what() -> None:
     """QUEUE-11: an `acked` event is recorded in the leases log."""
     crew = Crew(3)
     crew.claim("a", 2)

@@ -409,7 +409,7 @@ def test_exactly_once_skips_what_the_dest_already_has() -> None:
     assert topics.engine.topics["b"].inbound.cursor == 3
 
 
-def test_copy_stands_behind_a_write_that_waits_for_its_sync() -> None:
+def test_copy_comes_after_a_write_that_waits_for_its_sync() -> None:
     """ROUTER-16: seq order is the order in which records become visible, copies included."""
     topics = ManyTopics()
     topics.route("a", "b")

@@ -13,7 +13,7 @@ from topics.server.delivery import commands
 
 
 @pytest.mark.parametrize(
-    ("decode", "body", "told", "field"),
+    ("decode", "body", "expected", "field"),
     [
         (bodies.config, b'{"discard":"new"}', "discard: 'new' is not one of old, reject", "discard"),
         (bodies.config, b'{"type":"topic"}', "type: 'topic' is not one of log, queue", "type"),
@@ -38,10 +38,10 @@ from topics.server.delivery import commands
     ],
 )  # fmt: skip
 def test_message_says_what_is_allowed(
-    decode: Callable[[bytes], Any], body: bytes, told: str, field: str | None
+    decode: Callable[[bytes], Any], body: bytes, expected: str, field: str | None
 ) -> None:
     """HTTP-12: a message for people, and the field for machines."""
     with pytest.raises(InvalidRequest) as refused:
         decode(body)
-    assert told in refused.value.message
+    assert expected in refused.value.message
     assert refused.value.detail.get("field") == field

@@ -28,7 +28,7 @@ class Turns:
             self.blocks.blocks(cast("Any", name))
 
     def write(self) -> None:
-        """As a write does: committed in the next turn, together with its like, and answered in the one behind it."""
+        """As a write does: committed in the next turn, together with its like, and answered in the one after it."""
         self.loop.call_soon(lambda: self.loop.call_soon(self.answered.append, "write"))
 
     def turn(self, times: int = 1) -> None:

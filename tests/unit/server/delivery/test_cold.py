@@ -54,7 +54,7 @@ def test_feeds_wait_for_the_disk_and_then_go_on(disk: Disk) -> None:
 
 
 def test_unreadable_records_end_the_feed_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that cannot be read is told, not skipped over."""
+    """A store that cannot be read is reported, not skipped over."""
     manual = ManualDelivery()
     manual.write("t")
 
@@ -62,17 +62,17 @@ def test_unreadable_records_end_the_feed_with_the_reason(monkeypatch: pytest.Mon
         raise ColdUnavailable
 
     monkeypatch.setattr(channels, "read", fail)
-    told: list[Exception] = []
+    reported: list[Exception] = []
     listener = Listener(manual.delivery)
-    monkeypatch.setattr(listener, "unreadable", lambda feed, error: told.append(error))
+    monkeypatch.setattr(listener, "unreadable", lambda feed, error: reported.append(error))
     feed = listener.follow(manual.engine, "t")
     manual.loop.run_until_idle()
-    assert [type(error) for error in told] == [ColdUnavailable]
+    assert [type(error) for error in reported] == [ColdUnavailable]
     assert feed.cursor == 0
 
 
 def test_damaged_records_are_a_tombstone_and_the_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data loss is explicit: a stream that meets a damaged Block is told what is gone, and gets the rest."""
+    """Data loss is explicit: a stream that meets a damaged Block gets a tombstone in its place, and then the rest."""
     manual = ManualDelivery()
     manual.write("t", 2)
     manual.write("t")

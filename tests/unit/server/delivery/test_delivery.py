@@ -66,8 +66,8 @@ def test_writes_between_slices_coalesce(manual: ManualDelivery) -> None:
     assert frames < 50 * 500 / 2
 
 
-def test_feed_far_behind_does_not_stand_before_those_at_the_head(manual: ManualDelivery) -> None:
-    """One batch per feed and round: a replay of a long log delays nobody."""
+def test_feed_that_lags_far_does_not_delay_those_at_the_head(manual: ManualDelivery) -> None:
+    """One batch per feed and round: a reader of a long log delays no other."""
     manual.write("t", 10_000)
     far, near = manual.listener("t", 0, limit=10), manual.listener("t", 10_000)
     manual.loop.turn()
@@ -269,11 +269,11 @@ def test_records_deleted_before_their_slice_are_not_delivered(manual: ManualDeli
     manual.write("t", 2)
     manual.loop.turn()
     manual.engine.delete("t", Delete(before_seq=3))
-    told = [listener for listener in listeners if listener.seqs()]
+    served = [listener for listener in listeners if listener.seqs()]
     manual.loop.run_until_idle()
-    assert 0 < len(told) < 300
-    assert all(listener.seqs() == [2, 3] for listener in told)
-    assert all(listener.seqs() == [3] for listener in listeners if listener not in told)
+    assert 0 < len(served) < 300
+    assert all(listener.seqs() == [2, 3] for listener in served)
+    assert all(listener.seqs() == [3] for listener in listeners if listener not in served)
 
 
 def test_defect_with_one_stream_does_not_silence_the_others(

@@ -46,7 +46,7 @@ def test_overload_is_429_with_retry_after(manual: ManualServer) -> None:
     assert "t" not in manual.engine.topics, "nothing of a refused write is there"
 
 
-def test_wait_that_helps_is_told(manual: ManualServer) -> None:
+def test_wait_that_helps_is_reported_in_the_answer(manual: ManualServer) -> None:
     """PRESSURE-4."""
     manual.overload()
     client = manual.post()

@@ -81,7 +81,7 @@ def test_overdue_goes_ahead_of_everything() -> None:
 
 
 def test_discarded_items_are_not_served() -> None:
-    """A topic that nobody follows any more does not come up, aged or not."""
+    """A topic without followers does not come up, aged or not."""
     bands = bands_of({"a": 0, "b": 0})
     bands.put("a", 0)
     bands.put("b", 0)

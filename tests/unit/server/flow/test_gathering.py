@@ -104,7 +104,7 @@ def test_labels_stay_with_their_records() -> None:
     assert intake.engine.delete("t", Delete(match="a")).result.deleted == 1
 
 
-def test_write_that_cannot_wait_comes_behind_those_that_do() -> None:
+def test_write_that_cannot_wait_comes_after_those_that_do() -> None:
     """CONN-2: one connection's writes keep their order, whatever each of them asks for."""
     intake = Intake()
     first = intake.write("first")
@@ -126,7 +126,7 @@ def test_bad_write_costs_its_neighbours_nothing() -> None:
     assert [sender.tickets[0].first_seq for sender in (good, last)] == [1, 2]
 
 
-def test_refused_frame_is_told_to_each_and_takes_no_seq() -> None:
+def test_refused_frame_is_reported_to_each_and_takes_no_seq() -> None:
     """A shard that takes nothing refuses every write of the turn; no seq is used up."""
     intake = Intake()
     intake.write(1)
@@ -198,7 +198,7 @@ def test_topic_that_rejects_looks_at_each_write() -> None:
     assert {error.code for sender in senders[2:] for error in sender.errors} == {"topic_full"}
 
 
-def test_defect_in_writing_together_is_told_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_in_writing_together_is_reported_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """HTTP-20: whatever goes wrong is answered, and no client waits for ever."""
     intake = Intake()
 
@@ -212,7 +212,7 @@ def test_defect_in_writing_together_is_told_to_each(monkeypatch: pytest.MonkeyPa
     assert [error.code for sender in senders for error in sender.errors] == ["internal", "internal"]
 
 
-def test_turns_go_on_behind_one_that_failed() -> None:
+def test_turns_go_on_after_one_that_failed() -> None:
     """A defect in what was gathered for one turn costs that turn, not every write from then on."""
 
     async def scene() -> bool:

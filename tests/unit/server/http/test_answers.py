@@ -61,7 +61,7 @@ def test_outstanding_requests_are_bounded_and_reading_stops() -> None:
     assert len(client.replies()) == PIPELINE_MAX + 10
 
 
-def test_bytes_held_behind_an_outstanding_answer_are_bounded() -> None:
+def test_bytes_held_after_an_outstanding_answer_are_bounded() -> None:
     client = Client()
     client.send(request("GET", "/wait") + request("GET", f"/large?{PIPELINE_MAX_BYTES // 2}") * 10)
     assert len(client.app.handled) == 3
@@ -122,7 +122,7 @@ def test_last_answer_may_take_longer_than_lingering_while_the_client_reads_it() 
     assert client.transport.aborted
 
 
-def test_disconnect_while_a_request_waits_is_told_at_once_and_once() -> None:
+def test_disconnect_while_a_request_waits_is_reported_at_once_and_once() -> None:
     client = Client()
     client.send(request("GET", "/wait-watching") + request("GET", "/wait2"))
     client.lose()
@@ -150,7 +150,7 @@ def test_half_closed_client_still_gets_its_answers() -> None:
 
 
 def test_waiting_request_of_a_client_that_stopped_sending_may_answer_or_is_given_up() -> None:
-    """A FIN may be a half-close or the end: the one who watches decides, at once."""
+    """A FIN may be a half-close or the end: the exchange that watches decides, at once."""
     client = Client()
     client.send(request("GET", "/wait-watching"))
     exchange = client.app.waiting[0]
@@ -234,7 +234,7 @@ def test_slow_body_is_408_and_a_steady_one_is_not() -> None:
     assert client.app.handled == []
 
 
-def test_slow_request_behind_a_waiting_one_is_408_in_its_turn() -> None:
+def test_slow_request_after_a_waiting_one_is_408_in_its_turn() -> None:
     client = Client(header_timeout_ms=5000)
     client.send(request("GET", "/wait") + b"GET")
     for now in (7.0, 8.0, 30.0):
@@ -339,7 +339,7 @@ def test_stream_of_a_repeated_head_has_no_idle_deadline() -> None:
     assert not client.transport.closing
 
 
-def test_stream_that_opens_late_gives_up_what_was_asked_behind_it() -> None:
+def test_stream_that_opens_late_gives_up_what_was_asked_after_it() -> None:
     client = Client()
     client.send(request("GET", "/wait") + request("GET", "/wait-watching2"))
     stream = client.app.waiting[0].stream(200, b"")
@@ -478,7 +478,7 @@ def test_drain_lets_busy_connections_finish_and_keeps_idle_ones_until_then() -> 
     assert sending.ended
 
 
-def test_drain_does_not_wait_with_who_only_waits() -> None:
+def test_drain_does_not_wait_for_requests_that_only_wait() -> None:
     """CONN-13: a long-poll is answered with what there is, anything else that waits for news is turned away."""
     connections = connections_of()
     poll, claim = (Client(connections.app, connections=connections) for _ in range(2))

@@ -259,7 +259,7 @@ def test_streams_opened_only_to_be_reset_are_calmed_down() -> None:
     assert client.goaway == ErrorCodes.ENHANCE_YOUR_CALM
 
 
-def test_lost_connection_is_told_to_every_exchange() -> None:
+def test_lost_connection_is_reported_to_every_exchange() -> None:
     client = Http2Client()
     client.ask("GET", "/wait-watching1")
     client.ask("GET", "/wait-watching2")

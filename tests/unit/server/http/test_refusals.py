@@ -1,4 +1,4 @@
-"""What a connection refuses, how it says so, and that nothing behind a doubtful request is read as another one."""
+"""What a connection refuses, how it says so, and that nothing after a doubtful request is read as another one."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_files_are_named_by_topic_id_and_first_seq() -> None:
     assert segment.parse_name("../x.data") is None
 
 
-def test_delete_of_a_sealed_record_flips_one_byte_after_the_checksum_and_survives_the_trim() -> None:
+def test_delete_of_a_sealed_record_flips_one_byte_outside_the_checksum_and_survives_the_trim() -> None:
     """STORE-3: the flag outlives the DELETE frame."""
     mini = sealed_topic()
     path = f"{HOT}/{SegmentName(7, 1).data_file}"
@@ -139,7 +139,7 @@ def test_a_block_that_is_not_in_memory_misses_and_is_there_after_its_job() -> No
     assert mini.extents[7][1].ts_index(1 << 60) == 10, "answered from the directory, without a read"
 
 
-def test_a_read_that_passes_by_keeps_nothing() -> None:
+def test_a_scan_leaves_nothing_in_the_block_cache() -> None:
     """A scan reads everything once, and must not push out of memory what others read again and again."""
     mini = restart_after_checkpoint()
     assert isinstance(mini.disk, FakeDisk)
@@ -197,7 +197,7 @@ def test_damaged_tags_are_made_again_from_the_blocks() -> None:
     mini.disk.damage(path, len(good) - 20, b"\xff\xff")
     with pytest.raises(Corrupt) as caught:
         resolve(mini.segments[7][0].tags)
-    assert caught.value.lost.n == 0, "the damage is told, once, and costs nothing"
+    assert caught.value.lost.n == 0, "the damage is reported, once, and costs nothing"
     assert mini.disk.exists(caught.value.quarantined)
     assert resolve(mini.segments[7][0].tags).equal(b"odd")[:2] == [2, 4]
     assert mini.disk.files()[path] == good

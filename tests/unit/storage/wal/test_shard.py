@@ -241,7 +241,7 @@ def test_low_space_refuses_growth_but_not_deletes() -> None:
     writer.append(1, [b"2"])
 
 
-def test_second_process_learns_which_one_holds_the_directory() -> None:
+def test_second_process_is_refused_with_the_holder_of_the_directory() -> None:
     """STORE-13."""
     disk = FakeDisk()
     open_store(disk)
