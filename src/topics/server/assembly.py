@@ -22,8 +22,8 @@ from topics.server.api.records import RecordHandlers
 from topics.server.api.routers import RouterHandlers
 from topics.server.api.topics import TopicHandlers
 from topics.server.app import App
+from topics.server.delivery.channel import Unsynced
 from topics.server.delivery.delivery import Delivery
-from topics.server.delivery.unsynced import Unsynced
 from topics.server.delivery.watch import Watch
 from topics.server.delivery.websocket import WebSockets
 from topics.server.delivery.work import Work

@@ -8,14 +8,15 @@ view. It is not kept beyond the slice, because a delete must show to every reade
 
 `consistency: strong` (WATCH-13): a feed with a strong view sees only what is synced. For `disk` and `memory` topics
 the channel notes, per publish, how far the log was written at that moment, and moves its synced seq when a sync has
-passed that mark (unsynced.py); `fsync` publishes only what is synced, and `ephemeral` has nothing to wait for.
+passed that mark (`Unsynced`); `fsync` publishes only what is synced, and `ephemeral` has nothing to wait for.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -27,11 +28,9 @@ from topics.server.delivery.notice import Notice, Parcel
 from topics.storage.job import Miss
 
 if TYPE_CHECKING:
-    from topics.engine import Engine
     from topics.engine.topic import Topic
-    from topics.server.api.attempts import RunThen
+    from topics.server.delivery.delivery import Delivery
     from topics.server.delivery.subscriber import Feed
-    from topics.server.delivery.unsynced import Unsynced
     from topics.server.delivery.view import View
 
 log = logging.getLogger("topics.delivery")
@@ -40,27 +39,33 @@ FROM_SEQ_TOO_OLD: Final = "from_seq_too_old"
 _FLOOR_REASONS: Final = frozenset((loss.CAP, loss.TTL, loss.MIXED))
 
 
-class Rounds(Protocol):
-    """The delivery loop, as far as channels use it."""
-
-    engine: Engine
-    run_then: RunThen
-    unsynced: Unsynced
-    now_ms: int
-    tick_ms: int
-
-    def dirty(self, channel: Channel) -> None:
-        """There is something for a feed of the channel."""
-
-    def forget(self, channel: Channel) -> None:
-        """The channel has no feeds any more."""
-
-
 class Unfiltered(NamedTuple):
     """What follows a cursor before anything is filtered by node, record by record."""
 
     difference: Difference
     records: list[tuple[bytes | None, bytes]]
+
+
+class Unsynced:
+    """The channels that wait for a sync of the WAL, each by its `look_at_sync`. The store calls `synced` after each."""
+
+    __slots__ = ("_looks",)
+
+    def __init__(self) -> None:
+        self._looks: dict[Callable[[], bool], None] = {}
+
+    def add(self, look: Callable[[], bool]) -> None:
+        """Call `look` after every sync, until it returns that nothing waits any more."""
+        self._looks[look] = None
+
+    def discard(self, look: Callable[[], bool]) -> None:
+        """The channel waits no longer."""
+        self._looks.pop(look, None)
+
+    def synced(self) -> None:
+        """A sync has come further: let the channels show what it covers."""
+        for look in [each for each in self._looks if not each()]:
+            self.discard(look)
 
 
 class Channel:
@@ -71,7 +76,7 @@ class Channel:
         "round_ms", "synced_seq", "topic",
     )  # fmt: skip
 
-    def __init__(self, delivery: Rounds, topic: Topic) -> None:
+    def __init__(self, delivery: Delivery, topic: Topic) -> None:
         self.topic = topic
         self.name = topic.name.encode()
         self.feeds: dict[Feed, None] = {}

@@ -14,7 +14,8 @@ from msgspec import Struct
 from topics.engine import requests
 from topics.errors import InvalidRequest
 from topics.server.api import bodies
-from topics.server.delivery.subscription import TopicWatch, WatchOptions, check_numbers
+from topics.server.delivery.subscription import TopicWatch, check_numbers
+from topics.server.delivery.view import WatchOptions
 
 RequestId = str | int | None
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from topics.engine import Engine
     from topics.engine.topic import Topic
     from topics.server.api.attempts import RunThen
-    from topics.server.delivery.unsynced import Unsynced
+    from topics.server.delivery.channel import Unsynced
 
 SLICE_FEEDS: Final = 128
 SLICE_NS: Final = 1_000_000

@@ -11,18 +11,17 @@ import msgspec
 
 from topics.errors import NotAcceptable
 from topics.server.delivery.notice import event
-from topics.server.delivery.subscriber import Scheduler, Subscriber
+from topics.server.delivery.subscriber import Subscriber
 
 if TYPE_CHECKING:
+    from topics.server.delivery.delivery import Delivery
     from topics.server.http.exchange import Exchange
     from topics.server.http.stream import Stream
 
+CONTENT_TYPE: Final = b"text/event-stream; charset=utf-8"
 HEADERS: Final = (
-    b"Content-Type: text/event-stream; charset=utf-8\r\n"
-    b"Cache-Control: no-store\r\n"
-    b"Connection: keep-alive\r\n"
-    b"X-Accel-Buffering: no\r\n"
-)
+    b"Content-Type: %b\r\nCache-Control: no-store\r\nConnection: keep-alive\r\nX-Accel-Buffering: no\r\n"
+) % CONTENT_TYPE
 RETRY: Final = b"retry: 2000\n\n"
 ERROR: Final = b"error"
 HEARTBEAT_MS_DEFAULT: Final = 15_000
@@ -74,7 +73,7 @@ class EventStream(Subscriber):
 
     __slots__ = ("_subject", "heartbeat_ms", "stream")
 
-    def __init__(self, delivery: Scheduler, stream: Stream, heartbeat_ms: int, subject: str) -> None:
+    def __init__(self, delivery: Delivery, stream: Stream, heartbeat_ms: int, subject: str) -> None:
         """A comment is sent when nothing else was for `heartbeat_ms`; `subject` is named in its warnings."""
         super().__init__(delivery, stream.sink)
         self.stream = stream

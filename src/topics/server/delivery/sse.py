@@ -17,12 +17,16 @@ from topics.server.delivery.event_stream import RETRY, EventStream
 if TYPE_CHECKING:
     from topics.errors import TopicsError
     from topics.server.delivery.composite import Layout
+    from topics.server.delivery.delivery import Delivery
     from topics.server.delivery.notice import Notice
-    from topics.server.delivery.subscriber import Feed, Scheduler
+    from topics.server.delivery.subscriber import Feed
     from topics.server.http.stream import Stream
 
 _FORGET_EVERY: Final = 8
 """How many sent events are remembered before a look whether the socket has taken all of them."""
+
+
+OnEnd = Callable[["SseStream"], None]
 
 
 class SseStream(EventStream):
@@ -32,12 +36,12 @@ class SseStream(EventStream):
 
     def __init__(
         self,
-        delivery: Scheduler,
+        delivery: Delivery,
         stream: Stream,
         layout: Layout,
         epochs: dict[int, int],
         heartbeat_ms: int,
-        on_end: Callable[[SseStream], None],
+        on_end: OnEnd,
     ) -> None:
         super().__init__(delivery, stream, heartbeat_ms, "watch")
         self.layout = layout

@@ -24,8 +24,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from topics.engine.topic import Topic
     from topics.errors import TopicsError
+    from topics.server.delivery.channel import Channel
+    from topics.server.delivery.delivery import Delivery
     from topics.server.delivery.notice import Notice
     from topics.server.delivery.view import View
 
@@ -45,40 +46,6 @@ class Link(Protocol):
         """Bytes written that the client has not taken."""
 
 
-class Scheduler(Protocol):
-    """The delivery loop, as far as streams use it."""
-
-    now_ms: int
-    tick_ms: int
-    stalled: dict[Subscriber, None]
-
-    def enrol(self, subscriber: Subscriber, due_ms: int) -> None:
-        """Look at a stream when it is due, for its heartbeat."""
-
-    def flush_soon(self, subscriber: Subscriber) -> None:
-        """Have a stream write what it gathers at the end of the next slice."""
-
-    def leave(self, subscriber: Subscriber) -> None:
-        """A stream has ended, however: nothing of it stays."""
-
-
-class Followed(Protocol):
-    """What a feed follows: the channel of its topic."""
-
-    @property
-    def topic(self) -> Topic:
-        """The topic."""
-
-    def welcome(self, feed: Feed) -> None:
-        """Send a feed the tombstone of what a cap or TTL took before it came."""
-
-    def resume(self, feed: Feed) -> None:
-        """Serve a feed in the next round."""
-
-    def detach(self, feed: Feed) -> None:
-        """Forget a feed."""
-
-
 class Feed:
     """One subscription of one stream to one topic."""
 
@@ -89,7 +56,7 @@ class Feed:
         self.index = index
         self.cursor = cursor
         self.view = view
-        self.channel: Followed | None = None
+        self.channel: Channel | None = None
         # A feed owes its stream a `caught-up` from its start, and again whenever one batch was not enough.
         self.lagging = True
 
@@ -101,7 +68,7 @@ class Subscriber(ABC):
         "_mark", "_progress_ms", "aged", "beat_ms", "closed", "delivery", "last_ms", "link", "paced", "stalled_ms",
     )  # fmt: skip
 
-    def __init__(self, delivery: Scheduler, link: Link) -> None:
+    def __init__(self, delivery: Delivery, link: Link) -> None:
         self.delivery = delivery
         self.link = link
         self.closed = False

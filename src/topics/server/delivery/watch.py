@@ -24,19 +24,12 @@ from topics.server.api.answers import answer
 from topics.server.api.bodies import Body
 from topics.server.delivery import notice as notices
 from topics.server.delivery.composite import Layout, Position
-from topics.server.delivery.event_stream import HEADERS, HEARTBEAT_MS_DEFAULT, require_event_stream
+from topics.server.delivery.event_stream import CONTENT_TYPE, HEADERS, HEARTBEAT_MS_DEFAULT, require_event_stream
 from topics.server.delivery.sessions import Session, Sessions
 from topics.server.delivery.sse import SseStream
 from topics.server.delivery.subscriber import Feed
-from topics.server.delivery.subscription import (
-    TopicWatch,
-    Watched,
-    WatchOptions,
-    check_names,
-    check_numbers,
-    cursor_for,
-    view_for,
-)
+from topics.server.delivery.subscription import TopicWatch, Watched, check_names, check_numbers, cursor_for
+from topics.server.delivery.view import WatchOptions, view_of
 
 if TYPE_CHECKING:
     from topics.engine import Engine
@@ -113,7 +106,7 @@ class Watch:
                 raise TopicNotFound(f'topic "{printable_name(name)}" does not exist', topic=printable_name(name))
         found = {name: topic for name, topic in topics.items() if topic is not None}
         layout = Layout(list(found))
-        views = [view_for(request, request.topics[name], self._limit_max) for name in layout.names]
+        views = [view_of(request, self._limit_max, request.topics[name].match) for name in layout.names]
         positions = [Position(cursor_for(request.topics[name], found[name]), None) for name in layout.names]
         if request.cursor is not None:
             for name, position in _cursor_of(request, layout).items():
@@ -159,7 +152,7 @@ class Watch:
         id = exchange.head.headers.get(b"last-event-id", b"").strip()
         rewound = session.rewound(id) if id else None
         if exchange.head.method == "HEAD":
-            exchange.respond(200, b"", b"text/event-stream; charset=utf-8")
+            exchange.respond(200, b"", CONTENT_TYPE)
             return
         old = session.stream
         if old is not None:
@@ -172,19 +165,17 @@ class Watch:
                 rewound = session.rewound(id)
             elif not gone:
                 session.positions = began
-        slots = self._slots.take_stream(session.principal)
+        slot = self._slots.take_stream(session.principal)
         positions = session.positions if rewound is None else rewound
         stream = exchange.stream(200, HEADERS)
         if stream.closed:
-            for slot in slots:
-                slot.free()
-            return
-        self._begin(session, stream, positions, slots)
+            slot.free()
+        else:
+            self._begin(session, stream, positions, slot)
 
-    def _begin(self, session: Session, stream: Stream, positions: list[Position], slots: list[Slot]) -> None:
+    def _begin(self, session: Session, stream: Stream, positions: list[Position], slot: Slot) -> None:
         def on_end(ended: SseStream) -> None:
-            for slot in slots:
-                slot.free()
+            slot.free()
             if session.stream is ended:
                 self._ended(session, ended)
 

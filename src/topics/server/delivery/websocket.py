@@ -30,7 +30,8 @@ from topics.server.delivery.event_stream import tune
 from topics.server.delivery.frame_link import FrameLink, quiet
 from topics.server.delivery.notice import Notice, text_frame
 from topics.server.delivery.subscriber import Feed, Subscriber
-from topics.server.delivery.subscription import Watched, check_names, cursor_for, view_for
+from topics.server.delivery.subscription import Watched, check_names, cursor_for
+from topics.server.delivery.view import view_of
 
 if TYPE_CHECKING:
     from topics.engine import Engine
@@ -75,12 +76,12 @@ class WebSockets:
         principal: Principal = exchange.head.route.principal
         self.delivery.refresh()
         response = _handshake(exchange.head, principal)
-        slots = self._slots.take_stream(principal)
+        slot = self._slots.take_stream(principal)
 
         def upgrade(transport: asyncio.Transport) -> FrameLink:
             tune(transport)
             transport.write(response)
-            return WebSocket(self, principal, transport, slots).frames
+            return WebSocket(self, principal, transport, slot).frames
 
         exchange.upgrade(upgrade)
 
@@ -125,24 +126,15 @@ class Publishing:
 class WebSocket(Subscriber):
     """One client on `/v0/ws`."""
 
-    __slots__ = ("_feeds", "_pinged", "_principal", "_publishing", "_service", "_slots", "frames")
+    __slots__ = ("_feeds", "_pinged", "_principal", "_publishing", "_service", "_slot", "frames")
 
-    def __init__(
-        self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slots: list[Slot]
-    ) -> None:
-        """The handshake is answered; `slots` are freed when the connection ends."""
-        settings = service.settings
-        self.frames = FrameLink(
-            self,
-            service.loop,
-            transport,
-            message_bytes_max=settings.max_body_bytes,
-            close_timeout_ms=settings.write_timeout_ms,
-        )
+    def __init__(self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slot: Slot) -> None:
+        """The handshake is answered; `slot` is freed when the connection ends."""
+        self.frames = FrameLink(self, service.loop, transport, service.settings)
         super().__init__(service.delivery, self.frames)
         self._service = service
         self._principal = principal
-        self._slots = slots
+        self._slot = slot
         self._feeds: dict[str, Feed] = {}
         self._publishing = 0
         self._pinged = False
@@ -189,7 +181,7 @@ class WebSocket(Subscriber):
             if topic is None:
                 raise TopicNotFound(f'topic "{name}" does not exist', topic=name)
             topics[name] = topic
-        views = {name: view_for(command, asked, settings.max_limit) for name, asked in named.items()}
+        views = {name: view_of(command, settings.max_limit, asked.match) for name, asked in named.items()}
         feeds = {}
         watched = {}
         for name, asked in named.items():
@@ -336,8 +328,7 @@ class WebSocket(Subscriber):
 
     def over(self) -> None:
         """The connection is gone: give back what was held."""
-        for slot in self._slots:
-            slot.free()
+        self._slot.free()
         self.delivery.leave(self)
         self._feeds.clear()
 

@@ -63,13 +63,7 @@ class Connection(asyncio.Protocol):
         self.outbox = Outbox(self)
         # Stands in for `write` while a request is handled that was alone in its read.
         self._owe: Callable[[bytes], None] = partial(connections.owe, self.outbox)
-        self._intake = Intake(
-            self._admit,
-            body_max_bytes=limits.max_body_bytes,
-            head_max_bytes=limits.max_header_bytes,
-            headers_max=limits.max_headers,
-            http2_known=connections.http2 is not None,
-        )
+        self._intake = Intake(self._admit, limits, http2_known=connections.http2 is not None)
         self._known = KnownHeads(limits.max_body_bytes, limits.max_header_bytes)
         # Whether the next read may be a whole request with a known head.
         self._ready = False

@@ -47,9 +47,11 @@ from topics.server.http.deadlines import NEVER
 from topics.server.http.head import Head, add_field
 from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.lane import Lane
+from topics.server.http.upgrade import Upgraded
 
 if TYPE_CHECKING:
-    from topics.server.http.connections import Connections, Member
+    from topics.server.http.connection import Connection
+    from topics.server.http.connections import Connections
 
 STREAMS_MAX: Final = 100
 WINDOW_BYTES: Final = 1024 * 1024
@@ -65,7 +67,7 @@ _TARGET: Final = re.compile(rb"[!-~]+")
 log = logging.getLogger("topics.server")
 
 
-class Http2:
+class Http2(Upgraded):
     """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2=Http2)`."""
 
     __slots__ = (
@@ -73,7 +75,7 @@ class Http2:
         "_progress", "_pumping", "_receiving", "_resets", "_sent", "_stopping", "_transport", "_turns",
     )  # fmt: skip
 
-    def __init__(self, connections: Connections, connection: Member, transport: asyncio.Transport) -> None:
+    def __init__(self, connections: Connections, connection: Connection, transport: asyncio.Transport) -> None:
         """Take the transport of `connection` over; the preface follows as data."""
         self._connection = connection
         self._deadlines = connection.deadlines
@@ -125,10 +127,6 @@ class Http2:
             self._receiving = False
         self.pump()
         self._await_next()
-
-    def eof_received(self) -> bool:
-        """The client is gone: HTTP/2 has no half-close of the connection."""
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every exchange ends."""

@@ -244,7 +244,7 @@ def test_strong_shows_only_what_is_synced(
     manual.engine.put_topic("t", ConfigPatch(durability=durability))
     shard = SlowShard(manual.engine.store.shard_of(1))
     monkeypatch.setattr(manual.engine.store, "shard_of", lambda topic_id: shard)
-    strong, eventual = manual.listener("t", strong=True), manual.listener("t")
+    strong, eventual = manual.listener("t", consistency="strong"), manual.listener("t")
     manual.write("t", 2)
     manual.loop.advance(100)
     assert eventual.seqs() == [1, 2]
