@@ -8,23 +8,21 @@ cap) is looked at in `handle`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from topics.errors import InvalidRequest, MethodNotAllowed, NotFound, UnsupportedMediaType
+from topics.server.api.attempts import Attempts
+from topics.server.api.phase import Phase
+from topics.server.api.principal import Principal
 from topics.server.api.route import Route, Row
 from topics.server.auth import Keys, bearer_token
+from topics.server.flow.admission import Admission
+from topics.server.flow.slots import CapPerKey
+from topics.server.http.exchange import Exchange
+from topics.server.http.head import Head
 from topics.server.http.query import Query
+from topics.server.routes import Routes
 from topics.storage.job import Miss
-
-if TYPE_CHECKING:
-    from topics.server.api.attempts import Attempts
-    from topics.server.api.phase import Phase
-    from topics.server.api.principal import Principal
-    from topics.server.flow.admission import Admission
-    from topics.server.flow.slots import CapPerKey
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.head import Head
-    from topics.server.routes import Routes
 
 _JSON: Final = re.compile(rb"application/json[ \t]*(?:;[ \t]*charset=\"?utf-?8\"?[ \t]*)?;?", re.IGNORECASE)
 

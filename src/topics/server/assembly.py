@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from topics.engine import Engine
+from topics.engine.upkeep.upkeep import Upkeep
 from topics.server.api.attempts import Attempts
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.diff import DiffHandler
@@ -22,6 +23,7 @@ from topics.server.api.records import RecordHandlers
 from topics.server.api.routers import RouterHandlers
 from topics.server.api.topics import TopicHandlers
 from topics.server.app import App
+from topics.server.auth import Keys
 from topics.server.delivery.channel import Unsynced
 from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.watch import Watch
@@ -34,13 +36,8 @@ from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
 from topics.server.routes import Routes, rows
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.upkeep.upkeep import Upkeep
-    from topics.server.auth import Keys
-    from topics.settings import Settings
-    from topics.storage.segment.cache import BlockCache
+from topics.settings import Settings
+from topics.storage.segment.cache import BlockCache
 
 
 class Assembly:

@@ -6,12 +6,9 @@ import errno
 import json
 import os
 import socket
-from typing import TYPE_CHECKING
 
+from topics.settings import Settings
 from topics.storage.disk import Locked
-
-if TYPE_CHECKING:
-    from topics.settings import Settings
 
 _ELSEWHERE = "choose another directory with TOPICS_DATA_DIR or --data-dir"
 _ADVICE = {

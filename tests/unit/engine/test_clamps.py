@@ -37,7 +37,7 @@ def asked(body: object, name: str = "t") -> Any:
         answered=False,
     )
     exchange.respond = lambda status, body: exchange.answers.append((status, body))
-    exchange.respond_parts = exchange.answers.append
+    exchange.respond_parts = lambda parts: exchange.answers.append(b"".join(parts))
     return exchange
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-if TYPE_CHECKING:
-    from topics.engine.write.ticket import Receipt
-    from topics.server.api.bodies import Body
-    from topics.server.http.exchange import Exchange
+from topics.engine.write.ticket import Receipt
+from topics.server.api.bodies import Body
+from topics.server.http.exchange import Exchange
 
 _encode: Final = msgspec.json.Encoder().encode
 

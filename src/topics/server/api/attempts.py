@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from topics.errors import Internal, TopicsError
-from topics.storage.job import Miss
-
-if TYPE_CHECKING:
-    from topics.server.api.route import Handler
-    from topics.server.http.exchange import Exchange
-    from topics.storage.job import Job
+from topics.server.api.route import Handler
+from topics.server.http.exchange import Exchange
+from topics.storage.job import Job, Miss
 
 log = logging.getLogger("topics")
 

@@ -29,27 +29,25 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from topics.engine import Engine
 from topics.engine.log.difference import Tombstone, gap_at
 from topics.engine.log.log import Log
 from topics.engine.log.loss import RECREATED
+from topics.engine.topic import Topic
 from topics.errors import InvalidRequest
 from topics.server.api.answers import answer
+from topics.server.api.attempts import Attempts
+from topics.server.http.exchange import Exchange
+from topics.server.http.query import Query
 from topics.server.http.reply import prefix
 from topics.storage.block import Block, Extent
 from topics.storage.flags import DELETED, deleted_runs
+from topics.storage.segment.segment import Segment
 from topics.storage.splice import blanked, merge
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.topic import Topic
-    from topics.server.api.attempts import Attempts
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.query import Query
-    from topics.storage.segment.segment import Segment
 
 MAGIC: Final = b"TBKS"
 CONTENT_TYPE: Final = b"application/octet-stream"

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from topics.engine import Engine
+from topics.engine.log.difference import Difference
+from topics.engine.requests import Diff
+from topics.engine.topic import Topic
 from topics.errors import TopicNotFound, TopicsError
 from topics.server.api import bodies
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.log.difference import Difference
-    from topics.engine.requests import Diff
-    from topics.engine.topic import Topic
-    from topics.server.api.attempts import Attempts
-    from topics.server.http.exchange import Exchange
+from topics.server.api.attempts import Attempts
+from topics.server.http.exchange import Exchange
 
 WAIT_MS_MAX: Final = 30_000
 

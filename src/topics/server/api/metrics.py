@@ -8,23 +8,21 @@ as in the lists (AUTH-15); the totals are those of the instance.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from topics.engine import Engine
 from topics.engine.log.log import Log
+from topics.server.api.phase import Phase
+from topics.server.api.principal import Principal
+from topics.server.flow.slots import Slots
+from topics.storage.memory import MemoryShard
+from topics.storage.segment.cache import BlockCache
 from topics.storage.wal.counters import LATENCY_BOUNDS_US
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.server.api.phase import Phase
-    from topics.server.api.principal import Principal
-    from topics.server.flow.slots import Slots
-    from topics.storage.memory import MemoryShard
-    from topics.storage.segment.cache import BlockCache
-    from topics.storage.wal.shard import Shard
+from topics.storage.wal.shard import Shard
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX: Final = 1000

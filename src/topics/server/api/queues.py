@@ -7,23 +7,20 @@ goes away while it waits is taken out of the line, so that no job is leased to a
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
+from topics.engine import Engine
+from topics.engine.queue.claim import Claim
+from topics.engine.queue.requests import AckedJobs, AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
+from topics.engine.write.ticket import Receipt
 from topics.server.api.answers import answer_receipt
+from topics.server.api.attempts import Attempts
 from topics.server.api.bodies import Body, RecurringBody
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.queue.claim import Claim
-    from topics.engine.queue.requests import AckedJobs
-    from topics.engine.write.ticket import Receipt
-    from topics.server.api.attempts import Attempts
-    from topics.server.api.route import Route
-    from topics.server.flow.parking import Parking
-    from topics.server.http.exchange import Exchange
+from topics.server.api.route import Route
+from topics.server.flow.parking import Parking
+from topics.server.http.exchange import Exchange
 
 
 class AckBody(Body[AckJobs]):

@@ -6,17 +6,15 @@ The answer to a write is hot, so it is formatted by hand in one step.
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from topics.engine import Engine
+from topics.engine.write.ticket import Ticket
 from topics.server.api import bodies
 from topics.server.api.answers import answer_receipt
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.write.ticket import Ticket
-    from topics.server.api.route import Route
-    from topics.server.flow.admission import Admission
-    from topics.server.http.exchange import Exchange
+from topics.server.api.route import Route
+from topics.server.flow.admission import Admission
+from topics.server.http.exchange import Exchange
 
 _BOOL: Final = (b"false", b"true")
 _WRITTEN: Final = (

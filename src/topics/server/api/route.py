@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from topics.server.api.principal import Principal
-    from topics.server.flow.slots import Cap
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.query import Query
+from topics.server.api.principal import Principal
+from topics.server.flow.slots import Cap
+from topics.server.http.exchange import Exchange
+from topics.server.http.query import Query
 
 Handler = Callable[["Exchange"], None]
 

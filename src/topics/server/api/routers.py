@@ -6,18 +6,16 @@ created on its behalf.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from topics.engine import Engine
 from topics.engine.router.router import PutRouter
+from topics.engine.write.ticket import Receipt
 from topics.server.api.answers import answer, answer_put, answer_receipt
 from topics.server.api.bodies import Body
+from topics.server.api.route import Route
+from topics.server.http.exchange import Exchange
 from topics.server.http.query import page_cursor
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.write.ticket import Receipt
-    from topics.server.api.route import Route
-    from topics.server.http.exchange import Exchange
 
 _put: Final = Body(PutRouter)
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from topics.engine import Engine
+from topics.engine.write.ticket import Receipt
 from topics.server.api import bodies
 from topics.server.api.answers import answer, answer_put, answer_receipt
+from topics.server.api.route import Route
+from topics.server.http.exchange import Exchange
 from topics.server.http.query import page_cursor
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.write.ticket import Receipt
-    from topics.server.api.route import Route
-    from topics.server.http.exchange import Exchange
 
 
 class TopicHandlers:

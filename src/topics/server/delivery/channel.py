@@ -22,16 +22,16 @@ import msgspec
 
 from topics.engine.log import loss
 from topics.engine.log.difference import SEQ_BASE, Difference, Tombstone, gap_at, labelled, read
+from topics.engine.topic import Topic
 from topics.errors import Internal, TopicsError
 from topics.server.delivery import notice as notices
 from topics.server.delivery.notice import Notice, Parcel
+from topics.server.delivery.subscriber import Feed
+from topics.server.delivery.view import View
 from topics.storage.job import Miss
 
 if TYPE_CHECKING:
-    from topics.engine.topic import Topic
     from topics.server.delivery.delivery import Delivery
-    from topics.server.delivery.subscriber import Feed
-    from topics.server.delivery.view import View
 
 log = logging.getLogger("topics.delivery")
 

@@ -17,19 +17,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from topics.server.delivery.channel import Channel
+from topics.engine import Engine
+from topics.engine.topic import Topic
+from topics.server.api.attempts import RunThen
+from topics.server.delivery.channel import Channel, Unsynced
 from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.wheel import Wheel
 from topics.server.flow.bands import AGE_TICK_MS, Bands
 from topics.server.flow.pressure import COALESCE, PAUSE_LOW_PRIORITY
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.topic import Topic
-    from topics.server.api.attempts import RunThen
-    from topics.server.delivery.channel import Unsynced
 
 SLICE_FEEDS: Final = 128
 SLICE_NS: Final = 1_000_000

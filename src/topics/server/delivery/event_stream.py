@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from topics.errors import NotAcceptable
+from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.notice import event
 from topics.server.delivery.subscriber import Subscriber
-
-if TYPE_CHECKING:
-    from topics.server.delivery.delivery import Delivery
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.stream import Stream
+from topics.server.http.exchange import Exchange
+from topics.server.http.stream import Stream
 
 CONTENT_TYPE: Final = b"text/event-stream; charset=utf-8"
 HEADERS: Final = (

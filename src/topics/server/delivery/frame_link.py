@@ -21,10 +21,10 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from topics.server.http.upgrade import Upgraded
+from topics.settings import Settings
 
 if TYPE_CHECKING:
     from topics.server.delivery.websocket import WebSocket
-    from topics.settings import Settings
 
 # The library logs every connection; what goes wrong in one is reported to its client.
 quiet: Final = logging.getLogger("topics.websocket.protocol")

@@ -11,16 +11,14 @@ from __future__ import annotations
 import re
 import secrets
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from topics.errors import InvalidRequest, NotFound
+from topics.server.api.principal import Principal
 from topics.server.delivery.composite import Layout, Position
-
-if TYPE_CHECKING:
-    from topics.server.api.principal import Principal
-    from topics.server.delivery.sse import SseStream
-    from topics.server.delivery.view import View
-    from topics.server.flow.slots import Cap, Slot
+from topics.server.delivery.sse import SseStream
+from topics.server.delivery.view import View
+from topics.server.flow.slots import Cap, Slot
 
 WID_BYTES: Final = 16
 _matches_wid: Final = re.compile(r"wid_[A-Za-z0-9_-]{22}").fullmatch

@@ -9,18 +9,15 @@ skipped that was still waiting here to be sent. A heartbeat has no id and moves 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from topics.server.delivery.composite import Position
+from topics.errors import TopicsError
+from topics.server.delivery.composite import Layout, Position
+from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import RETRY, EventStream
-
-if TYPE_CHECKING:
-    from topics.errors import TopicsError
-    from topics.server.delivery.composite import Layout
-    from topics.server.delivery.delivery import Delivery
-    from topics.server.delivery.notice import Notice
-    from topics.server.delivery.subscriber import Feed
-    from topics.server.http.stream import Stream
+from topics.server.delivery.notice import Notice
+from topics.server.delivery.subscriber import Feed
+from topics.server.http.stream import Stream
 
 _FORGET_EVERY: Final = 8
 """How many sent events are remembered before a look whether the socket has taken all of them."""

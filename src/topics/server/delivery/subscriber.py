@@ -23,12 +23,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from topics.errors import TopicsError
+from topics.server.delivery.notice import Notice
+from topics.server.delivery.view import View
+
 if TYPE_CHECKING:
-    from topics.errors import TopicsError
     from topics.server.delivery.channel import Channel
     from topics.server.delivery.delivery import Delivery
-    from topics.server.delivery.notice import Notice
-    from topics.server.delivery.view import View
 
 PROGRESS_BYTES: Final = 4096
 """How much a stalled stream must take to count as one that still reads."""

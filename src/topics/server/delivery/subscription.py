@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from topics.engine.requests import U64
+from topics.engine.topic import Topic
 from topics.errors import InvalidRequest
 from topics.names import check_topic_name, printable_name
 from topics.server.api.bodies import Body
-
-if TYPE_CHECKING:
-    from topics.engine.topic import Topic
-    from topics.server.api.principal import Principal
+from topics.server.api.principal import Principal
 
 
 class TopicWatch(Struct):

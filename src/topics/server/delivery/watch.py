@@ -13,33 +13,31 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from msgspec import Meta
 
+from topics.engine import Engine
 from topics.engine.requests import U64
+from topics.engine.topic import Topic
 from topics.errors import InvalidRequest, TopicNotFound, Unauthorized
 from topics.names import printable_name
 from topics.server.api.answers import answer
 from topics.server.api.bodies import Body
+from topics.server.api.route import Route
 from topics.server.delivery import notice as notices
 from topics.server.delivery.composite import Layout, Position
+from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import CONTENT_TYPE, HEADERS, HEARTBEAT_MS_DEFAULT, require_event_stream
 from topics.server.delivery.sessions import Session, Sessions
 from topics.server.delivery.sse import SseStream
 from topics.server.delivery.subscriber import Feed
 from topics.server.delivery.subscription import TopicWatch, Watched, check_names, check_numbers, cursor_for
 from topics.server.delivery.view import WatchOptions, view_of
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.topic import Topic
-    from topics.server.api.route import Route
-    from topics.server.delivery.delivery import Delivery
-    from topics.server.flow.slots import Slot, Slots
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.stream import Stream
-    from topics.settings import Settings
+from topics.server.flow.slots import Slot, Slots
+from topics.server.http.exchange import Exchange
+from topics.server.http.stream import Stream
+from topics.settings import Settings
 
 HEARTBEAT_MS_MIN: Final = 1_000
 HEARTBEAT_MS_MAX: Final = 60_000

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from websockets.datastructures import Headers
@@ -22,27 +22,24 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
+from topics.engine import Engine
+from topics.engine.write.ticket import Ticket
 from topics.errors import Forbidden, InvalidRequest, TopicNotFound, TopicsError
 from topics.names import check_topic_name
-from topics.server.api.principal import ADMIN, READ, WRITE
+from topics.server.api.principal import ADMIN, READ, WRITE, Principal
 from topics.server.delivery import commands
+from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import tune
 from topics.server.delivery.frame_link import FrameLink, quiet
 from topics.server.delivery.notice import Notice, text_frame
 from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.subscription import Watched, check_names, cursor_for
 from topics.server.delivery.view import view_of
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.write.ticket import Ticket
-    from topics.server.api.principal import Principal
-    from topics.server.delivery.delivery import Delivery
-    from topics.server.flow.admission import Admission
-    from topics.server.flow.slots import Slot, Slots
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.head import Head
-    from topics.settings import Settings
+from topics.server.flow.admission import Admission
+from topics.server.flow.slots import Slot, Slots
+from topics.server.http.exchange import Exchange
+from topics.server.http.head import Head
+from topics.settings import Settings
 
 log = logging.getLogger("topics.websocket")
 

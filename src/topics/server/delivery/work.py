@@ -8,10 +8,14 @@ at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from topics.engine import Engine
+from topics.engine.queue.claim import Hand
 from topics.engine.queue.worker import Worker
 from topics.errors import InvalidRequest, NotAQueue, TopicsError
+from topics.server.api.route import Route
+from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import (
     CONTENT_TYPE,
     HEADERS,
@@ -22,16 +26,10 @@ from topics.server.delivery.event_stream import (
     require_event_stream,
 )
 from topics.server.delivery.notice import event
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.queue.claim import Hand
-    from topics.server.api.route import Route
-    from topics.server.delivery.delivery import Delivery
-    from topics.server.flow.parking import Parking
-    from topics.server.flow.slots import Slot, Slots
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.stream import Stream
+from topics.server.flow.parking import Parking
+from topics.server.flow.slots import Slot, Slots
+from topics.server.http.exchange import Exchange
+from topics.server.http.stream import Stream
 
 JOB: Final = b"job"
 

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from topics.engine import Engine
+from topics.engine.requests import Write
+from topics.engine.write.ticket import OnDone
 from topics.errors import Internal, TopicsError
+from topics.server.flow.parking import Parking, Writer
 from topics.storage.wal.shard import QueueFull
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.requests import Write
-    from topics.engine.write.ticket import OnDone
-    from topics.server.flow.parking import Parking, Writer
-
-    Gathered = tuple[Write, OnDone, Writer]
 
 GATHERED_RECORDS_MAX: Final = 512
 GATHERED_BYTES_MAX: Final = 256 * 1024
+
+Gathered = tuple[Write, OnDone, Writer]
 
 log = logging.getLogger("topics.server")
 

@@ -15,14 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
+from topics.clock import Clock
 from topics.errors import Throttled, TopicsError
 from topics.server.flow.pressure import REFUSE_WRITES, Pressure
 from topics.storage.wal.shard import QueueFull
-
-if TYPE_CHECKING:
-    from topics.clock import Clock
 
 WAIT_MS_MAX: Final = 500
 OPTED_OUT_WAIT_MS_MAX: Final = 10_000

@@ -24,21 +24,18 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from topics.errors import Internal, InvalidRequest, RequestTimeout, Throttled, TopicsError
 from topics.server.http import reply
+from topics.server.http.connections import Connections
 from topics.server.http.deadlines import NEVER, Deadlines
 from topics.server.http.exchange import Exchange
+from topics.server.http.head import Head
 from topics.server.http.intake import DEAF, IDLE, IN_BODY, IN_HEAD, SKIPPING, Intake, Message
 from topics.server.http.known_heads import KnownHeads
 from topics.server.http.outbox import Outbox
-from topics.server.http.upgrade import Relay
-
-if TYPE_CHECKING:
-    from topics.server.http.connections import Connections
-    from topics.server.http.head import Head
-    from topics.server.http.upgrade import Upgrade, Upgraded
+from topics.server.http.upgrade import Relay, Upgrade, Upgraded
 
 LINGER_MS: Final = 2_000
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from topics.server.http.deadlines import SWEEP_S, SweepClock
+from topics.server.http.exchange import App
 from topics.server.http.limits import ConnectionLimits
+from topics.server.http.outbox import Outbox
 from topics.server.http.reply import JSON_PREFIXES
+from topics.server.http.upgrade import Upgraded
 
 if TYPE_CHECKING:
     from topics.server.http.connection import Connection
-    from topics.server.http.exchange import App
-    from topics.server.http.outbox import Outbox
-    from topics.server.http.upgrade import Upgraded
 
 DRAIN_POLL_S: Final = 0.02
 

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -43,15 +43,13 @@ from topics.errors import (
     Throttled,
     TopicsError,
 )
+from topics.server.http.connection import Connection
+from topics.server.http.connections import Connections
 from topics.server.http.deadlines import NEVER
 from topics.server.http.head import Head, add_field
 from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.lane import Lane
 from topics.server.http.upgrade import Upgraded
-
-if TYPE_CHECKING:
-    from topics.server.http.connection import Connection
-    from topics.server.http.connections import Connections
 
 STREAMS_MAX: Final = 100
 WINDOW_BYTES: Final = 1024 * 1024

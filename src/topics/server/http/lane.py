@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from topics.errors import PayloadTooLarge, TopicsError
 from topics.server.http.exchange import Exchange
+from topics.server.http.head import Head
 from topics.server.http.intake import UNREADABLE, inflate
 from topics.server.http.stream import Stream
+from topics.server.http.upgrade import Upgrade
 
 if TYPE_CHECKING:
-    from topics.server.http.head import Head
     from topics.server.http.http2 import Http2
-    from topics.server.http.upgrade import Upgrade
 
 PAUSE_BYTES: Final = 64 * 1024
 """An open body with more than this unsent is paused, and drained again at a quarter of it."""

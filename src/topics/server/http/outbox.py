@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from topics.server.http.exchange import Exchange
 from topics.server.http.stream import Stream
+from topics.server.http.upgrade import Upgrade
 
 if TYPE_CHECKING:
     from topics.server.http.connection import Connection
-    from topics.server.http.upgrade import Upgrade
 
 PIPELINE_MAX: Final = 64
 PIPELINE_MAX_BYTES: Final = 1024 * 1024
