@@ -67,12 +67,16 @@ class App:
         if row.body:
             _check_content_type(head)
         query = Query(head.query)
+        counted = principal.key_id is not None and row.scopes is not None
         return Route(
-            row,
-            match.name,
-            principal,
-            query,
-            inflight=None if principal.key_id is None or row.scopes is None else self._inflight_per_key.of(principal),
+            handle=row.handle,
+            always_open=row.always_open,
+            appends=row.appends,
+            name=match.name,
+            name_bytes=match.name.encode(),
+            principal=principal,
+            query=query,
+            inflight=self._inflight_per_key.of(principal) if counted else None,
             return_seqs=query.flag("return_seqs", True) if row.appends else True,
             idempotency_key=_header_key(head) if row.appends else None,
         )

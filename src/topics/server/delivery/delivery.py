@@ -161,7 +161,9 @@ class Delivery:
                 left = 0
         while left > 0 and self._beats:
             left -= 1
-            self._beat(self._beats.popleft())
+            subscriber = self._beats.popleft()
+            if not subscriber.closed:
+                self.enrol(subscriber, subscriber.beat(self.tick_ms))
         if self._unflushed:
             unflushed, self._unflushed = self._unflushed, []
             for subscriber in unflushed:
@@ -178,10 +180,6 @@ class Delivery:
             self.refresh()
             self._bands.age(self.tick_ms)
             self._wake()
-
-    def _beat(self, subscriber: Subscriber) -> None:
-        if not subscriber.closed:
-            self.enrol(subscriber, subscriber.beat(self.tick_ms))
 
     # What happens by time alone
 

@@ -23,6 +23,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import Struct
+
 from topics.errors import TopicsError
 from topics.server.delivery.notice import Notice
 from topics.server.delivery.view import View
@@ -47,19 +49,16 @@ class Link(Protocol):
         """Bytes written that the client has not taken."""
 
 
-class Feed:
+class Feed(Struct, eq=False):
     """One subscription of one stream to one topic."""
 
-    __slots__ = ("channel", "cursor", "index", "lagging", "subscriber", "view")
-
-    def __init__(self, subscriber: Subscriber, index: int, cursor: int, view: View) -> None:
-        self.subscriber = subscriber
-        self.index = index
-        self.cursor = cursor
-        self.view = view
-        self.channel: Channel | None = None
-        # A feed owes its stream a `caught-up` from its start, and again whenever one batch was not enough.
-        self.lagging = True
+    subscriber: Subscriber
+    index: int
+    cursor: int
+    view: View
+    channel: Channel | None = None
+    lagging: bool = True
+    """Whether it owes its stream a `caught-up`: from its start, and again whenever one batch was not enough."""
 
 
 class Subscriber(ABC):

@@ -36,19 +36,16 @@ class WatchOptions(Struct):
     consistency: Literal["eventual", "strong"] = "eventual"
 
 
-class View:
+class View(Struct, eq=False, weakref=True):
     """Which records, which of their fields, how many at a time, and how safe they must be."""
 
-    __slots__ = ("__weakref__", "echoing", "plain", "strong", "unfiltered")
-
-    def __init__(self, plain: Window, echoing: Window, strong: bool, unfiltered: tuple[object, ...]) -> None:
-        self.plain = plain
-        """The window of a topic that filters by node."""
-        self.echoing = echoing
-        """The window of a topic that opted out of filtering by node (`dedupe_node: false`)."""
-        self.strong = strong
-        self.unfiltered = unfiltered
-        """Equal for views that differ in their nodes only."""
+    plain: Window
+    """The window of a topic that filters by node."""
+    echoing: Window
+    """The window of a topic that opted out of filtering by node (`dedupe_node: false`)."""
+    strong: bool
+    unfiltered: tuple[object, ...]
+    """Equal for views that differ in their nodes only."""
 
 
 def view_of(options: WatchOptions, limit_max: int, match: Any = None) -> View:

@@ -110,17 +110,12 @@ class Watch:
             for name, position in _cursor_of(request, layout).items():
                 positions[layout.names.index(name)] = position
         epochs = [found[name].id for name in layout.names]
-        session = Session(
-            route.principal,
-            layout,
-            views,
-            max(HEARTBEAT_MS_MIN, min(HEARTBEAT_MS_MAX, request.heartbeat_ms)),
-            epochs,
-            [
-                Position(position.seq, epoch if position.epoch is None else position.epoch)
-                for position, epoch in zip(positions, epochs, strict=True)
-            ],
-        )
+        heartbeat_ms = max(HEARTBEAT_MS_MIN, min(HEARTBEAT_MS_MAX, request.heartbeat_ms))
+        began = [
+            Position(position.seq, epoch if position.epoch is None else position.epoch)
+            for position, epoch in zip(positions, epochs, strict=True)
+        ]
+        session = Session(route.principal, layout, views, heartbeat_ms, epochs, began, began)
         self._delivery.refresh()
         self.sessions.add(session, self._delivery.tick_ms)
         self._answer_created(exchange, session, found)

@@ -17,6 +17,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct, field
 from websockets.datastructures import Headers
 from websockets.frames import CloseCode
 from websockets.http11 import Request
@@ -103,16 +104,13 @@ def _handshake(head: Head, principal: Principal) -> bytes:
     return response.serialize()
 
 
-class Publishing:
+class Publishing(Struct, eq=False):
     """One publish on its way."""
 
-    __slots__ = ("command", "socket", "started_ns", "throttled_ns")
-
-    def __init__(self, socket: WebSocket, command: commands.Publish) -> None:
-        self.socket = socket
-        self.command = command
-        self.started_ns = perf_counter_ns()
-        self.throttled_ns = 0
+    socket: WebSocket
+    command: commands.Publish
+    started_ns: int = field(default_factory=perf_counter_ns)
+    throttled_ns: int = 0
 
     def fail(self, error: TopicsError) -> None:
         """Answer with an error."""

@@ -49,10 +49,8 @@ class Admission:
         where it is refused later.
         """
         parking = self._parking
-        if (parking.shut and not write.disable_backpressure) or parking.waiting:
-            self._write_alone(name, write, on_done, writer)
-            return
-        if not self._engine.joins(name, write):
+        parked = (parking.shut and not write.disable_backpressure) or parking.waiting
+        if parked or not self._engine.joins(name, write):
             if self.gathered:
                 self.flush()
             self._write_alone(name, write, on_done, writer)

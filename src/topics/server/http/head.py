@@ -36,18 +36,8 @@ _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 _QVALUE_ZERO: Final = re.compile(rb"q=0(?:\.0{0,3})?")
 
 _SINGLE: Final = frozenset(
-    (
-        b"host",
-        b"content-length",
-        b"transfer-encoding",
-        b"content-type",
-        b"authorization",
-        b"expect",
-        b"idempotency-key",
-        b"last-event-id",
-        b"sec-websocket-key",
-        b"sec-websocket-version",
-    )
+    b"host content-length transfer-encoding content-type authorization expect idempotency-key last-event-id "
+    b"sec-websocket-key sec-websocket-version".split()
 )
 
 

@@ -17,19 +17,10 @@ import re
 from collections import deque
 from typing import Final
 
+from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
 from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
@@ -233,18 +224,18 @@ class Http2(Upgraded):
             self._finish(lane)
         return True
 
-    def _on_event(self, event: Event) -> None:
-        if isinstance(event, RequestReceived):
+    def _on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.RequestReceived):
             self._begin(event)
-        elif isinstance(event, DataReceived):
+        elif isinstance(event, events.DataReceived):
             self._receive(event)
-        elif isinstance(event, StreamEnded):
+        elif isinstance(event, events.StreamEnded):
             lane = self._lanes.get(event.stream_id)
             if lane is not None:
                 lane.receiving = False
                 if lane.exchange is None:
                     self._dispatch(lane)
-        elif isinstance(event, StreamReset):
+        elif isinstance(event, events.StreamReset):
             lane = self._lanes.get(event.stream_id)
             if lane is not None:
                 self._resets += 1
@@ -252,12 +243,12 @@ class Http2(Upgraded):
                 if self._resets > RESETS_MAX + self._answered:
                     self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
                     self._close()
-        elif isinstance(event, (WindowUpdated, RemoteSettingsChanged)):
+        elif isinstance(event, (events.WindowUpdated, events.RemoteSettingsChanged)):
             self.pump()
-        elif isinstance(event, ConnectionTerminated):
+        elif isinstance(event, events.ConnectionTerminated):
             self._close()
 
-    def _begin(self, event: RequestReceived) -> None:
+    def _begin(self, event: events.RequestReceived) -> None:
         """A request's head: have it resolved before its body."""
         lane = Lane(self, event.stream_id)
         lane.receiving = event.stream_ended is None
@@ -304,7 +295,7 @@ class Http2(Upgraded):
             raise InvalidRequest("The method or the target is malformed.")
         return Head(method.decode(), target, headers, b"2")
 
-    def _receive(self, event: DataReceived) -> None:
+    def _receive(self, event: events.DataReceived) -> None:
         lane = self._lanes.get(event.stream_id)
         limit = self._limits.max_body_bytes
         try:
