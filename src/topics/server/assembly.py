@@ -63,8 +63,7 @@ class Assembly:
         self.admission = Admission(engine, self.parking, wakeup.wake)
         self.driver = Driver(loop, wakeup, engine, self.admission.flush, upkeep)
         self.phase = Phase(replayed)
-        grace_ms, timeout_ms = settings.buffer_grace_ms, settings.slow_consumer_timeout_ms
-        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, grace_ms, timeout_ms)
+        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, settings)
         slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
         metrics = Metrics(engine, slots, self.phase, cache)

@@ -186,7 +186,7 @@ class Server:
 
     @staticmethod
     async def _recover(engine: Engine, store: Store, upkeep: Upkeep, stop: asyncio.Event) -> bool:
-        """Replay the data directory in slices, so that the probes are answered meanwhile; False if `stop` is set."""
+        """Replay the data directory in slices, so that probes are answered at the same time; False if `stop` is set."""
         started = time.monotonic()
         pause = started + RECOVERY_SLICE_S
         for _ in upkeep.recover():

@@ -1,7 +1,7 @@
 """Attempts: a request that needs what is not in memory is handled from the start once that is read.
 
 A handler that meets a Block which is on disk only raises `Miss` before it has changed anything. The read runs on a
-thread, and the request is attempted again; nothing waits for it meanwhile.
+thread, and the request is attempted again; nothing else waits for it.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.wheel import Wheel
 from topics.server.flow.bands import AGE_TICK_MS, Bands
 from topics.server.flow.pressure import COALESCE, PAUSE_LOW_PRIORITY
+from topics.settings import Settings
 
 SLICE_FEEDS: Final = 128
 SLICE_NS: Final = 1_000_000
@@ -39,13 +40,7 @@ class Delivery:
     """The one loop that serves all streams."""
 
     def __init__(
-        self,
-        engine: Engine,
-        loop: asyncio.AbstractEventLoop,
-        run_then: RunThen,
-        unsynced: Unsynced,
-        buffer_grace_ms: int,
-        slow_consumer_timeout_ms: int,
+        self, engine: Engine, loop: asyncio.AbstractEventLoop, run_then: RunThen, unsynced: Unsynced, settings: Settings
     ) -> None:
         self.engine = engine
         self.run_then = run_then
@@ -56,8 +51,8 @@ class Delivery:
         self.stalled: dict[Subscriber, None] = {}
         self.wheel: Wheel[Subscriber] = Wheel(self.tick_ms)
         self._loop = loop
-        self._buffer_grace_ms = buffer_grace_ms
-        self._slow_consumer_timeout_ms = slow_consumer_timeout_ms
+        self._buffer_grace_ms = settings.buffer_grace_ms
+        self._slow_consumer_timeout_ms = settings.slow_consumer_timeout_ms
         self._channels: dict[int, Channel] = {}
         self._bands: Bands[Channel] = Bands(self._priority)
         self._resting: dict[Channel, None] = {}
@@ -101,7 +96,7 @@ class Delivery:
         subscriber.beat_ms = self.wheel.add(subscriber, due_ms)
 
     def leave(self, subscriber: Subscriber) -> None:
-        """A stream has ended, however: nothing of it stays."""
+        """A stream has ended, in whatever way: nothing of it stays."""
         subscriber.closed = True
         self.wheel.remove(subscriber, subscriber.beat_ms)
         self.stalled.pop(subscriber, None)

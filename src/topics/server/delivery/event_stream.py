@@ -93,12 +93,12 @@ class EventStream(Subscriber):
         return self.last_ms + self.heartbeat_ms
 
     def warn(self, retry_after_ms: int, topics: list[str]) -> None:
-        """Say that topics are paced; the stream stays open."""
+        """Report that topics are paced; the stream stays open."""
         text = f"{self._subject} throttled under CPU pressure"
         self.stream.write(error_event(429, text, retry_after_ms=retry_after_ms, topics=topics))
 
     def give_up(self) -> None:
-        """The client does not read: a last word, and the end."""
+        """The client does not read: send a last error, and end."""
         self.finish(408, "the client has not read from this stream for too long; reconnect to resume")
 
     def finish(self, code: int, message: str) -> None:

@@ -23,8 +23,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from msgspec import Struct
-
 from topics.errors import TopicsError
 from topics.server.delivery.notice import Notice
 from topics.server.delivery.view import View
@@ -49,16 +47,19 @@ class Link(Protocol):
         """Bytes written that the client has not taken."""
 
 
-class Feed(Struct, eq=False):
+class Feed:
     """One subscription of one stream to one topic."""
 
-    subscriber: Subscriber
-    index: int
-    cursor: int
-    view: View
-    channel: Channel | None = None
-    lagging: bool = True
-    """Whether it owes its stream a `caught-up`: from its start, and again whenever one batch was not enough."""
+    __slots__ = ("channel", "cursor", "index", "lagging", "subscriber", "view")
+
+    def __init__(self, subscriber: Subscriber, index: int, cursor: int, view: View) -> None:
+        self.subscriber = subscriber
+        self.index = index
+        self.cursor = cursor
+        self.view = view
+        self.channel: Channel | None = None
+        # A feed owes its stream a `caught-up` from its start, and again whenever one batch was not enough.
+        self.lagging = True
 
 
 class Subscriber(ABC):
@@ -110,7 +111,7 @@ class Subscriber(ABC):
 
     @abstractmethod
     def give_up(self) -> None:
-        """The client has not read for too long: say so and close."""
+        """The client has not read for too long: report that and close."""
 
     def flush(self) -> None:
         """Write what was gathered, called after `flush_soon`; most streams gather nothing."""

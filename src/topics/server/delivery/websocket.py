@@ -310,13 +310,13 @@ class WebSocket(Subscriber):
         return tick_ms + PING_AFTER_MS
 
     def warn(self, retry_after_ms: int, topics: list[str]) -> None:
-        """Say that topics are paced; the connection stays open."""
+        """Report that topics are paced; the connection stays open."""
         text = "watch throttled under CPU pressure"
         detail = {"retry_after_ms": retry_after_ms, "topics": topics}
         self._answer({"op": "error", "code": "throttled", "message": text, "detail": detail}, None)
 
     def give_up(self) -> None:
-        """The client does not read: a last word, and the end."""
+        """The client does not read: send a last error, and end."""
         message = "the client has not read from this connection for too long; reconnect to resume"
         self._answer({"op": "error", "code": "slow_consumer", "message": message}, None)
         self.frames.close(CloseCode.POLICY_VIOLATION, "slow consumer")

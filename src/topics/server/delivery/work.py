@@ -77,7 +77,7 @@ class WorkStream(EventStream):
     def __init__(
         self, work: Work, stream: Stream, slot: Slot, name: str, node: str, max: int, lease_ms: int | None
     ) -> None:
-        """Begin: say hello, and ask for jobs."""
+        """Greet the client, and ask for jobs."""
         super().__init__(work.delivery, stream, HEARTBEAT_MS_DEFAULT, "work")
         self._queues = work.queues
         self._slot = slot

@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
             exchange.fail(error)
 
     def _turn_away(self, error: TopicsError) -> None:
-        """Answer the message under way, or the mere connection, with an error that ends the connection."""
+        """Answer the message under way, or the bare connection, with an error that ends the connection."""
         self._dispatch(self._intake.refuse(error))
         if not self._lost:
             self._await_next()

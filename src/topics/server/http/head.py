@@ -8,7 +8,7 @@ accepts some things that a proxy in front of the server may read differently, so
   and runs of spaces);
 - any transfer coding but exactly `chunked`, and `chunked` on HTTP/1.0 (llhttp accepts `gzip, chunked`);
 - repeated fields of which one value must win (`Host`, `Authorization`, ...): never guess which one a proxy looked at;
-- `Upgrade` or `CONNECT` beside a body, fragments and encoded slashes or NULs in the target.
+- `Upgrade` or `CONNECT` with a body, fragments and encoded slashes or NULs in the target.
 
 Refusals depend only on the bytes, never on how they were split into reads: a violation is the first one by position in
 the stream, and the size limit is the position `max_header_bytes`.

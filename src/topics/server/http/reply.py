@@ -4,7 +4,7 @@ Every response carries `Date`, `Content-Type` and `Content-Length`. For JSON wha
 per second (`JSON_PREFIXES`), so that a hot response is one formatting of prefix, length and body, without a call into
 this module. The sweep of the connections clears the prefixes; a `Date` is therefore at most about a second old.
 
-Errors have the envelope of HTTP-10 with `performance` beside it, whatever went wrong. Nothing of an unexpected
+Errors have the envelope of HTTP-10 with `performance` next to it, whatever went wrong. Nothing of an unexpected
 exception reaches the client.
 """
 
