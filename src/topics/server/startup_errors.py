@@ -17,6 +17,11 @@ _ADVICE = {
     errno.EROFS: "its file system is mounted read-only: mount it for writing",
     errno.EIO: "look at the disk, or put the directory back from a copy",
 }
+_ADDRESS_ADVICE = {
+    errno.EADDRINUSE: "something listens there already; stop it, or choose another port with TOPICS_PORT or --port",
+    errno.EADDRNOTAVAIL: "this is no address of this machine; set TOPICS_HOST to one that is",
+    errno.EACCES: "this user has no permission for that port; choose one from 1024 on with TOPICS_PORT or --port",
+}
 
 
 def cannot_store(settings: Settings, error: Exception) -> str:
@@ -50,19 +55,11 @@ def holder_text(text: str) -> str:
 
 def cannot_listen(settings: Settings, error: OSError) -> str:
     """What is wrong with the address."""
-    return f"cannot listen on {settings.host}:{settings.port}: {_address_reason(settings, error)}"
-
-
-def _address_reason(settings: Settings, error: OSError) -> str:
     if isinstance(error, socket.gaierror):
-        return f"there is no host of this name ({error.strerror}); set TOPICS_HOST to an address of this machine"
-    if error.errno == errno.EADDRINUSE:
-        return "something listens there already; stop it, or choose another port with TOPICS_PORT or --port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this is no address of this machine; set TOPICS_HOST to one that is"
-    if error.errno == errno.EACCES:
-        return "this user has no permission for that port; choose one from 1024 on with TOPICS_PORT or --port"
-    return error.strerror or str(error)
+        reason = f"there is no host of this name ({error.strerror}); set TOPICS_HOST to an address of this machine"
+    else:
+        reason = _ADDRESS_ADVICE.get(error.errno or 0) or error.strerror or str(error)
+    return f"cannot listen on {settings.host}:{settings.port}: {reason}"
 
 
 def cannot_announce(settings: Settings, error: OSError) -> str:

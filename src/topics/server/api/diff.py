@@ -56,7 +56,6 @@ class LongPoll:
     """
 
     def __init__(self, handler: DiffHandler, exchange: Exchange, diff: Diff, difference: Difference) -> None:
-        """Wait from now on."""
         self._handler = handler
         self._exchange = exchange
         self._diff = diff

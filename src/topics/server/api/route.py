@@ -12,7 +12,7 @@ from topics.server.flow.slots import Cap
 from topics.server.http.exchange import Exchange
 from topics.server.http.query import Query
 
-Handler = Callable[["Exchange"], None]
+Handler = Callable[[Exchange], None]
 
 
 class Row(NamedTuple):

@@ -81,7 +81,6 @@ class Channel:
         self.name = topic.name.encode()
         self.feeds: dict[Feed, None] = {}
         self.round_ms = 0
-        """When the last round began."""
         self.synced_seq = -1
         self._delivery = delivery
         self._fresh = False
@@ -267,7 +266,6 @@ class Channel:
             self._delivery.dirty(self)
 
     def _read(self, cursor: int, view: View) -> Parcel:
-        """What a feed at `cursor` gets now."""
         topic = self.topic
         window = view.plain if topic.config.dedupe_node else view.echoing
         upto = self._visible() if view.strong else None

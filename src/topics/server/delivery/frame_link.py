@@ -195,7 +195,6 @@ class FrameLink(Upgraded):
             self._closing.cancel()
 
     def _end(self) -> None:
-        """Neither send nor read any more."""
         self.closed = True
         self._buffer.clear()
         self._owner.over()

@@ -74,7 +74,6 @@ class Subscriber(ABC):
         self.link = link
         self.closed = False
         self.last_ms = delivery.tick_ms
-        """When something was last sent."""
         self.beat_ms = 0
         """When the wheel will look at this stream next."""
         self.stalled_ms: int | None = None

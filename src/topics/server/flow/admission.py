@@ -39,7 +39,6 @@ class Admission:
         self._parking = parking
         self._wake = wake
         self.gathered: dict[str, list[Gathered]] = {}
-        """The writes of this turn, by topic."""
         self._records = self._bytes = 0
 
     def write(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from topics.errors import RETRY_AFTER_MS, ShuttingDown, TopicsError
+from topics.errors import RETRY_AFTER_MS, Internal, ShuttingDown, TopicsError
 from topics.server.http import reply
 from topics.server.http.head import Head
 from topics.server.http.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON, JSON_PREFIXES
@@ -28,6 +28,14 @@ from topics.server.http.stream import Sink, Stream
 from topics.server.http.upgrade import Upgrade
 
 log = logging.getLogger("topics.server")
+
+
+def as_answer(error: Exception, doing: str, head: Head) -> TopicsError:
+    """What a client is answered when something raised; a defect goes to the log, and nothing of it to the client."""
+    if isinstance(error, TopicsError):
+        return error
+    log.error("%s %s %r failed", doing, head.method, head.path, exc_info=error)
+    return Internal()
 
 
 class App(Protocol):

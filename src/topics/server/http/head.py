@@ -53,9 +53,7 @@ class Head:
     def __init__(self, method: str, target: bytes, headers: dict[bytes, bytes], version: bytes = b"1.1") -> None:
         """Read the meaning of the fields; raises InvalidRequest where they contradict each other or are malformed."""
         self.method = method
-        """The method in upper case."""
         self.target = target
-        """The request target as received."""
         self.headers = headers
         """By lower-case name; repeated fields joined by a comma."""
         self.version = version

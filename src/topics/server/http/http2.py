@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 from collections import deque
 from typing import Final
@@ -27,7 +26,6 @@ from h2.settings import SettingCodes, Settings
 from topics.errors import (
     ExpectationFailed,
     HeadTooLarge,
-    Internal,
     InvalidRequest,
     PayloadTooLarge,
     RequestTimeout,
@@ -37,6 +35,7 @@ from topics.errors import (
 from topics.server.http.connection import Connection
 from topics.server.http.connections import Connections
 from topics.server.http.deadlines import NEVER
+from topics.server.http.exchange import as_answer
 from topics.server.http.head import Head, add_field
 from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.lane import Lane
@@ -52,8 +51,6 @@ RESETS_MAX: Final = 100
 
 _METHOD: Final = re.compile(rb"[A-Z]+")
 _TARGET: Final = re.compile(rb"[!-~]+")
-
-log = logging.getLogger("topics.server")
 
 
 class Http2(Upgraded):
@@ -261,11 +258,8 @@ class Http2(Upgraded):
             lane.head = self._read_head([(bytes(name), bytes(value)) for name, value in event.headers])
             lane.head.chunked = lane.receiving and lane.head.content_length is None
             self._admit(lane)
-        except TopicsError as error:
-            lane.fail(error)
-        except Exception:
-            log.exception("resolving %s %r failed", lane.head.method, lane.head.path)
-            lane.fail(Internal())
+        except Exception as error:
+            lane.fail(as_answer(error, "resolving", lane.head))
 
     def _admit(self, lane: Lane) -> None:
         head = lane.head
@@ -313,11 +307,8 @@ class Http2(Upgraded):
     def _dispatch(self, lane: Lane) -> None:
         try:
             lane.dispatch(self._app.handle, self._limits.max_body_bytes)
-        except TopicsError as error:
-            lane.fail(error)
-        except Exception:
-            log.exception("handling %s %r failed", lane.head.method, lane.head.path)
-            lane.fail(Internal())
+        except Exception as error:
+            lane.fail(as_answer(error, "handling", lane.head))
 
     def _finish(self, lane: Lane) -> None:
         """The answer is complete. A body that still arrives is not wanted."""

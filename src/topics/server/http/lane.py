@@ -66,7 +66,6 @@ class Lane:
         self.ending = False
         """Whether the last byte of the answer is written, if not sent."""
         self.over = False
-        """Whether nothing can be sent any more."""
         self.unsent_bytes = 0
         self._road = road
         self._body = bytearray()
