@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -36,14 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("topics.delivery")
 
 FROM_SEQ_TOO_OLD: Final = "from_seq_too_old"
+Unfiltered = tuple[Difference, list[tuple[bytes | None, bytes]]]
+"""What follows a cursor before anything is filtered by node: each record with its node."""
 _FLOOR_REASONS: Final = frozenset((loss.CAP, loss.TTL, loss.MIXED))
-
-
-class Unfiltered(NamedTuple):
-    """What follows a cursor before anything is filtered by node, record by record."""
-
-    difference: Difference
-    records: list[tuple[bytes | None, bytes]]
 
 
 class Unsynced:
@@ -270,9 +265,8 @@ class Channel:
         window = view.plain if topic.config.dedupe_node else view.echoing
         upto = self._visible() if view.strong else None
         if window.nodes:
-            unfiltered = self._read_unfiltered(cursor, view, upto)
-            difference = unfiltered.difference
-            texts = [text for node, text in unfiltered.records if node not in window.nodes]
+            difference, records = self._read_unfiltered(cursor, view, upto)
+            texts = [text for node, text in records if node not in window.nodes]
         else:
             difference = topic.reading(read, topic.log, self._delivery.engine.wires, cursor, window, upto)
             texts = difference.pieces
@@ -293,8 +287,7 @@ class Channel:
         if unfiltered is None:
             topic, wires = self.topic, self._delivery.engine.wires
             difference = topic.reading(read, topic.log, wires, cursor, view.echoing, upto, True)
-            records = labelled(difference, wires, view.echoing.fields)
-            unfiltered = self._unfiltered[key] = Unfiltered(difference, records)
+            unfiltered = self._unfiltered[key] = (difference, labelled(difference, wires, view.echoing.fields))
         return unfiltered
 
     # What is synced

@@ -62,11 +62,6 @@ class Delivery:
         self._rest_due = False
         self._tick_due = False
 
-    @property
-    def waiting(self) -> int:
-        """How many topics wait to be served."""
-        return len(self._bands) + len(self._resting)
-
     def _priority(self, channel: Channel, tick_ms: int, waited_ms: int) -> int:
         return channel.topic.effective_priority(self.now_ms, waited_ms)
 

@@ -77,6 +77,11 @@ class EventStream(Subscriber):
         self.stream = stream
         self.heartbeat_ms = heartbeat_ms
         self._subject = subject
+        stream.on_drain = self.drained
+        stream.on_close = self._closed
+
+    def _closed(self) -> None:
+        self.delivery.leave(self)
 
     def greet(self, opening: bytes) -> None:
         """Write the first bytes, and begin to send heartbeats."""

@@ -49,8 +49,6 @@ class SseStream(EventStream):
         self._alone = len(layout.names) == 1
         self._feeds: list[Feed] = []
         self._undo: list[tuple[Feed, int]] = []
-        stream.on_drain = self.drained
-        stream.on_close = self._closed
 
     def open(self, feeds: list[Feed]) -> None:
         """Begin: these are the feeds, one per topic of the layout, in its order."""
@@ -112,4 +110,4 @@ class SseStream(EventStream):
 
     def _closed(self) -> None:
         self._on_end(self)
-        self.delivery.leave(self)
+        super()._closed()

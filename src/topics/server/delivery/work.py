@@ -84,8 +84,6 @@ class WorkStream(EventStream):
         self._name = name.encode()
         self._topic, _ = work.queues.topic(name)
         self._worker = Worker(node, max, lease_ms, self._push, self._end)
-        stream.on_drain = self.drained
-        stream.on_close = self._closed
         self.greet(RETRY + heartbeat(self.delivery.now_ms))
         work.queues.work(name, self._worker)
 
@@ -115,4 +113,4 @@ class WorkStream(EventStream):
     def _closed(self) -> None:
         self._slot.free()
         self._queues.stop_work(self._topic, self._worker)
-        self.delivery.leave(self)
+        super()._closed()

@@ -46,7 +46,6 @@ class Governor:
         """Measure no longer."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _beat(self) -> None:
         self.observe((self._loop.time() - self._due) * 1000)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 DRAIN_POLL_S: Final = 0.02
 
-
 Http2Factory = Callable[["Connections", "Connection", asyncio.Transport], "Upgraded"]
 
 
@@ -60,7 +59,6 @@ class Connections:
         """Stop sweeping."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-            self._sweeper = None
 
     def sweep(self, now: float) -> None:
         """Let every connection that is overdue at `now` (seconds of the loop's clock) act on it."""

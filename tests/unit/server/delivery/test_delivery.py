@@ -205,7 +205,8 @@ def test_nothing_stays_of_streams_that_left(manual: ManualDelivery) -> None:
     assert not manual.delivery._channels
     assert not manual.delivery.stalled
     assert len(manual.delivery.wheel) == 0
-    assert manual.delivery.waiting == 0
+    assert len(manual.delivery._bands) == 0
+    assert not manual.delivery._resting
 
 
 def test_heartbeats_of_many_streams_are_sliced_too(manual: ManualDelivery) -> None:
