@@ -121,7 +121,7 @@ class FakeTransport(asyncio.Transport):
 def connections_of(app: Any = None, http2: Any = None, **limits: int) -> Connections:
     """Connections without a socket, on a loop that turns when a `Client` looks."""
     loop = cast("Any", ManualLoop(ManualClock()))
-    return Connections(app or PathApp(), loop, ConnectionLimits(**limits), http2=http2)
+    return Connections(app or PathApp(), loop, ConnectionLimits(**limits), http2)
 
 
 class Client:

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 from tests.harness.loop import ManualLoop
 from topics.engine import Engine, Write
+from topics.server.delivery.channel import Unsynced
 from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.notice import Notice
 from topics.server.delivery.subscriber import Feed, Subscriber
-from topics.server.delivery.unsynced import Unsynced
-from topics.server.delivery.view import View, view_of
+from topics.server.delivery.view import View, WatchOptions, view_of
+from topics.settings import Settings
 from topics.storage.job import Job
 from topics.testing import MemoryEngine
 
@@ -29,7 +30,8 @@ class ManualDelivery:
         self.loop = ManualLoop(self.clock)
         self.jobs: list[tuple[Job, Callable[[], None]]] = []
         loop = cast("Any", self.loop)
-        self.delivery = Delivery(self.engine, loop, self._run_then, Unsynced(), GRACE_MS, slow_consumer_timeout_ms)
+        settings = Settings(buffer_grace_ms=GRACE_MS, slow_consumer_timeout_ms=slow_consumer_timeout_ms)
+        self.delivery = Delivery(self.engine, loop, self._run_then, Unsynced(), settings)
 
     def _run_then(self, job: Job, then: Callable[[], None]) -> None:
         self.jobs.append((job, then))
@@ -132,8 +134,5 @@ class Listener(Subscriber):
 
 def plain_view(**options: Any) -> View:
     """A view with the defaults of POST /v0/watch."""
-    asked: dict[str, Any] = {
-        "limit": 0, "limit_max": 1000, "max_batch_bytes": 256 << 10, "node": None, "include_data": True,
-        "include_tags": False, "include_meta": True, "strong": False,
-    }  # fmt: skip
-    return view_of(**(asked | options))
+    match = options.pop("match", None)
+    return view_of(WatchOptions(**options), 1000, match)

@@ -10,7 +10,7 @@ from tests.harness.loop import ManualLoop
 from topics.engine import Engine
 from topics.server.assembly import Assembly
 from topics.server.auth import Keys
-from topics.server.delivery.unsynced import Unsynced
+from topics.server.delivery.channel import Unsynced
 from topics.server.driver import Wakeup
 from topics.settings import Settings
 from topics.testing import ManualClock

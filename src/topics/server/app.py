@@ -8,23 +8,21 @@ cap) is looked at in `handle`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from topics.errors import InvalidRequest, MethodNotAllowed, NotFound, UnsupportedMediaType
+from topics.server.api.attempts import Attempts
+from topics.server.api.phase import Phase
+from topics.server.api.principal import Principal
 from topics.server.api.route import Route, Row
 from topics.server.auth import Keys, bearer_token
+from topics.server.flow.admission import Admission
+from topics.server.flow.slots import CapPerKey
+from topics.server.http.exchange import Exchange
+from topics.server.http.head import Head
 from topics.server.http.query import Query
+from topics.server.routes import Routes
 from topics.storage.job import Miss
-
-if TYPE_CHECKING:
-    from topics.server.api.attempts import Attempts
-    from topics.server.api.phase import Phase
-    from topics.server.api.principal import Principal
-    from topics.server.flow.admission import Admission
-    from topics.server.flow.slots import CapPerKey
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.head import Head
-    from topics.server.routes import Routes
 
 _JSON: Final = re.compile(rb"application/json[ \t]*(?:;[ \t]*charset=\"?utf-?8\"?[ \t]*)?;?", re.IGNORECASE)
 
@@ -69,12 +67,16 @@ class App:
         if row.body:
             _check_content_type(head)
         query = Query(head.query)
+        counted = principal.key_id is not None and row.scopes is not None
         return Route(
-            row,
-            match.name,
-            principal,
-            query,
-            inflight=None if principal.key_id is None or row.scopes is None else self._inflight_per_key.of(principal),
+            handle=row.handle,
+            always_open=row.always_open,
+            appends=row.appends,
+            name=match.name,
+            name_bytes=match.name.encode(),
+            principal=principal,
+            query=query,
+            inflight=self._inflight_per_key.of(principal) if counted else None,
             return_seqs=query.flag("return_seqs", True) if row.appends else True,
             idempotency_key=_header_key(head) if row.appends else None,
         )

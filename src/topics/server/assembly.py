@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from topics.engine import Engine
+from topics.engine.upkeep.upkeep import Upkeep
 from topics.server.api.attempts import Attempts
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.diff import DiffHandler
@@ -22,8 +23,9 @@ from topics.server.api.records import RecordHandlers
 from topics.server.api.routers import RouterHandlers
 from topics.server.api.topics import TopicHandlers
 from topics.server.app import App
+from topics.server.auth import Keys
+from topics.server.delivery.channel import Unsynced
 from topics.server.delivery.delivery import Delivery
-from topics.server.delivery.unsynced import Unsynced
 from topics.server.delivery.watch import Watch
 from topics.server.delivery.websocket import WebSockets
 from topics.server.delivery.work import Work
@@ -34,13 +36,8 @@ from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
 from topics.server.routes import Routes, rows
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.upkeep.upkeep import Upkeep
-    from topics.server.auth import Keys
-    from topics.settings import Settings
-    from topics.storage.segment.cache import BlockCache
+from topics.settings import Settings
+from topics.storage.segment.cache import BlockCache
 
 
 class Assembly:
@@ -66,8 +63,7 @@ class Assembly:
         self.admission = Admission(engine, self.parking, wakeup.wake)
         self.driver = Driver(loop, wakeup, engine, self.admission.flush, upkeep)
         self.phase = Phase(replayed)
-        grace_ms, timeout_ms = settings.buffer_grace_ms, settings.slow_consumer_timeout_ms
-        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, grace_ms, timeout_ms)
+        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, settings)
         slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
         metrics = Metrics(engine, slots, self.phase, cache)

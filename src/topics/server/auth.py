@@ -25,20 +25,11 @@ import re
 from collections.abc import MutableMapping
 
 from topics.errors import Unauthorized
-from topics.server.api.principal import ADMIN, ALL_SCOPES, DELETE, READ, WRITE, Principal
+from topics.server.api.principal import ALL_SCOPES, READ, SCOPE_NAMES, WRITE, Principal
 from topics.settings import KEYS_VARIABLE, BadSettings, Settings
 
-_SCOPE_TOKENS = {
-    "read": READ,
-    "write": WRITE,
-    "delete": DELETE,
-    "admin": ADMIN,
-    "r": READ,
-    "w": WRITE,
-    "d": DELETE,
-    "a": ADMIN,
-    "rw": READ | WRITE,
-}
+_SCOPE_TOKENS = {name: bit for bit, name in SCOPE_NAMES.items()}
+_SCOPE_TOKENS |= {name[0]: bit for name, bit in _SCOPE_TOKENS.items()} | {"rw": READ | WRITE}
 _KEY_ID_CHARS = 8
 # What an Authorization header can carry as one word; the comma and the colon are delimiters of the list.
 _is_secret = re.compile(r"[!-~]+").fullmatch

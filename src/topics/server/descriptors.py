@@ -9,7 +9,7 @@ needed and allowed, and where that is not far enough, `max_connections` is lower
 from __future__ import annotations
 
 import resource
-from typing import Final, NamedTuple
+from typing import Final
 
 from topics.server.http.limits import REFUSED_MAX
 from topics.settings import Settings
@@ -21,13 +21,6 @@ OTHER_FILES: Final = 64
 UNBOUNDED: Final = 1 << 30
 
 
-class Allotment(NamedTuple):
-    """How many connections there may be at a time: those that are served, and those that are being turned away."""
-
-    connections: int
-    refused: int
-
-
 def reserved(settings: Settings, backlog: int) -> int:
     """How many are not for connections that are served; up to `backlog` may be accepted before one of them is cut."""
     tiers = 1 if settings.cold_dir is None else 2
@@ -35,13 +28,13 @@ def reserved(settings: Settings, backlog: int) -> int:
     return store + OTHER_FILES + REFUSED_MAX + backlog
 
 
-def allot(settings: Settings, backlog: int) -> Allotment:
-    """Raise the limit of the process as far as needed, and divide what it then allows."""
+def allot(settings: Settings, backlog: int) -> tuple[int, int]:
+    """Raise the limit of the process as far as needed; how many connections to serve, and how many to turn away."""
     wanted = settings.max_connections or UNBOUNDED
     aside = reserved(settings, backlog)
     limit = _raised_to(wanted + aside)
     # A process that may have very few gives clients half of them.
-    return Allotment(min(wanted, max(limit - aside, limit // 2)), min(REFUSED_MAX, limit // 8))
+    return min(wanted, max(limit - aside, limit // 2)), min(REFUSED_MAX, limit // 8)
 
 
 def _raised_to(wanted: int) -> int:

@@ -15,15 +15,12 @@ import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from topics.engine import Engine
+from topics.engine.upkeep.upkeep import Upkeep
 from topics.server.flow.pressure import WIDEN_COMMITS
-from topics.storage.job import Task
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.upkeep.upkeep import Upkeep
-    from topics.storage.job import Job
+from topics.storage.job import Job, Task
 
 log = logging.getLogger("topics.driver")
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from topics.names import check_router_name, check_topic_name
+from topics.server.api.blocks import BlockHandlers
+from topics.server.api.diff import DiffHandler
 from topics.server.api.principal import ADMIN, DELETE, READ, WRITE
+from topics.server.api.probes import Probes
+from topics.server.api.queues import QueueHandlers
+from topics.server.api.records import RecordHandlers
 from topics.server.api.route import Row
-
-if TYPE_CHECKING:
-    from topics.server.api.blocks import BlockHandlers
-    from topics.server.api.diff import DiffHandler
-    from topics.server.api.probes import Probes
-    from topics.server.api.queues import QueueHandlers
-    from topics.server.api.records import RecordHandlers
-    from topics.server.api.routers import RouterHandlers
-    from topics.server.api.topics import TopicHandlers
-    from topics.server.delivery.watch import Watch
-    from topics.server.delivery.websocket import WebSockets
-    from topics.server.delivery.work import Work
+from topics.server.api.routers import RouterHandlers
+from topics.server.api.topics import TopicHandlers
+from topics.server.delivery.watch import Watch
+from topics.server.delivery.websocket import WebSockets
+from topics.server.delivery.work import Work
 
 
 def rows(

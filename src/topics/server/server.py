@@ -29,7 +29,7 @@ from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.server import descriptors, startup_errors
 from topics.server.assembly import Assembly
 from topics.server.auth import Keys
-from topics.server.delivery.unsynced import Unsynced
+from topics.server.delivery.channel import Unsynced
 from topics.server.driver import Wakeup
 from topics.server.http.connection import Connection
 from topics.server.http.connections import Connections
@@ -95,7 +95,7 @@ class Server:
             cache=store.segments.tiers.cache,
             replayed=lambda: store.history.progress,
         )
-        connections = Connections(assembly.app, loop, self._connection_limits(), http2=Http2)
+        connections = Connections(assembly.app, loop, self._connection_limits(), Http2)
         code = await self._run(assembly, connections, store, upkeep, stop)
         connections.stop()
         assembly.driver.stop()
@@ -186,7 +186,7 @@ class Server:
 
     @staticmethod
     async def _recover(engine: Engine, store: Store, upkeep: Upkeep, stop: asyncio.Event) -> bool:
-        """Replay the data directory in slices, so that the probes are answered meanwhile; False if `stop` is set."""
+        """Replay the data directory in slices, so that probes are answered at the same time; False if `stop` is set."""
         started = time.monotonic()
         pause = started + RECOVERY_SLICE_S
         for _ in upkeep.recover():

@@ -6,12 +6,9 @@ import errno
 import json
 import os
 import socket
-from typing import TYPE_CHECKING
 
+from topics.settings import Settings
 from topics.storage.disk import Locked
-
-if TYPE_CHECKING:
-    from topics.settings import Settings
 
 _ELSEWHERE = "choose another directory with TOPICS_DATA_DIR or --data-dir"
 _ADVICE = {
@@ -19,6 +16,11 @@ _ADVICE = {
     errno.EDQUOT: "make room on its file system and start again; nothing is lost",
     errno.EROFS: "its file system is mounted read-only: mount it for writing",
     errno.EIO: "look at the disk, or put the directory back from a copy",
+}
+_ADDRESS_ADVICE = {
+    errno.EADDRINUSE: "something listens there already; stop it, or choose another port with TOPICS_PORT or --port",
+    errno.EADDRNOTAVAIL: "this is no address of this machine; set TOPICS_HOST to one that is",
+    errno.EACCES: "this user has no permission for that port; choose one from 1024 on with TOPICS_PORT or --port",
 }
 
 
@@ -53,19 +55,11 @@ def holder_text(text: str) -> str:
 
 def cannot_listen(settings: Settings, error: OSError) -> str:
     """What is wrong with the address."""
-    return f"cannot listen on {settings.host}:{settings.port}: {_address_reason(settings, error)}"
-
-
-def _address_reason(settings: Settings, error: OSError) -> str:
     if isinstance(error, socket.gaierror):
-        return f"there is no host of this name ({error.strerror}); set TOPICS_HOST to an address of this machine"
-    if error.errno == errno.EADDRINUSE:
-        return "something listens there already; stop it, or choose another port with TOPICS_PORT or --port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this is no address of this machine; set TOPICS_HOST to one that is"
-    if error.errno == errno.EACCES:
-        return "this user has no permission for that port; choose one from 1024 on with TOPICS_PORT or --port"
-    return error.strerror or str(error)
+        reason = f"there is no host of this name ({error.strerror}); set TOPICS_HOST to an address of this machine"
+    else:
+        reason = _ADDRESS_ADVICE.get(error.errno or 0) or error.strerror or str(error)
+    return f"cannot listen on {settings.host}:{settings.port}: {reason}"
 
 
 def cannot_announce(settings: Settings, error: OSError) -> str:

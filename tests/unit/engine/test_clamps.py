@@ -14,8 +14,7 @@ from topics.engine.requests import Write
 from topics.server.api.attempts import Attempts
 from topics.server.api.diff import DiffHandler
 from topics.server.auth import Keys
-from topics.server.delivery.subscription import WatchOptions
-from topics.server.delivery.view import view_of
+from topics.server.delivery.view import WatchOptions, view_of
 from topics.server.delivery.watch import Watch
 from topics.server.flow.slots import Slots
 from topics.server.http.query import Query
@@ -38,7 +37,7 @@ def asked(body: object, name: str = "t") -> Any:
         answered=False,
     )
     exchange.respond = lambda status, body: exchange.answers.append((status, body))
-    exchange.respond_raw = exchange.answers.append
+    exchange.respond_parts = lambda parts: exchange.answers.append(b"".join(parts))
     return exchange
 
 
@@ -101,14 +100,5 @@ def test_heartbeat_is_between_1_s_and_60_s(heartbeat_ms: int, kept: int) -> None
 )
 def test_frame_is_bounded_by_limit_and_bytes(limit: int, size: int, limit_kept: int, size_kept: int) -> None:
     """WATCH-10: `limit` defaults to 256; `max_batch_bytes` to 256 KiB, 0 is 1 MiB, and it is clamped to 8 MiB."""
-    view = view_of(
-        limit=limit,
-        limit_max=Settings().max_limit,
-        max_batch_bytes=size,
-        node=None,
-        include_data=True,
-        include_tags=False,
-        include_meta=True,
-        strong=False,
-    )
+    view = view_of(WatchOptions(limit=limit, max_batch_bytes=size), Settings().max_limit)
     assert (view.plain.limit, view.plain.bytes_max) == (limit_kept, size_kept)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-if TYPE_CHECKING:
-    from topics.engine.write.ticket import Receipt
-    from topics.server.api.bodies import Body
-    from topics.server.http.exchange import Exchange
+from topics.engine.write.ticket import Receipt
+from topics.server.api.bodies import Body
+from topics.server.http.exchange import Exchange
+from topics.server.http.query import page_cursor
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -20,6 +20,11 @@ def answer(exchange: Exchange, status: int, result: Any, timing: dict[str, float
     body = _encode(result)
     joint = b"," if len(body) > 2 else b""
     exchange.respond(status, b'%b%b"performance":%b}' % (body[:-1], joint, _encode(performance)))
+
+
+def answer_page(exchange: Exchange, name: str, page: list[Any], after: str | None) -> None:
+    """Answer with one page of a list, and the cursor of the next where there is one."""
+    answer(exchange, 200, {name: page} if after is None else {name: page, "next_cursor": page_cursor(after)})
 
 
 def answer_put(receipt: Receipt, body: Body[Any]) -> None:

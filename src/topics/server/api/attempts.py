@@ -1,26 +1,18 @@
 """Attempts: a request that needs what is not in memory is handled from the start once that is read.
 
 A handler that meets a Block which is on disk only raises `Miss` before it has changed anything. The read runs on a
-thread, and the request is attempted again; nothing waits for it meanwhile.
+thread, and the request is attempted again; nothing else waits for it.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from topics.errors import Internal, TopicsError
-from topics.storage.job import Miss
+from topics.server.api.route import Handler
+from topics.server.http.exchange import Exchange, as_answer
+from topics.storage.job import Job, Miss
 
-if TYPE_CHECKING:
-    from topics.server.api.route import Handler
-    from topics.server.http.exchange import Exchange
-    from topics.storage.job import Job
-
-log = logging.getLogger("topics")
-
-RunThen = Callable[["Job", Callable[[], None]], None]
+RunThen = Callable[[Job, Callable[[], None]], None]
 """Executes a job on a thread, then calls back on the loop."""
 
 
@@ -40,8 +32,5 @@ class Attempts:
             handle(exchange)
         except Miss as miss:
             self.after(miss, exchange, handle)
-        except TopicsError as error:
-            exchange.fail(error)
-        except Exception:
-            log.exception("handling %s %s failed", exchange.head.method, exchange.head.path)
-            exchange.fail(Internal())
+        except Exception as error:
+            exchange.fail(as_answer(error, "handling", exchange.head))

@@ -29,27 +29,25 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from topics.engine import Engine
 from topics.engine.log.difference import Tombstone, gap_at
 from topics.engine.log.log import Log
 from topics.engine.log.loss import RECREATED
+from topics.engine.topic import Topic
 from topics.errors import InvalidRequest
 from topics.server.api.answers import answer
+from topics.server.api.attempts import Attempts
+from topics.server.http.exchange import Exchange
+from topics.server.http.query import Query
 from topics.server.http.reply import prefix
 from topics.storage.block import Block, Extent
 from topics.storage.flags import DELETED, deleted_runs
+from topics.storage.segment.segment import Segment
 from topics.storage.splice import blanked, merge
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.topic import Topic
-    from topics.server.api.attempts import Attempts
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.query import Query
-    from topics.storage.segment.segment import Segment
 
 MAGIC: Final = b"TBKS"
 CONTENT_TYPE: Final = b"application/octet-stream"
@@ -172,7 +170,7 @@ def _blocks(topic: Topic, query: Query) -> tuple[dict[str, Any], list[bytes]]:
         "from_seq": from_seq,
         "next_from_seq": next_from_seq,
         "caught_up": next_from_seq >= log.head,
-        "tombstone": None if tombstone is None else _gap(tombstone.gap_from, tombstone.gap_to, tombstone),
+        "tombstone": None if tombstone is None else _gap(tombstone, tombstone.gap_to),
         "blocks": sent,
     }
     return fields, chunks
@@ -189,9 +187,9 @@ def _floors(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _gap(gap_from: int, gap_to: int, tombstone: Tombstone) -> dict[str, Any]:
-    missed = max(0, gap_to - gap_from + 1)
-    return {"gap_from": gap_from, "gap_to": gap_to, "reason": tombstone.reason, "missed_estimate": missed}
+def _gap(tombstone: Tombstone, gap_to: int) -> dict[str, Any]:
+    missed = max(0, gap_to - tombstone.gap_from + 1)
+    return {"gap_from": tombstone.gap_from, "gap_to": gap_to, "reason": tombstone.reason, "missed_estimate": missed}
 
 
 def _gaps(log: Log, from_seq: int, to_seq: int) -> Iterator[dict[str, Any]]:
@@ -201,9 +199,9 @@ def _gaps(log: Log, from_seq: int, to_seq: int) -> Iterator[dict[str, Any]]:
         tombstone, after = gap_at(log, cursor)
         if tombstone is not None:
             if tombstone.reason == RECREATED:
-                yield _gap(tombstone.gap_from, tombstone.gap_to, tombstone)
+                yield _gap(tombstone, tombstone.gap_to)
                 return
-            yield _gap(tombstone.gap_from, min(tombstone.gap_to, to_seq), tombstone)
+            yield _gap(tombstone, min(tombstone.gap_to, to_seq))
         cursor = max(after, log.lost_after(after) - 1)
         if cursor >= min(to_seq, log.head):
             return
@@ -215,16 +213,14 @@ def _scan(log: Log, cursor: int, to_seq: int, limit: int, bytes_max: int) -> tup
     seq = max(cursor + 1, log.start)
     chunks: list[bytes] = []
     sent = records = size = 0
-    reached = cursor
     for group in _groups(log, seq, stop):
         block, flags = _readable(group, log.start)
         chunks += (block, flags)
         sent += 1
         records += len(flags)
         size += len(block) + len(flags)
-        reached = group[-1].last_seq
         if size >= bytes_max or records >= limit:
-            return chunks, min(reached, stop), sent
+            return chunks, min(group[-1].last_seq, stop), sent
     return chunks, max(stop, cursor), sent
 
 

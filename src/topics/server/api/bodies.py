@@ -37,9 +37,7 @@ RECURRING_BYTES_MAX: Final = 256
 
 def _is_u64(annotation: Any) -> bool:
     """Whether a field takes whole numbers from 0 on without a smaller upper bound."""
-    if annotation == requests.U64:
-        return True
-    return any(_is_u64(part) for part in typing.get_args(annotation)) if typing.get_args(annotation) else False
+    return annotation == requests.U64 or any(map(_is_u64, typing.get_args(annotation)))
 
 
 def _choices(annotation: Any) -> list[str]:
@@ -61,21 +59,18 @@ class Body(Generic[T]):
     def __init__(self, shape: type[T], default: T | None = None) -> None:
         self._decode = msgspec.json.Decoder(shape).decode
         self._default = default
-        fields = [field.encode_name for field in msgspec.structs.fields(shape)]  # type: ignore[arg-type]
+        fields = msgspec.structs.fields(shape)  # type: ignore[arg-type]
+        names = [field.encode_name for field in fields]
         tag_field: str | None = shape.__struct_config__.tag_field  # type: ignore[attr-defined]
         if tag_field is not None:
-            fields.append(tag_field)
-        self._fields = frozenset(fields)
-        self._find_keys = re.compile(b'"(?:%b)"' % "|".join(fields).encode()).findall
-        for field in msgspec.structs.fields(shape):  # type: ignore[arg-type]
+            names.append(tag_field)
+        self._fields = frozenset(names)
+        self._find_keys = re.compile(b'"(?:%b)"' % "|".join(names).encode()).findall
+        for field in fields:
             if choices := _choices(field.type):
                 _allowed[field.name] = ", ".join(choices)
         # The decoder has no bound above 2^63 - 1, so a u64 is bounded here.
-        self._numbers = tuple(
-            field.name
-            for field in msgspec.structs.fields(shape)  # type: ignore[arg-type]
-            if _is_u64(field.type)
-        )
+        self._numbers = tuple(field.name for field in fields if _is_u64(field.type))
 
     def __call__(self, body: bytes) -> T:
         """The decoded body; an empty one is the default where there is one."""
@@ -117,10 +112,8 @@ class Body(Generic[T]):
         for name in self._numbers:
             value = getattr(decoded, name)
             if value is not None and value is not msgspec.UNSET and value > U64_MAX:
-                field = within + name
-                raise InvalidRequest(
-                    f"{field}: {str(value)[:40]} is out of range; the largest is {U64_MAX}", field=field
-                )
+                text = f"{within}{name}: {str(value)[:40]} is out of range; the largest is {U64_MAX}"
+                raise InvalidRequest(text, field=within + name)
 
     def _may_repeat(self, body: bytes, decoded: T) -> bool:
         """Whether a key of ours occurs more than once: then the body is worth a closer look."""

@@ -1,27 +1,24 @@
 """The HTTP API of reading: `POST /v0/topics/:topic/diff`, answered at once or after a wait (the READ rules).
 
-The answer is hot, so it is formatted by hand in one step, status line included.
+The answer is hot, so it is formatted by hand in one step.
 """
 
 from __future__ import annotations
 
 import asyncio
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from topics.engine import Engine
+from topics.engine.log.difference import Difference
+from topics.engine.requests import Diff
+from topics.engine.topic import Topic
 from topics.errors import TopicNotFound, TopicsError
 from topics.server.api import bodies
-from topics.server.http.reply import GZIP_FLOOR_BYTES, prefix
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.log.difference import Difference
-    from topics.engine.requests import Diff
-    from topics.engine.topic import Topic
-    from topics.server.api.attempts import Attempts
-    from topics.server.http.exchange import Exchange
+from topics.server.api.attempts import Attempts
+from topics.server.http.exchange import Exchange
 
 WAIT_MS_MAX: Final = 30_000
 
@@ -36,16 +33,16 @@ class DiffHandler:
     """Answers the route that reads records."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, attempts: Attempts) -> None:
-        self._engine = engine
-        self._loop = loop
-        self._attempts = attempts
+        self.engine = engine
+        self.loop = loop
+        self.attempts = attempts
 
     def diff(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic/diff`."""
         diff = bodies.diff(exchange.body)
-        difference = self._engine.diff(exchange.head.route.name, diff)
+        difference = self.engine.diff(exchange.head.route.name, diff)
         if diff.wait_ms and _is_empty(difference):
-            LongPoll(self._engine, self._loop, self._attempts, exchange, diff, difference)
+            LongPoll(self, exchange, diff, difference)
         else:
             _send(exchange, difference)
 
@@ -58,35 +55,24 @@ class LongPoll:
     goes away is forgotten at once.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        loop: asyncio.AbstractEventLoop,
-        attempts: Attempts,
-        exchange: Exchange,
-        diff: Diff,
-        difference: Difference,
-    ) -> None:
-        """Wait from now on."""
-        self._engine = engine
-        self._loop = loop
-        self._attempts = attempts
+    def __init__(self, handler: DiffHandler, exchange: Exchange, diff: Diff, difference: Difference) -> None:
+        self._handler = handler
         self._exchange = exchange
         self._diff = diff
         self._difference = difference
-        self._topic = engine.topic(exchange.head.route.name)
+        self._topic = handler.engine.topic(exchange.head.route.name)
         self._look: asyncio.Handle | None = None
         self._topic.listeners.append(self._published)
         exchange.on_disconnect = self._time_is_up
-        self._timer = loop.call_later(min(diff.wait_ms, WAIT_MS_MAX) / 1000, self._time_is_up)
+        self._timer = handler.loop.call_later(min(diff.wait_ms, WAIT_MS_MAX) / 1000, self._time_is_up)
 
     def _published(self, topic: Topic) -> None:
         if self._look is None:
-            self._look = self._loop.call_soon(self._look_soon)
+            self._look = self._handler.loop.call_soon(self._look_soon)
 
     def _look_soon(self) -> None:
         self._look = None
-        self._attempts.handle(self._exchange, self._look_again)
+        self._handler.attempts.handle(self._exchange, self._look_again)
 
     def _look_again(self, exchange: Exchange) -> None:
         if exchange.answered:
@@ -96,7 +82,7 @@ class LongPoll:
                 name = self._topic.name
                 raise TopicNotFound(f'topic "{name}" was deleted while the read waited', topic=name)
             diff = msgspec.structs.replace(self._diff, from_seq=self._difference.next_from_seq)
-            self._difference = self._engine.diff(self._topic.name, diff)
+            self._difference = self._handler.engine.diff(self._topic.name, diff)
         except TopicsError:
             self._stop()
             raise
@@ -135,14 +121,9 @@ def _send(exchange: Exchange, difference: Difference) -> None:
         (perf_counter_ns() - exchange.started_ns) / 1e6,
         difference.scanned,
     )
-    pieces = difference.pieces
-    if len(pieces) > 1:
-        # One join for the whole answer: the text of a large read is not copied once more for its commas.
-        spread = [b","] * (2 * len(pieces) - 1)
-        spread[::2] = pieces
-        pieces = spread
-    size = len(head) + sum(map(len, pieces)) + len(tail)
-    if exchange.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
-        exchange.respond(200, b"".join((head, *pieces, tail)))
-    else:
-        exchange.respond_raw(b"".join((prefix(200), b"%d\r\n\r\n" % size, head, *pieces, tail)))
+    # One join for the whole answer: the text of a large read is not copied once more for its commas.
+    parts = [b","] * (2 * len(difference.pieces))
+    parts[1::2] = difference.pieces
+    parts[:1] = [head]
+    parts.append(tail)
+    exchange.respond_parts(parts)

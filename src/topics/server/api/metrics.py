@@ -7,23 +7,22 @@ as in the lists (AUTH-15); the totals are those of the instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from topics.engine import Engine
 from topics.engine.log.log import Log
+from topics.server.api.phase import Phase
+from topics.server.api.principal import Principal
+from topics.server.flow.slots import Slots
+from topics.storage.memory import MemoryShard
+from topics.storage.segment.cache import BlockCache
 from topics.storage.wal.shard import LATENCY_BOUNDS_US, Shard
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.server.api.phase import Phase
-    from topics.server.api.principal import Principal
-    from topics.server.flow.slots import Slots
-    from topics.storage.memory import MemoryShard
-    from topics.storage.segment.cache import BlockCache
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX: Final = 1000
@@ -36,12 +35,12 @@ _TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[Log], int]], ...]] = (
     ("topics_topic_bytes_live", "Live record bytes per topic.", lambda log: log.bytes),
 )
 _WAL_COUNTERS: Final = (
-    ("frames", "Frames written to the WAL.", "frames_total"),
-    ("batches", "Writes to the WAL, each of all the frames of a turn.", "batches_total"),
-    ("fsyncs", "Syncs of the WAL.", "fsyncs_total"),
-    ("bytes_written", "Bytes written to the WAL.", "bytes_written_total"),
-    ("rotations", "WAL files that were full.", "rotations_total"),
-    ("submit_full", "Writes refused because a shard's queue was full.", "submit_full_total"),
+    ("frames", "Frames written to the WAL."),
+    ("batches", "Writes to the WAL, each of all the frames of a turn."),
+    ("fsyncs", "Syncs of the WAL."),
+    ("bytes_written", "Bytes written to the WAL."),
+    ("rotations", "WAL files that were full."),
+    ("submit_full", "Writes refused because a shard's queue was full."),
 )
 
 
@@ -85,11 +84,8 @@ class Metrics:
             if topic.queue is not None:
                 queues += 1
                 leases += engine.queues.state(topic).in_flight
-        by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
-        for name, count in classes.items():
-            by_class.add_metric([name], count)
         yield GaugeMetricFamily("topics_topics", "Topics.", len(topics))
-        yield by_class
+        yield _labelled("topics_topics_by_class", "Topics per durability class.", "class", classes.items())
         for name, help, value in (
             ("topics_routers", "Routers.", len(engine.routers)),
             ("topics_records_live", "Live records over all topics.", engine.totals.count),
@@ -120,29 +116,30 @@ class _Collected(Collector):
         return self._families
 
 
+def _labelled(name: str, help: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:
+    family = GaugeMetricFamily(name, help, labels=[label])
+    for text, value in values:
+        family.add_metric([text], value)
+    return family
+
+
 def _per_topic(engine: Engine, principal: Principal) -> Iterator[Metric]:
     visible = [topic for name, topic in engine.topics.items() if principal.may_touch(name)]
     shown = visible[:TOPICS_SHOWN_MAX]
     for name, help, value in _TOPIC_GAUGES:
-        family = GaugeMetricFamily(name, help, labels=["topic"])
-        for topic in shown:
-            family.add_metric([topic.name], value(topic.log))
-        yield family
+        yield _labelled(name, help, "topic", ((topic.name, value(topic.log)) for topic in shown))
     states = [(topic.name, engine.queues.state(topic)) for topic in shown if topic.queue is not None]
-    ready = GaugeMetricFamily("topics_topic_queue_ready", "Claimable jobs per queue.", labels=["topic"])
-    in_flight = GaugeMetricFamily("topics_topic_queue_in_flight", "Leased jobs per queue.", labels=["topic"])
-    for name, state in states:
-        ready.add_metric([name], state.ready)
-        in_flight.add_metric([name], state.in_flight)
-    yield ready
-    yield in_flight
+    ready = ((name, state.ready) for name, state in states)
+    in_flight = ((name, state.in_flight) for name, state in states)
+    yield _labelled("topics_topic_queue_ready", "Claimable jobs per queue.", "topic", ready)
+    yield _labelled("topics_topic_queue_in_flight", "Leased jobs per queue.", "topic", in_flight)
     truncated = len(visible) > TOPICS_SHOWN_MAX
     yield GaugeMetricFamily("topics_topic_metrics_truncated", "1 if not every topic is shown.", int(truncated))
 
 
 def _wal(shards: Sequence[Shard | MemoryShard]) -> Iterator[Metric]:
-    for name, help, attribute in _WAL_COUNTERS:
-        total = sum(getattr(shard, attribute) for shard in shards)
+    for name, help in _WAL_COUNTERS:
+        total = sum(getattr(shard, f"{name}_total") for shard in shards)
         yield CounterMetricFamily(f"topics_wal_{name}", help, value=total)
     yield GaugeMetricFamily("topics_wal_queue_depth", "Frames that wait.", sum(s.queue_depth for s in shards))
     yield GaugeMetricFamily(
@@ -151,11 +148,7 @@ def _wal(shards: Sequence[Shard | MemoryShard]) -> Iterator[Metric]:
     read_only = any(shard.read_only is not None for shard in shards)
     yield GaugeMetricFamily("topics_wal_read_only", "1 after a failed write or sync, until a restart.", int(read_only))
     counts = [sum(column) for column in zip(*(shard.fsync_us_buckets for shard in shards), strict=True)]
-    buckets = []
-    total = 0
-    for bound, count in zip((*map(str, LATENCY_BOUNDS_US), "+Inf"), counts, strict=True):
-        total += count
-        buckets.append((bound, total))
+    buckets = list(zip((*map(str, LATENCY_BOUNDS_US), "+Inf"), accumulate(counts), strict=True))
     yield HistogramMetricFamily(
         "topics_wal_fsync_latency_us",
         "Microseconds that a sync took.",

@@ -12,13 +12,11 @@ from html import escape
 from itertools import islice
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from topics import __version__
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.server.api.phase import Phase
+from topics.engine import Engine
+from topics.server.api.phase import Phase
 
 HEADERS: Final = (
     b"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"

@@ -24,7 +24,6 @@ class Phase:
         self._started_ns = perf_counter_ns()
         self.name = STARTING
         self.ready = False
-        """Whether the server serves."""
 
     def serve(self) -> None:
         """The log is replayed."""

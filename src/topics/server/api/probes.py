@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from topics import __version__
+from topics.engine import Engine
 from topics.server.api import metrics
 from topics.server.api.answers import answer
-from topics.server.api.page import HEADERS
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.server.api.metrics import Metrics
-    from topics.server.api.page import Page
-    from topics.server.api.phase import Phase
-    from topics.server.api.principal import Principal
-    from topics.server.http.exchange import Exchange
+from topics.server.api.metrics import Metrics
+from topics.server.api.page import HEADERS, Page
+from topics.server.api.phase import Phase
+from topics.server.api.principal import Principal
+from topics.server.http.exchange import Exchange
 
 
 class Probes:

@@ -7,24 +7,20 @@ goes away while it waits is taken out of the line, so that no job is leased to a
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
+from topics.engine import Engine
+from topics.engine.queue.claim import Claim
+from topics.engine.queue.requests import AckedJobs, AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
+from topics.engine.write.ticket import Receipt
 from topics.server.api.answers import answer_receipt
+from topics.server.api.attempts import Attempts
 from topics.server.api.bodies import Body, RecurringBody
-from topics.server.http.reply import GZIP_FLOOR_BYTES, prefix
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.queue.claim import Claim
-    from topics.engine.queue.requests import AckedJobs
-    from topics.engine.write.ticket import Receipt
-    from topics.server.api.attempts import Attempts
-    from topics.server.api.route import Route
-    from topics.server.flow.parking import Parking
-    from topics.server.http.exchange import Exchange
+from topics.server.api.route import Route
+from topics.server.flow.parking import Parking
+from topics.server.http.exchange import Exchange
 
 
 class AckBody(Body[AckJobs]):
@@ -98,14 +94,9 @@ def _claimed(claim: Claim) -> None:
         exchange.fail(claim.error)
         return
     head = b'{"topic":"%b","claimed":[' % exchange.head.route.name_bytes
-    text = claim.text
     elapsed_ms = (perf_counter_ns() - exchange.started_ns) / 1e6
     tail = _CLAIMED_TAIL % (len(claim.hand.texts), claim.ready, elapsed_ms, exchange.throttled_ns / 1e6)
-    size = len(head) + len(text) + len(tail)
-    if exchange.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
-        exchange.respond(200, b"".join((head, text, tail)))
-    else:
-        exchange.respond_raw(b"".join((prefix(200), b"%d\r\n\r\n" % size, head, text, tail)))
+    exchange.respond_parts([head, claim.text, tail])
 
 
 def _acked(receipt: Receipt) -> None:
@@ -124,7 +115,4 @@ def _acked(receipt: Receipt) -> None:
         receipt.write_ns / 1e6,
         receipt.sync_ns / 1e6,
     )
-    if exchange.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
-        exchange.respond(200, body)
-    else:
-        exchange.respond_raw(b"%b%d\r\n\r\n%b" % (prefix(200), len(body), body))
+    exchange.respond(200, body)

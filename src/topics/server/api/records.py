@@ -1,23 +1,20 @@
 """The HTTP API of records: append and delete them (the WRITE rules, the DELETE rules).
 
-The answer to a write is hot, so it is formatted by hand in one step, status line included.
+The answer to a write is hot, so it is formatted by hand in one step.
 """
 
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from topics.engine import Engine
+from topics.engine.write.ticket import Ticket
 from topics.server.api import bodies
 from topics.server.api.answers import answer_receipt
-from topics.server.http.reply import GZIP_FLOOR_BYTES, prefix
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.write.ticket import Ticket
-    from topics.server.api.route import Route
-    from topics.server.flow.admission import Admission
-    from topics.server.http.exchange import Exchange
+from topics.server.api.route import Route
+from topics.server.flow.admission import Admission
+from topics.server.http.exchange import Exchange
 
 _BOOL: Final = (b"false", b"true")
 _WRITTEN: Final = (
@@ -79,8 +76,4 @@ def _written(ticket: Ticket) -> None:
         ticket.write_ns / 1e6,
         _WAITED % (sync_ns / 1e6, exchange.throttled_ns / 1e6) if waited else _NOT_WAITED,
     )
-    status = 201 if ticket.created else 200
-    if exchange.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
-        exchange.respond(status, body)
-    else:
-        exchange.respond_raw(b"%b%d\r\n\r\n%b" % (prefix(status), len(body), body))
+    exchange.respond(201 if ticket.created else 200, body)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from topics.server.api.principal import Principal
-    from topics.server.flow.slots import Cap
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.query import Query
+from msgspec import Struct
 
-Handler = Callable[["Exchange"], None]
+from topics.server.api.principal import Principal
+from topics.server.flow.slots import Cap
+from topics.server.http.exchange import Exchange
+from topics.server.http.query import Query
+
+Handler = Callable[[Exchange], None]
 
 
 class Row(NamedTuple):
@@ -36,33 +37,17 @@ class Row(NamedTuple):
     """Whether requests wait for others of the same kind, to be written together; any other kind comes after them."""
 
 
-class Route:
+class Route(Struct, eq=False):
     """What a head resolved to: who asks, for what, and what answers. Shared by all requests with the same head."""
 
-    __slots__ = (
-        "always_open", "appends", "handle", "idempotency_key", "inflight", "name", "name_bytes", "principal", "query",
-        "return_seqs",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        row: Row,
-        name: str,
-        principal: Principal,
-        query: Query,
-        *,
-        inflight: Cap | None = None,
-        return_seqs: bool = True,
-        idempotency_key: str | None = None,
-    ) -> None:
-        self.handle = row.handle
-        self.always_open = row.always_open
-        self.appends = row.appends
-        self.name = name
-        self.name_bytes = name.encode()
-        self.principal = principal
-        self.query = query
-        self.inflight = inflight
-        """The cap on requests of the key that are answered at the same time."""
-        self.return_seqs = return_seqs
-        self.idempotency_key = idempotency_key
+    handle: Handler
+    always_open: bool
+    appends: bool
+    name: str
+    name_bytes: bytes
+    principal: Principal
+    query: Query
+    inflight: Cap | None
+    """The cap on requests of the key that are answered at the same time."""
+    return_seqs: bool
+    idempotency_key: str | None

@@ -6,18 +6,15 @@ created on its behalf.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
+from topics.engine import Engine
 from topics.engine.router.router import PutRouter
-from topics.server.api.answers import answer, answer_put, answer_receipt
+from topics.engine.write.ticket import Receipt
+from topics.server.api.answers import answer, answer_page, answer_put, answer_receipt
 from topics.server.api.bodies import Body
-from topics.server.http.query import page_cursor
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.write.ticket import Receipt
-    from topics.server.api.route import Route
-    from topics.server.http.exchange import Exchange
+from topics.server.api.route import Route
+from topics.server.http.exchange import Exchange
 
 _put: Final = Body(PutRouter)
 
@@ -52,10 +49,7 @@ class RouterHandlers:
             page_size=query.page_size(),
             allowed=route.principal.prefixes,
         )
-        body: dict[str, Any] = {"routers": page}
-        if after is not None:
-            body["next_cursor"] = page_cursor(after)
-        answer(exchange, 200, body)
+        answer_page(exchange, "routers", page, after)
 
     def delete(self, exchange: Exchange) -> None:
         """`DELETE /v0/routers/:router`."""

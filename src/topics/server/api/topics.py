@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import msgspec
 
+from topics.engine import Engine
+from topics.engine.write.ticket import Receipt
 from topics.server.api import bodies
-from topics.server.api.answers import answer, answer_put, answer_receipt
-from topics.server.http.query import page_cursor
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.write.ticket import Receipt
-    from topics.server.api.route import Route
-    from topics.server.http.exchange import Exchange
+from topics.server.api.answers import answer, answer_page, answer_put, answer_receipt
+from topics.server.api.route import Route
+from topics.server.http.exchange import Exchange
 
 
 class TopicHandlers:
@@ -45,10 +40,7 @@ class TopicHandlers:
             allowed=route.principal.prefixes,
             touch=query.flag("touch", False),
         )
-        body: dict[str, Any] = {"topics": page}
-        if after is not None:
-            body["next_cursor"] = page_cursor(after)
-        answer(exchange, 200, body)
+        answer_page(exchange, "topics", page, after)
 
     def delete(self, exchange: Exchange) -> None:
         """`DELETE /v0/topics/:topic`."""

@@ -8,59 +8,59 @@ view. It is not kept beyond the slice, because a delete must show to every reade
 
 `consistency: strong` (WATCH-13): a feed with a strong view sees only what is synced. For `disk` and `memory` topics
 the channel notes, per publish, how far the log was written at that moment, and moves its synced seq when a sync has
-passed that mark (unsynced.py); `fsync` publishes only what is synced, and `ephemeral` has nothing to wait for.
+passed that mark (`Unsynced`); `fsync` publishes only what is synced, and `ephemeral` has nothing to wait for.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from topics.engine.log import loss
 from topics.engine.log.difference import SEQ_BASE, Difference, Tombstone, gap_at, labelled, read
+from topics.engine.topic import Topic
 from topics.errors import Internal, TopicsError
 from topics.server.delivery import notice as notices
 from topics.server.delivery.notice import Notice, Parcel
+from topics.server.delivery.subscriber import Feed
+from topics.server.delivery.view import View
 from topics.storage.job import Miss
 
 if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.topic import Topic
-    from topics.server.api.attempts import RunThen
-    from topics.server.delivery.subscriber import Feed
-    from topics.server.delivery.unsynced import Unsynced
-    from topics.server.delivery.view import View
+    from topics.server.delivery.delivery import Delivery
 
 log = logging.getLogger("topics.delivery")
 
 FROM_SEQ_TOO_OLD: Final = "from_seq_too_old"
+Unfiltered = tuple[Difference, list[tuple[bytes | None, bytes]]]
+"""What follows a cursor before anything is filtered by node: each record with its node."""
 _FLOOR_REASONS: Final = frozenset((loss.CAP, loss.TTL, loss.MIXED))
 
 
-class Rounds(Protocol):
-    """The delivery loop, as far as channels use it."""
+class Unsynced:
+    """The channels that wait for a sync of the WAL, each by its `look_at_sync`. The store calls `synced` after each."""
 
-    engine: Engine
-    run_then: RunThen
-    unsynced: Unsynced
-    now_ms: int
-    tick_ms: int
+    __slots__ = ("_looks",)
 
-    def dirty(self, channel: Channel) -> None:
-        """There is something for a feed of the channel."""
+    def __init__(self) -> None:
+        self._looks: dict[Callable[[], bool], None] = {}
 
-    def forget(self, channel: Channel) -> None:
-        """The channel has no feeds any more."""
+    def add(self, look: Callable[[], bool]) -> None:
+        """Call `look` after every sync, until it returns that nothing waits any more."""
+        self._looks[look] = None
 
+    def discard(self, look: Callable[[], bool]) -> None:
+        """The channel waits no longer."""
+        self._looks.pop(look, None)
 
-class Unfiltered(NamedTuple):
-    """What follows a cursor before anything is filtered by node, record by record."""
-
-    difference: Difference
-    records: list[tuple[bytes | None, bytes]]
+    def synced(self) -> None:
+        """A sync has come further: let the channels show what it covers."""
+        for look in [each for each in self._looks if not each()]:
+            self.discard(look)
 
 
 class Channel:
@@ -71,12 +71,11 @@ class Channel:
         "round_ms", "synced_seq", "topic",
     )  # fmt: skip
 
-    def __init__(self, delivery: Rounds, topic: Topic) -> None:
+    def __init__(self, delivery: Delivery, topic: Topic) -> None:
         self.topic = topic
         self.name = topic.name.encode()
         self.feeds: dict[Feed, None] = {}
         self.round_ms = 0
-        """When the last round began."""
         self.synced_seq = -1
         self._delivery = delivery
         self._fresh = False
@@ -262,14 +261,12 @@ class Channel:
             self._delivery.dirty(self)
 
     def _read(self, cursor: int, view: View) -> Parcel:
-        """What a feed at `cursor` gets now."""
         topic = self.topic
         window = view.plain if topic.config.dedupe_node else view.echoing
         upto = self._visible() if view.strong else None
         if window.nodes:
-            unfiltered = self._read_unfiltered(cursor, view, upto)
-            difference = unfiltered.difference
-            texts = [text for node, text in unfiltered.records if node not in window.nodes]
+            difference, records = self._read_unfiltered(cursor, view, upto)
+            texts = [text for node, text in records if node not in window.nodes]
         else:
             difference = topic.reading(read, topic.log, self._delivery.engine.wires, cursor, window, upto)
             texts = difference.pieces
@@ -290,8 +287,7 @@ class Channel:
         if unfiltered is None:
             topic, wires = self.topic, self._delivery.engine.wires
             difference = topic.reading(read, topic.log, wires, cursor, view.echoing, upto, True)
-            records = labelled(difference, wires, view.echoing.fields)
-            unfiltered = self._unfiltered[key] = Unfiltered(difference, records)
+            unfiltered = self._unfiltered[key] = (difference, labelled(difference, wires, view.echoing.fields))
         return unfiltered
 
     # What is synced

@@ -14,7 +14,8 @@ from msgspec import Struct
 from topics.engine import requests
 from topics.errors import InvalidRequest
 from topics.server.api import bodies
-from topics.server.delivery.subscription import TopicWatch, WatchOptions, check_numbers
+from topics.server.delivery.subscription import TopicWatch, check_numbers
+from topics.server.delivery.view import WatchOptions
 
 RequestId = str | int | None
 
@@ -109,20 +110,16 @@ def decode(text: bytes) -> Command:
     try:
         command = cast("Command", _union.decode(text))
     except msgspec.ValidationError as error:
-        raise _described(str(error)) from None
+        described = bodies.described(str(error), "the message")
+        if described.detail.get("field") == "op":
+            described = InvalidRequest("op must be subscribe, unsubscribe, publish or ping", field="op")
+        raise described from None
     except msgspec.DecodeError as error:
         raise bodies.malformed(text, str(error), "the message") from None
     except RecursionError:
         raise InvalidRequest(f"the message {bodies.TOO_DEEP}") from None
     _checks[type(command)].check(text, command)
     return command
-
-
-def _described(problem: str) -> InvalidRequest:
-    error = bodies.described(problem, "the message")
-    if error.detail.get("field") == "op":
-        return InvalidRequest("op must be subscribe, unsubscribe, publish or ping", field="op")
-    return error
 
 
 def request_id_of(text: bytes) -> RequestId:

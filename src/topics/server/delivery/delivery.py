@@ -17,19 +17,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from topics.server.delivery.channel import Channel
+from topics.engine import Engine
+from topics.engine.topic import Topic
+from topics.server.api.attempts import RunThen
+from topics.server.delivery.channel import Channel, Unsynced
 from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.wheel import Wheel
 from topics.server.flow.bands import AGE_TICK_MS, Bands
 from topics.server.flow.pressure import COALESCE, PAUSE_LOW_PRIORITY
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.topic import Topic
-    from topics.server.api.attempts import RunThen
-    from topics.server.delivery.unsynced import Unsynced
+from topics.settings import Settings
 
 SLICE_FEEDS: Final = 128
 SLICE_NS: Final = 1_000_000
@@ -42,13 +40,7 @@ class Delivery:
     """The one loop that serves all streams."""
 
     def __init__(
-        self,
-        engine: Engine,
-        loop: asyncio.AbstractEventLoop,
-        run_then: RunThen,
-        unsynced: Unsynced,
-        buffer_grace_ms: int,
-        slow_consumer_timeout_ms: int,
+        self, engine: Engine, loop: asyncio.AbstractEventLoop, run_then: RunThen, unsynced: Unsynced, settings: Settings
     ) -> None:
         self.engine = engine
         self.run_then = run_then
@@ -59,8 +51,8 @@ class Delivery:
         self.stalled: dict[Subscriber, None] = {}
         self.wheel: Wheel[Subscriber] = Wheel(self.tick_ms)
         self._loop = loop
-        self._buffer_grace_ms = buffer_grace_ms
-        self._slow_consumer_timeout_ms = slow_consumer_timeout_ms
+        self._buffer_grace_ms = settings.buffer_grace_ms
+        self._slow_consumer_timeout_ms = settings.slow_consumer_timeout_ms
         self._channels: dict[int, Channel] = {}
         self._bands: Bands[Channel] = Bands(self._priority)
         self._resting: dict[Channel, None] = {}
@@ -69,11 +61,6 @@ class Delivery:
         self._slice_due = False
         self._rest_due = False
         self._tick_due = False
-
-    @property
-    def waiting(self) -> int:
-        """How many topics wait to be served."""
-        return len(self._bands) + len(self._resting)
 
     def _priority(self, channel: Channel, tick_ms: int, waited_ms: int) -> int:
         return channel.topic.effective_priority(self.now_ms, waited_ms)
@@ -104,7 +91,7 @@ class Delivery:
         subscriber.beat_ms = self.wheel.add(subscriber, due_ms)
 
     def leave(self, subscriber: Subscriber) -> None:
-        """A stream has ended, however: nothing of it stays."""
+        """A stream has ended, in whatever way: nothing of it stays."""
         subscriber.closed = True
         self.wheel.remove(subscriber, subscriber.beat_ms)
         self.stalled.pop(subscriber, None)
@@ -164,7 +151,9 @@ class Delivery:
                 left = 0
         while left > 0 and self._beats:
             left -= 1
-            self._beat(self._beats.popleft())
+            subscriber = self._beats.popleft()
+            if not subscriber.closed:
+                self.enrol(subscriber, subscriber.beat(self.tick_ms))
         if self._unflushed:
             unflushed, self._unflushed = self._unflushed, []
             for subscriber in unflushed:
@@ -181,10 +170,6 @@ class Delivery:
             self.refresh()
             self._bands.age(self.tick_ms)
             self._wake()
-
-    def _beat(self, subscriber: Subscriber) -> None:
-        if not subscriber.closed:
-            self.enrol(subscriber, subscriber.beat(self.tick_ms))
 
     # What happens by time alone
 

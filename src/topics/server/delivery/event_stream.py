@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from topics.errors import NotAcceptable
+from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.notice import event
-from topics.server.delivery.subscriber import Scheduler, Subscriber
+from topics.server.delivery.subscriber import Subscriber
+from topics.server.http.exchange import Exchange
+from topics.server.http.stream import Stream
 
-if TYPE_CHECKING:
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.stream import Stream
-
+CONTENT_TYPE: Final = b"text/event-stream; charset=utf-8"
 HEADERS: Final = (
-    b"Content-Type: text/event-stream; charset=utf-8\r\n"
-    b"Cache-Control: no-store\r\n"
-    b"Connection: keep-alive\r\n"
-    b"X-Accel-Buffering: no\r\n"
-)
+    b"Content-Type: %b\r\nCache-Control: no-store\r\nConnection: keep-alive\r\nX-Accel-Buffering: no\r\n"
+) % CONTENT_TYPE
 RETRY: Final = b"retry: 2000\n\n"
 ERROR: Final = b"error"
 HEARTBEAT_MS_DEFAULT: Final = 15_000
@@ -74,12 +71,17 @@ class EventStream(Subscriber):
 
     __slots__ = ("_subject", "heartbeat_ms", "stream")
 
-    def __init__(self, delivery: Scheduler, stream: Stream, heartbeat_ms: int, subject: str) -> None:
+    def __init__(self, delivery: Delivery, stream: Stream, heartbeat_ms: int, subject: str) -> None:
         """A comment is sent when nothing else was for `heartbeat_ms`; `subject` is named in its warnings."""
         super().__init__(delivery, stream.sink)
         self.stream = stream
         self.heartbeat_ms = heartbeat_ms
         self._subject = subject
+        stream.on_drain = self.drained
+        stream.on_close = self._closed
+
+    def _closed(self) -> None:
+        self.delivery.leave(self)
 
     def greet(self, opening: bytes) -> None:
         """Write the first bytes, and begin to send heartbeats."""
@@ -96,12 +98,12 @@ class EventStream(Subscriber):
         return self.last_ms + self.heartbeat_ms
 
     def warn(self, retry_after_ms: int, topics: list[str]) -> None:
-        """Say that topics are paced; the stream stays open."""
+        """Report that topics are paced; the stream stays open."""
         text = f"{self._subject} throttled under CPU pressure"
         self.stream.write(error_event(429, text, retry_after_ms=retry_after_ms, topics=topics))
 
     def give_up(self) -> None:
-        """The client does not read: a last word, and the end."""
+        """The client does not read: send a last error, and end."""
         self.finish(408, "the client has not read from this stream for too long; reconnect to resume")
 
     def finish(self, code: int, message: str) -> None:

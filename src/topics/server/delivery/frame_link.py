@@ -14,11 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from time import perf_counter_ns
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
+
+from topics.server.http.upgrade import Upgraded
+from topics.settings import Settings
+
+if TYPE_CHECKING:
+    from topics.server.delivery.websocket import WebSocket
 
 # The library logs every connection; what goes wrong in one is reported to its client.
 quiet: Final = logging.getLogger("topics.websocket.protocol")
@@ -30,24 +36,7 @@ PIECE_BYTES: Final = 1024
 PIECE_BYTES_MAX: Final = 256 * 1024
 
 
-class Owner(Protocol):
-    """The receiver of the messages."""
-
-    @property
-    def full(self) -> bool:
-        """Whether no further message can be taken for now."""
-
-    def receive(self, text: bytes) -> None:
-        """A whole message arrived; it is valid UTF-8."""
-
-    def drained(self) -> None:
-        """The client reads again."""
-
-    def over(self) -> None:
-        """Nothing can be sent or received any more; called at least once."""
-
-
-class FrameLink:
+class FrameLink(Upgraded):
     """The frames of one client, see the module."""
 
     __slots__ = (
@@ -56,13 +45,7 @@ class FrameLink:
     )  # fmt: skip
 
     def __init__(
-        self,
-        owner: Owner,
-        loop: asyncio.AbstractEventLoop,
-        transport: asyncio.Transport,
-        *,
-        message_bytes_max: int,
-        close_timeout_ms: int,
+        self, owner: WebSocket, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, settings: Settings
     ) -> None:
         self.closed = False
         self.write_paused = False
@@ -71,8 +54,8 @@ class FrameLink:
         self._owner = owner
         self._loop = loop
         self._transport = transport
-        self._close_timeout_s = close_timeout_ms / 1000
-        self._protocol = ServerProtocol(state=State.OPEN, max_size=message_bytes_max, logger=quiet)
+        self._close_timeout_s = settings.write_timeout_ms / 1000
+        self._protocol = ServerProtocol(state=State.OPEN, max_size=settings.max_body_bytes, logger=quiet)
         self._buffer = bytearray()
         self._fragments: bytearray | None = None
         self._outbox: list[bytes] = []
@@ -212,7 +195,6 @@ class FrameLink:
             self._closing.cancel()
 
     def _end(self) -> None:
-        """Neither send nor read any more."""
         self.closed = True
         self._buffer.clear()
         self._owner.over()
@@ -220,9 +202,6 @@ class FrameLink:
     def shut_down(self) -> None:
         """The server stops."""
         self.close(CloseCode.GOING_AWAY, "the server is shutting down")
-
-    def expire(self, now: float) -> None:
-        """No deadline is set on the connection."""
 
     def close(self, code: CloseCode, reason: str) -> None:
         """Begin the closing handshake."""

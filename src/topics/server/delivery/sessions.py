@@ -11,51 +11,37 @@ from __future__ import annotations
 import re
 import secrets
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from msgspec import Struct, field
 
 from topics.errors import InvalidRequest, NotFound
+from topics.server.api.principal import Principal
 from topics.server.delivery.composite import Layout, Position
-
-if TYPE_CHECKING:
-    from topics.server.api.principal import Principal
-    from topics.server.delivery.sse import SseStream
-    from topics.server.delivery.view import View
-    from topics.server.flow.slots import Cap, Slot
+from topics.server.delivery.sse import SseStream
+from topics.server.delivery.view import View
+from topics.server.flow.slots import Cap, Slot
 
 WID_BYTES: Final = 16
 _matches_wid: Final = re.compile(r"wid_[A-Za-z0-9_-]{22}").fullmatch
 
 
-class Session:
+class Session(Struct, eq=False):
     """One subscription: which topics, how, for whom, and how far."""
 
-    __slots__ = (
-        "epochs", "flushed", "heartbeat_ms", "idle_since_ms", "layout", "positions", "principal", "stream", "views",
-        "wid",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        principal: Principal,
-        layout: Layout,
-        views: list[View],
-        heartbeat_ms: int,
-        epochs: list[int],
-        positions: list[Position],
-    ) -> None:
-        self.wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
-        self.principal = principal
-        self.layout = layout
-        self.views = views
-        self.heartbeat_ms = heartbeat_ms
-        self.epochs = epochs
-        """The epochs with which the session began: an id that names none means these."""
-        self.positions = positions
-        """Where the next stream begins, per topic of the layout, if its client does not say."""
-        self.flushed = positions
-        """How far the last stream was written: no id can be further than that."""
-        self.stream: SseStream | None = None
-        self.idle_since_ms = 0
+    principal: Principal
+    layout: Layout
+    views: list[View]
+    heartbeat_ms: int
+    epochs: list[int]
+    """The epochs with which the session began: an id that names none means these."""
+    positions: list[Position]
+    """Where the next stream begins, per topic of the layout, if its client does not say."""
+    flushed: list[Position]
+    """How far the last stream was written: no id can be further than that."""
+    wid: str = field(default_factory=lambda: "wid_" + secrets.token_urlsafe(WID_BYTES))
+    stream: SseStream | None = None
+    idle_since_ms: int = 0
 
     def rewound(self, id: bytes) -> list[Position]:
         """The positions of the session, moved back, never forward, to those of `id` (WATCH-17)."""

@@ -9,20 +9,21 @@ skipped that was still waiting here to be sent. A heartbeat has no id and moves 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from topics.server.delivery.composite import Position
+from topics.errors import TopicsError
+from topics.server.delivery.composite import Layout, Position
+from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import RETRY, EventStream
-
-if TYPE_CHECKING:
-    from topics.errors import TopicsError
-    from topics.server.delivery.composite import Layout
-    from topics.server.delivery.notice import Notice
-    from topics.server.delivery.subscriber import Feed, Scheduler
-    from topics.server.http.stream import Stream
+from topics.server.delivery.notice import Notice
+from topics.server.delivery.subscriber import Feed
+from topics.server.http.stream import Stream
 
 _FORGET_EVERY: Final = 8
 """How many sent events are remembered before a look whether the socket has taken all of them."""
+
+
+OnEnd = Callable[["SseStream"], None]
 
 
 class SseStream(EventStream):
@@ -32,12 +33,12 @@ class SseStream(EventStream):
 
     def __init__(
         self,
-        delivery: Scheduler,
+        delivery: Delivery,
         stream: Stream,
         layout: Layout,
         epochs: dict[int, int],
         heartbeat_ms: int,
-        on_end: Callable[[SseStream], None],
+        on_end: OnEnd,
     ) -> None:
         super().__init__(delivery, stream, heartbeat_ms, "watch")
         self.layout = layout
@@ -48,8 +49,6 @@ class SseStream(EventStream):
         self._alone = len(layout.names) == 1
         self._feeds: list[Feed] = []
         self._undo: list[tuple[Feed, int]] = []
-        stream.on_drain = self.drained
-        stream.on_close = self._closed
 
     def open(self, feeds: list[Feed]) -> None:
         """Begin: these are the feeds, one per topic of the layout, in its order."""
@@ -111,4 +110,4 @@ class SseStream(EventStream):
 
     def _closed(self) -> None:
         self._on_end(self)
-        self.delivery.leave(self)
+        super()._closed()

@@ -23,11 +23,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from topics.errors import TopicsError
+from topics.server.delivery.notice import Notice
+from topics.server.delivery.view import View
+
 if TYPE_CHECKING:
-    from topics.engine.topic import Topic
-    from topics.errors import TopicsError
-    from topics.server.delivery.notice import Notice
-    from topics.server.delivery.view import View
+    from topics.server.delivery.channel import Channel
+    from topics.server.delivery.delivery import Delivery
 
 PROGRESS_BYTES: Final = 4096
 """How much a stalled stream must take to count as one that still reads."""
@@ -45,40 +47,6 @@ class Link(Protocol):
         """Bytes written that the client has not taken."""
 
 
-class Scheduler(Protocol):
-    """The delivery loop, as far as streams use it."""
-
-    now_ms: int
-    tick_ms: int
-    stalled: dict[Subscriber, None]
-
-    def enrol(self, subscriber: Subscriber, due_ms: int) -> None:
-        """Look at a stream when it is due, for its heartbeat."""
-
-    def flush_soon(self, subscriber: Subscriber) -> None:
-        """Have a stream write what it gathers at the end of the next slice."""
-
-    def leave(self, subscriber: Subscriber) -> None:
-        """A stream has ended, however: nothing of it stays."""
-
-
-class Followed(Protocol):
-    """What a feed follows: the channel of its topic."""
-
-    @property
-    def topic(self) -> Topic:
-        """The topic."""
-
-    def welcome(self, feed: Feed) -> None:
-        """Send a feed the tombstone of what a cap or TTL took before it came."""
-
-    def resume(self, feed: Feed) -> None:
-        """Serve a feed in the next round."""
-
-    def detach(self, feed: Feed) -> None:
-        """Forget a feed."""
-
-
 class Feed:
     """One subscription of one stream to one topic."""
 
@@ -89,7 +57,7 @@ class Feed:
         self.index = index
         self.cursor = cursor
         self.view = view
-        self.channel: Followed | None = None
+        self.channel: Channel | None = None
         # A feed owes its stream a `caught-up` from its start, and again whenever one batch was not enough.
         self.lagging = True
 
@@ -101,12 +69,11 @@ class Subscriber(ABC):
         "_mark", "_progress_ms", "aged", "beat_ms", "closed", "delivery", "last_ms", "link", "paced", "stalled_ms",
     )  # fmt: skip
 
-    def __init__(self, delivery: Scheduler, link: Link) -> None:
+    def __init__(self, delivery: Delivery, link: Link) -> None:
         self.delivery = delivery
         self.link = link
         self.closed = False
         self.last_ms = delivery.tick_ms
-        """When something was last sent."""
         self.beat_ms = 0
         """When the wheel will look at this stream next."""
         self.stalled_ms: int | None = None
@@ -143,7 +110,7 @@ class Subscriber(ABC):
 
     @abstractmethod
     def give_up(self) -> None:
-        """The client has not read for too long: say so and close."""
+        """The client has not read for too long: report that and close."""
 
     def flush(self) -> None:
         """Write what was gathered, called after `flush_soon`; most streams gather nothing."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import Struct
 
-from topics.engine.requests import U32, U64
+from topics.engine.requests import U64
+from topics.engine.topic import Topic
 from topics.errors import InvalidRequest
 from topics.names import check_topic_name, printable_name
 from topics.server.api.bodies import Body
-from topics.server.delivery.view import BATCH_BYTES_DEFAULT, View, view_of
-
-if TYPE_CHECKING:
-    from topics.engine.topic import Topic
-    from topics.server.api.principal import Principal
+from topics.server.api.principal import Principal
 
 
 class TopicWatch(Struct):
@@ -24,18 +21,6 @@ class TopicWatch(Struct):
     tail: bool = False
     from_ts: U64 | None = None
     match: Any = None
-
-
-class WatchOptions(Struct):
-    """What applies to every topic of a subscription."""
-
-    node: str | list[str] | None = None
-    limit: U32 = 0
-    max_batch_bytes: U64 = BATCH_BYTES_DEFAULT
-    include_meta: bool = True
-    include_tags: bool = False
-    include_data: bool = True
-    consistency: Literal["eventual", "strong"] = "eventual"
 
 
 class Watched(Struct):
@@ -67,21 +52,6 @@ def check_names(names: dict[str, TopicWatch], principal: Principal, topics_max: 
     for name in names:
         check_topic_name(name)
         principal.require_name(name)
-
-
-def view_for(options: WatchOptions, topic: TopicWatch, limit_max: int) -> View:
-    """The view that these options ask for."""
-    return view_of(
-        limit=options.limit,
-        limit_max=limit_max,
-        max_batch_bytes=options.max_batch_bytes,
-        node=options.node,
-        include_data=options.include_data,
-        include_tags=options.include_tags,
-        include_meta=options.include_meta,
-        strong=options.consistency == "strong",
-        match=topic.match,
-    )
 
 
 def cursor_for(asked: TopicWatch, topic: Topic) -> int:

@@ -6,12 +6,15 @@ streams at the same position with the same view.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
+
+from msgspec import Struct
 
 from topics.engine.log.difference import Window
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG
 from topics.engine.log.tags import parse_match
+from topics.engine.requests import U32, U64
 
 LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 256 << 10
@@ -21,38 +24,37 @@ BATCH_BYTES_MAX: Final = 8 << 20
 _views: Final[WeakValueDictionary[tuple[Any, ...], View]] = WeakValueDictionary()
 
 
-class View:
+class WatchOptions(Struct):
+    """What applies to every topic of a subscription."""
+
+    node: str | list[str] | None = None
+    limit: U32 = 0
+    max_batch_bytes: U64 = BATCH_BYTES_DEFAULT
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    consistency: Literal["eventual", "strong"] = "eventual"
+
+
+class View(Struct, eq=False, weakref=True):
     """Which records, which of their fields, how many at a time, and how safe they must be."""
 
-    __slots__ = ("__weakref__", "echoing", "plain", "strong", "unfiltered")
-
-    def __init__(self, plain: Window, echoing: Window, strong: bool, unfiltered: tuple[object, ...]) -> None:
-        self.plain = plain
-        """The window of a topic that filters by node."""
-        self.echoing = echoing
-        """The window of a topic that opted out of filtering by node (`dedupe_node: false`)."""
-        self.strong = strong
-        self.unfiltered = unfiltered
-        """Equal for views that differ in their nodes only."""
+    plain: Window
+    """The window of a topic that filters by node."""
+    echoing: Window
+    """The window of a topic that opted out of filtering by node (`dedupe_node: false`)."""
+    strong: bool
+    unfiltered: tuple[object, ...]
+    """Equal for views that differ in their nodes only."""
 
 
-def view_of(
-    *,
-    limit: int,
-    limit_max: int,
-    max_batch_bytes: int,
-    node: str | list[str] | None,
-    include_data: bool,
-    include_tags: bool,
-    include_meta: bool,
-    strong: bool,
-    match: Any = None,
-) -> View:
+def view_of(options: WatchOptions, limit_max: int, match: Any = None) -> View:
     """The view with these options, clamped to what the server allows; raises InvalidRequest for a bad `match`."""
-    limit = min(limit or LIMIT_DEFAULT, limit_max)
-    bytes_max = min(max_batch_bytes or BATCH_BYTES_SERVER, BATCH_BYTES_MAX)
-    fields = (WITH_DATA if include_data else 0) | (WITH_TAG if include_tags else 0) | (WITH_META if include_meta else 0)
-    nodes = frozenset(map(str.encode, [node] if isinstance(node, str) else node or ()))
+    limit = min(options.limit or LIMIT_DEFAULT, limit_max)
+    bytes_max = min(options.max_batch_bytes or BATCH_BYTES_SERVER, BATCH_BYTES_MAX)
+    fields = WITH_DATA * options.include_data | WITH_TAG * options.include_tags | WITH_META * options.include_meta
+    strong = options.consistency == "strong"
+    nodes = frozenset(map(str.encode, [options.node] if isinstance(options.node, str) else options.node or ()))
     predicate = None if match is None else parse_match(match)
     matched = None if predicate is None else (predicate.text, predicate.prefix)
     unfiltered = (limit, bytes_max, fields, matched, strong)

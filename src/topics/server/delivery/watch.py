@@ -13,40 +13,31 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from msgspec import Meta
 
+from topics.engine import Engine
 from topics.engine.requests import U64
+from topics.engine.topic import Topic
 from topics.errors import InvalidRequest, TopicNotFound, Unauthorized
 from topics.names import printable_name
 from topics.server.api.answers import answer
 from topics.server.api.bodies import Body
+from topics.server.api.route import Route
 from topics.server.delivery import notice as notices
 from topics.server.delivery.composite import Layout, Position
-from topics.server.delivery.event_stream import HEADERS, HEARTBEAT_MS_DEFAULT, require_event_stream
+from topics.server.delivery.delivery import Delivery
+from topics.server.delivery.event_stream import CONTENT_TYPE, HEADERS, HEARTBEAT_MS_DEFAULT, require_event_stream
 from topics.server.delivery.sessions import Session, Sessions
 from topics.server.delivery.sse import SseStream
 from topics.server.delivery.subscriber import Feed
-from topics.server.delivery.subscription import (
-    TopicWatch,
-    Watched,
-    WatchOptions,
-    check_names,
-    check_numbers,
-    cursor_for,
-    view_for,
-)
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.topic import Topic
-    from topics.server.api.route import Route
-    from topics.server.delivery.delivery import Delivery
-    from topics.server.flow.slots import Slot, Slots
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.stream import Stream
-    from topics.settings import Settings
+from topics.server.delivery.subscription import TopicWatch, Watched, check_names, check_numbers, cursor_for
+from topics.server.delivery.view import WatchOptions, view_of
+from topics.server.flow.slots import Slot, Slots
+from topics.server.http.exchange import Exchange
+from topics.server.http.stream import Stream
+from topics.settings import Settings
 
 HEARTBEAT_MS_MIN: Final = 1_000
 HEARTBEAT_MS_MAX: Final = 60_000
@@ -113,23 +104,18 @@ class Watch:
                 raise TopicNotFound(f'topic "{printable_name(name)}" does not exist', topic=printable_name(name))
         found = {name: topic for name, topic in topics.items() if topic is not None}
         layout = Layout(list(found))
-        views = [view_for(request, request.topics[name], self._limit_max) for name in layout.names]
+        views = [view_of(request, self._limit_max, request.topics[name].match) for name in layout.names]
         positions = [Position(cursor_for(request.topics[name], found[name]), None) for name in layout.names]
         if request.cursor is not None:
             for name, position in _cursor_of(request, layout).items():
                 positions[layout.names.index(name)] = position
         epochs = [found[name].id for name in layout.names]
-        session = Session(
-            route.principal,
-            layout,
-            views,
-            max(HEARTBEAT_MS_MIN, min(HEARTBEAT_MS_MAX, request.heartbeat_ms)),
-            epochs,
-            [
-                Position(position.seq, epoch if position.epoch is None else position.epoch)
-                for position, epoch in zip(positions, epochs, strict=True)
-            ],
-        )
+        heartbeat_ms = max(HEARTBEAT_MS_MIN, min(HEARTBEAT_MS_MAX, request.heartbeat_ms))
+        began = [
+            Position(position.seq, epoch if position.epoch is None else position.epoch)
+            for position, epoch in zip(positions, epochs, strict=True)
+        ]
+        session = Session(route.principal, layout, views, heartbeat_ms, epochs, began, began)
         self._delivery.refresh()
         self.sessions.add(session, self._delivery.tick_ms)
         self._answer_created(exchange, session, found)
@@ -159,7 +145,7 @@ class Watch:
         id = exchange.head.headers.get(b"last-event-id", b"").strip()
         rewound = session.rewound(id) if id else None
         if exchange.head.method == "HEAD":
-            exchange.respond(200, b"", b"text/event-stream; charset=utf-8")
+            exchange.respond(200, b"", CONTENT_TYPE)
             return
         old = session.stream
         if old is not None:
@@ -172,19 +158,17 @@ class Watch:
                 rewound = session.rewound(id)
             elif not gone:
                 session.positions = began
-        slots = self._slots.take_stream(session.principal)
+        slot = self._slots.take_stream(session.principal)
         positions = session.positions if rewound is None else rewound
         stream = exchange.stream(200, HEADERS)
         if stream.closed:
-            for slot in slots:
-                slot.free()
-            return
-        self._begin(session, stream, positions, slots)
+            slot.free()
+        else:
+            self._begin(session, stream, positions, slot)
 
-    def _begin(self, session: Session, stream: Stream, positions: list[Position], slots: list[Slot]) -> None:
+    def _begin(self, session: Session, stream: Stream, positions: list[Position], slot: Slot) -> None:
         def on_end(ended: SseStream) -> None:
-            for slot in slots:
-                slot.free()
+            slot.free()
             if session.stream is ended:
                 self._ended(session, ended)
 

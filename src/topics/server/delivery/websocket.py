@@ -14,34 +14,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct, field
 from websockets.datastructures import Headers
 from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
+from topics.engine import Engine
+from topics.engine.write.ticket import Ticket
 from topics.errors import Forbidden, InvalidRequest, TopicNotFound, TopicsError
 from topics.names import check_topic_name
-from topics.server.api.principal import ADMIN, READ, WRITE
+from topics.server.api.principal import ADMIN, READ, WRITE, Principal
 from topics.server.delivery import commands
+from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import tune
 from topics.server.delivery.frame_link import FrameLink, quiet
 from topics.server.delivery.notice import Notice, text_frame
 from topics.server.delivery.subscriber import Feed, Subscriber
-from topics.server.delivery.subscription import Watched, check_names, cursor_for, view_for
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.write.ticket import Ticket
-    from topics.server.api.principal import Principal
-    from topics.server.delivery.delivery import Delivery
-    from topics.server.flow.admission import Admission
-    from topics.server.flow.slots import Slot, Slots
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.head import Head
-    from topics.settings import Settings
+from topics.server.delivery.subscription import Watched, check_names, cursor_for
+from topics.server.delivery.view import view_of
+from topics.server.flow.admission import Admission
+from topics.server.flow.slots import Slot, Slots
+from topics.server.http.exchange import Exchange
+from topics.server.http.head import Head
+from topics.settings import Settings
 
 log = logging.getLogger("topics.websocket")
 
@@ -75,12 +74,12 @@ class WebSockets:
         principal: Principal = exchange.head.route.principal
         self.delivery.refresh()
         response = _handshake(exchange.head, principal)
-        slots = self._slots.take_stream(principal)
+        slot = self._slots.take_stream(principal)
 
         def upgrade(transport: asyncio.Transport) -> FrameLink:
             tune(transport)
             transport.write(response)
-            return WebSocket(self, principal, transport, slots).frames
+            return WebSocket(self, principal, transport, slot).frames
 
         exchange.upgrade(upgrade)
 
@@ -105,16 +104,13 @@ def _handshake(head: Head, principal: Principal) -> bytes:
     return response.serialize()
 
 
-class Publishing:
+class Publishing(Struct, eq=False):
     """One publish on its way."""
 
-    __slots__ = ("command", "socket", "started_ns", "throttled_ns")
-
-    def __init__(self, socket: WebSocket, command: commands.Publish) -> None:
-        self.socket = socket
-        self.command = command
-        self.started_ns = perf_counter_ns()
-        self.throttled_ns = 0
+    socket: WebSocket
+    command: commands.Publish
+    started_ns: int = field(default_factory=perf_counter_ns)
+    throttled_ns: int = 0
 
     def fail(self, error: TopicsError) -> None:
         """Answer with an error."""
@@ -125,24 +121,15 @@ class Publishing:
 class WebSocket(Subscriber):
     """One client on `/v0/ws`."""
 
-    __slots__ = ("_feeds", "_pinged", "_principal", "_publishing", "_service", "_slots", "frames")
+    __slots__ = ("_feeds", "_pinged", "_principal", "_publishing", "_service", "_slot", "frames")
 
-    def __init__(
-        self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slots: list[Slot]
-    ) -> None:
-        """The handshake is answered; `slots` are freed when the connection ends."""
-        settings = service.settings
-        self.frames = FrameLink(
-            self,
-            service.loop,
-            transport,
-            message_bytes_max=settings.max_body_bytes,
-            close_timeout_ms=settings.write_timeout_ms,
-        )
+    def __init__(self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slot: Slot) -> None:
+        """The handshake is answered; `slot` is freed when the connection ends."""
+        self.frames = FrameLink(self, service.loop, transport, service.settings)
         super().__init__(service.delivery, self.frames)
         self._service = service
         self._principal = principal
-        self._slots = slots
+        self._slot = slot
         self._feeds: dict[str, Feed] = {}
         self._publishing = 0
         self._pinged = False
@@ -189,7 +176,7 @@ class WebSocket(Subscriber):
             if topic is None:
                 raise TopicNotFound(f'topic "{name}" does not exist', topic=name)
             topics[name] = topic
-        views = {name: view_for(command, asked, settings.max_limit) for name, asked in named.items()}
+        views = {name: view_of(command, settings.max_limit, asked.match) for name, asked in named.items()}
         feeds = {}
         watched = {}
         for name, asked in named.items():
@@ -323,21 +310,20 @@ class WebSocket(Subscriber):
         return tick_ms + PING_AFTER_MS
 
     def warn(self, retry_after_ms: int, topics: list[str]) -> None:
-        """Say that topics are paced; the connection stays open."""
+        """Report that topics are paced; the connection stays open."""
         text = "watch throttled under CPU pressure"
         detail = {"retry_after_ms": retry_after_ms, "topics": topics}
         self._answer({"op": "error", "code": "throttled", "message": text, "detail": detail}, None)
 
     def give_up(self) -> None:
-        """The client does not read: a last word, and the end."""
+        """The client does not read: send a last error, and end."""
         message = "the client has not read from this connection for too long; reconnect to resume"
         self._answer({"op": "error", "code": "slow_consumer", "message": message}, None)
         self.frames.close(CloseCode.POLICY_VIOLATION, "slow consumer")
 
     def over(self) -> None:
         """The connection is gone: give back what was held."""
-        for slot in self._slots:
-            slot.free()
+        self._slot.free()
         self.delivery.leave(self)
         self._feeds.clear()
 

@@ -23,7 +23,6 @@ class Wheel(Generic[T]):
         self._turned = now_ms // SLOT_MS
 
     def __len__(self) -> int:
-        """How many entries there are."""
         return sum(map(len, self._slots.values()))
 
     def add(self, entry: T, due_ms: int) -> int:

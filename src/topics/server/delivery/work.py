@@ -8,11 +8,16 @@ at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from topics.engine import Engine
+from topics.engine.queue.claim import Hand
 from topics.engine.queue.worker import Worker
 from topics.errors import InvalidRequest, NotAQueue, TopicsError
+from topics.server.api.route import Route
+from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import (
+    CONTENT_TYPE,
     HEADERS,
     HEARTBEAT_MS_DEFAULT,
     RETRY,
@@ -21,17 +26,10 @@ from topics.server.delivery.event_stream import (
     require_event_stream,
 )
 from topics.server.delivery.notice import event
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.queue.claim import Hand
-    from topics.engine.queue.queues import Queues
-    from topics.server.api.route import Route
-    from topics.server.delivery.delivery import Delivery
-    from topics.server.flow.parking import Parking
-    from topics.server.flow.slots import Slot, Slots
-    from topics.server.http.exchange import Exchange
-    from topics.server.http.stream import Stream
+from topics.server.flow.parking import Parking
+from topics.server.flow.slots import Slot, Slots
+from topics.server.http.exchange import Exchange
+from topics.server.http.stream import Stream
 
 JOB: Final = b"job"
 
@@ -40,9 +38,9 @@ class Work:
     """Answers the route of work streams."""
 
     def __init__(self, engine: Engine, delivery: Delivery, parking: Parking, slots: Slots) -> None:
-        self._queues = engine.queues
+        self.queues = engine.queues
         self._max_claim = engine.limits.max_claim
-        self._delivery = delivery
+        self.delivery = delivery
         self._parking = parking
         self._slots = slots
 
@@ -55,50 +53,39 @@ class Work:
             raise InvalidRequest("node must name the worker", field="node")
         max_ = query.number("max", 1, least=1)
         lease_ms = query.number("lease_ms", 0) if query.has("lease_ms") else None
-        self._queues.check(route.name, node)
+        self.queues.check(route.name, node)
         require_event_stream(exchange)
         if exchange.head.method == "HEAD":
-            exchange.respond(200, b"", b"text/event-stream; charset=utf-8")
+            exchange.respond(200, b"", CONTENT_TYPE)
             return
         self._parking.refuse_if_shut()
-        slots = self._slots.take_stream(route.principal)
+        slot = self._slots.take_stream(route.principal)
         stream = exchange.stream(200, HEADERS)
         if stream.closed:
-            for slot in slots:
-                slot.free()
+            slot.free()
             return
-        self._delivery.refresh()
+        self.delivery.refresh()
         max_ = min(max_, self._max_claim) if self._max_claim else max_
-        WorkStream(self._queues, self._delivery, stream, slots, route.name, node, max_, lease_ms)
+        WorkStream(self, stream, slot, route.name, node, max_, lease_ms)
 
 
 class WorkStream(EventStream):
     """One open work stream."""
 
-    __slots__ = ("_name", "_queues", "_slots", "_topic", "_worker")
+    __slots__ = ("_name", "_queues", "_slot", "_topic", "_worker")
 
     def __init__(
-        self,
-        queues: Queues,
-        delivery: Delivery,
-        stream: Stream,
-        slots: list[Slot],
-        name: str,
-        node: str,
-        max: int,
-        lease_ms: int | None,
+        self, work: Work, stream: Stream, slot: Slot, name: str, node: str, max: int, lease_ms: int | None
     ) -> None:
-        """Begin: say hello, and ask for jobs."""
-        super().__init__(delivery, stream, HEARTBEAT_MS_DEFAULT, "work")
-        self._queues = queues
-        self._slots = slots
+        """Greet the client, and ask for jobs."""
+        super().__init__(work.delivery, stream, HEARTBEAT_MS_DEFAULT, "work")
+        self._queues = work.queues
+        self._slot = slot
         self._name = name.encode()
-        self._topic, _ = queues.topic(name)
+        self._topic, _ = work.queues.topic(name)
         self._worker = Worker(node, max, lease_ms, self._push, self._end)
-        stream.on_drain = self.drained
-        stream.on_close = self._closed
-        self.greet(RETRY + heartbeat(delivery.now_ms))
-        queues.work(name, self._worker)
+        self.greet(RETRY + heartbeat(self.delivery.now_ms))
+        work.queues.work(name, self._worker)
 
     def _push(self, hand: Hand) -> None:
         frames = [
@@ -124,7 +111,6 @@ class WorkStream(EventStream):
             self._queues.passes.stir(self._topic)
 
     def _closed(self) -> None:
-        for slot in self._slots:
-            slot.free()
+        self._slot.free()
         self._queues.stop_work(self._topic, self._worker)
-        self.delivery.leave(self)
+        super()._closed()

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from topics.engine import Engine
+from topics.engine.requests import Write
+from topics.engine.write.ticket import OnDone
 from topics.errors import Internal, TopicsError
+from topics.server.flow.parking import Parking, Writer
 from topics.storage.wal.shard import QueueFull
-
-if TYPE_CHECKING:
-    from topics.engine import Engine
-    from topics.engine.requests import Write
-    from topics.engine.write.ticket import OnDone
-    from topics.server.flow.parking import Parking, Writer
-
-    Gathered = tuple[Write, OnDone, Writer]
 
 GATHERED_RECORDS_MAX: Final = 512
 GATHERED_BYTES_MAX: Final = 256 * 1024
+
+Gathered = tuple[Write, OnDone, Writer]
 
 log = logging.getLogger("topics.server")
 
@@ -41,7 +39,6 @@ class Admission:
         self._parking = parking
         self._wake = wake
         self.gathered: dict[str, list[Gathered]] = {}
-        """The writes of this turn, by topic."""
         self._records = self._bytes = 0
 
     def write(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:
@@ -51,10 +48,8 @@ class Admission:
         where it is refused later.
         """
         parking = self._parking
-        if (parking.shut and not write.disable_backpressure) or parking.waiting:
-            self._write_alone(name, write, on_done, writer)
-            return
-        if not self._engine.joins(name, write):
+        parked = (parking.shut and not write.disable_backpressure) or parking.waiting
+        if parked or not self._engine.joins(name, write):
             if self.gathered:
                 self.flush()
             self._write_alone(name, write, on_done, writer)

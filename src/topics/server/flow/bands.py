@@ -64,7 +64,6 @@ class Bands(Generic[T]):
         self._age_from = 0
 
     def __len__(self) -> int:
-        """How many items wait."""
         return len(self._waiting)
 
     def __contains__(self, item: T) -> bool:
@@ -105,7 +104,6 @@ class Bands(Generic[T]):
         return entry.item
 
     def _choose(self, floor: int | None) -> int | None:
-        """The band whose turn it is."""
         first = None
         for band, heap in enumerate(self._heaps):
             while heap and self._waiting.get(heap[0].item) is not heap[0]:

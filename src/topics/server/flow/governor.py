@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from topics.server.flow.pressure import OBSERVE_MS, Pressure
+from topics.storage.memory import MemoryStore
+from topics.storage.store import Store
 from topics.storage.wal.shard import QUEUE_BYTES_MAX
-
-if TYPE_CHECKING:
-    from topics.storage.memory import MemoryStore
-    from topics.storage.store import Store
 
 
 class Governor:
@@ -49,7 +46,6 @@ class Governor:
         """Measure no longer."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _beat(self) -> None:
         self.observe((self._loop.time() - self._due) * 1000)

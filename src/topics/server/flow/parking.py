@@ -15,14 +15,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
+from topics.clock import Clock
 from topics.errors import Throttled, TopicsError
 from topics.server.flow.pressure import REFUSE_WRITES, Pressure
 from topics.storage.wal.shard import QueueFull
-
-if TYPE_CHECKING:
-    from topics.clock import Clock
 
 WAIT_MS_MAX: Final = 500
 OPTED_OUT_WAIT_MS_MAX: Final = 10_000
@@ -40,17 +40,13 @@ class Writer(Protocol):
         """Answer with an error."""
 
 
-class Parked:
+class Parked(Struct, eq=False):
     """A request that waits. `run` is None once its client has gone."""
 
-    __slots__ = ("deadline_ns", "opted_out", "run", "since_ns", "writer")
-
-    def __init__(self, run: Callable[[], Any], writer: Writer, opted_out: bool, since_ns: int) -> None:
-        self.run: Callable[[], Any] | None = run
-        self.writer = writer
-        self.opted_out = opted_out
-        self.since_ns = since_ns
-        self.deadline_ns = since_ns + (OPTED_OUT_WAIT_MS_MAX if opted_out else WAIT_MS_MAX) * 1_000_000
+    run: Callable[[], Any] | None
+    writer: Writer
+    opted_out: bool
+    since_ns: int
 
     def leave(self) -> None:
         """The client has gone."""
@@ -123,7 +119,7 @@ class Parking:
                 except TopicsError as error:
                     writer.fail(error)
                     continue
-            if now_ns >= each.deadline_ns:
+            if now_ns - each.since_ns >= (OPTED_OUT_WAIT_MS_MAX if each.opted_out else WAIT_MS_MAX) * 1_000_000:
                 writer.fail(self._refusal())
             else:
                 kept.append(each)

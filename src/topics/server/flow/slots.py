@@ -19,24 +19,33 @@ from topics.settings import Settings
 class Holder(Protocol):
     """What takes slots: a principal."""
 
-    @property
-    def key_id(self) -> str | None:
-        """The name of its key, or None where there are no keys."""
+    key_id: str | None
+    """The name of its key, or None where there are no keys."""
 
 
 class Slot:
-    """One place under a cap, given back once and only once."""
+    """One place under each of some caps, given back once and only once."""
 
-    __slots__ = ("_cap",)
+    __slots__ = ("_caps",)
 
-    def __init__(self, cap: Cap) -> None:
-        self._cap: Cap | None = cap
+    def __init__(self, *caps: Cap) -> None:
+        self._caps: tuple[Cap, ...] = ()
+        for cap in caps:
+            if cap.used >= cap.max > 0:
+                raise Throttled(
+                    f"{cap.name} is reached: {cap.max} are in use; retry when others have finished",
+                    retry_after_ms=RETRY_AFTER_MS,
+                    limit=cap.name,
+                    max=cap.max,
+                )
+        for cap in caps:
+            cap.used += 1
+        self._caps = caps
 
     def free(self) -> None:
         """Give the place back; every further call does nothing."""
-        cap = self._cap
-        if cap is not None:
-            self._cap = None
+        caps, self._caps = self._caps, ()
+        for cap in caps:
             cap.used -= 1
 
     __del__ = free
@@ -54,14 +63,6 @@ class Cap:
 
     def take(self) -> Slot:
         """A slot, or `Throttled` if there is none."""
-        if self.used >= self.max > 0:
-            raise Throttled(
-                f"{self.name} is reached: {self.max} are in use; retry when others have finished",
-                retry_after_ms=RETRY_AFTER_MS,
-                limit=self.name,
-                max=self.max,
-            )
-        self.used += 1
         return Slot(self)
 
 
@@ -95,11 +96,6 @@ class Slots:
         self.sse_connections = Cap("max_sse_connections", settings.max_sse_connections)
         self.sse_connections_per_key = CapPerKey("max_sse_connections_per_key", settings.max_sse_connections_per_key)
 
-    def take_stream(self, holder: Holder) -> list[Slot]:
-        """The slots of one more open stream of `holder`, or `Throttled`; free them when it ends."""
-        slot = self.sse_connections.take()
-        try:
-            return [slot, self.sse_connections_per_key.of(holder).take()]
-        except Throttled:
-            slot.free()
-            raise
+    def take_stream(self, holder: Holder) -> Slot:
+        """The slot of one more open stream of `holder`, or `Throttled`; free it when the stream ends."""
+        return Slot(self.sse_connections, self.sse_connections_per_key.of(holder))

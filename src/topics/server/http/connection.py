@@ -20,30 +20,24 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from topics.errors import Internal, InvalidRequest, RequestTimeout, Throttled, TopicsError
+from topics.errors import InvalidRequest, RequestTimeout, Throttled, TopicsError
 from topics.server.http import reply
+from topics.server.http.connections import Connections
 from topics.server.http.deadlines import NEVER, Deadlines
-from topics.server.http.exchange import Exchange
+from topics.server.http.exchange import Exchange, as_answer
+from topics.server.http.head import Head
 from topics.server.http.intake import DEAF, IDLE, IN_BODY, IN_HEAD, SKIPPING, Intake, Message
 from topics.server.http.known_heads import KnownHeads
 from topics.server.http.outbox import Outbox
-from topics.server.http.upgrade import Relay
-
-if TYPE_CHECKING:
-    from topics.server.http.connections import Connections
-    from topics.server.http.head import Head
-    from topics.server.http.upgrade import Upgrade, Upgraded
+from topics.server.http.upgrade import Relay, Upgrade, Upgraded
 
 LINGER_MS: Final = 2_000
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
-
-log = logging.getLogger("topics.server")
 
 
 class Connection(asyncio.Protocol):
@@ -63,13 +57,7 @@ class Connection(asyncio.Protocol):
         self.outbox = Outbox(self)
         # Stands in for `write` while a request is handled that was alone in its read.
         self._owe: Callable[[bytes], None] = partial(connections.owe, self.outbox)
-        self._intake = Intake(
-            self._admit,
-            body_max_bytes=limits.max_body_bytes,
-            head_max_bytes=limits.max_header_bytes,
-            headers_max=limits.max_headers,
-            http2_known=connections.http2 is not None,
-        )
+        self._intake = Intake(self._admit, limits, http2_known=connections.http2 is not None)
         self._known = KnownHeads(limits.max_body_bytes, limits.max_header_bytes)
         # Whether the next read may be a whole request with a known head.
         self._ready = False
@@ -248,11 +236,8 @@ class Connection(asyncio.Protocol):
     def _admit(self, head: Head) -> None:
         try:
             head.route = self._app.resolve(head)
-        except TopicsError:
-            raise
-        except Exception:
-            log.exception("resolving %s %r failed", head.method, head.path)
-            raise Internal() from None
+        except Exception as error:
+            raise as_answer(error, "resolving", head) from None
 
     def _dispatch(self, message: Message) -> Exchange:
         """Make an exchange of the message, in its place in the order, and have it handled."""
@@ -271,14 +256,12 @@ class Connection(asyncio.Protocol):
 
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         """The handler raised: that is the answer, unless one was given before."""
-        if not isinstance(error, TopicsError):
-            log.error("handling %s %r failed", exchange.head.method, exchange.head.path, exc_info=error)
-            error = Internal()
+        answer = as_answer(error, "handling", exchange.head)
         if not exchange.answered:
-            exchange.fail(error)
+            exchange.fail(answer)
 
     def _turn_away(self, error: TopicsError) -> None:
-        """Answer the message under way, or the mere connection, with an error that ends the connection."""
+        """Answer the message under way, or the bare connection, with an error that ends the connection."""
         self._dispatch(self._intake.refuse(error))
         if not self._lost:
             self._await_next()

@@ -10,61 +10,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from topics.server.http import reply
-from topics.server.http.deadlines import SWEEP_S, Deadlines, SweepClock
+from topics.server.http.deadlines import SWEEP_S, SweepClock
+from topics.server.http.exchange import App
 from topics.server.http.limits import ConnectionLimits
+from topics.server.http.outbox import Outbox
+from topics.server.http.reply import JSON_PREFIXES
+from topics.server.http.upgrade import Upgraded
 
 if TYPE_CHECKING:
-    from topics.server.http.exchange import App
-    from topics.server.http.outbox import Outbox
-    from topics.server.http.upgrade import Upgraded
+    from topics.server.http.connection import Connection
 
 DRAIN_POLL_S: Final = 0.02
 
-
-class Member(Protocol):
-    """A live connection, as far as others look at it."""
-
-    deadlines: Deadlines
-
-    @property
-    def idle(self) -> bool:
-        """Whether no request is outstanding or under way, and the connection is still one for requests."""
-
-    def expire(self, now: float) -> None:
-        """A deadline has passed."""
-
-    def wind_up(self) -> None:
-        """The server stops: close if idle, else close with the last answer."""
-
-    def close(self) -> None:
-        """Close once everything written is sent, or cannot be sent in time."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-
-Http2Factory = Callable[["Connections", Member, asyncio.Transport], "Upgraded"]
+Http2Factory = Callable[["Connections", "Connection", asyncio.Transport], "Upgraded"]
 
 
 class Connections:
     """The set of live connections."""
 
     def __init__(
-        self,
-        app: App,
-        loop: asyncio.AbstractEventLoop,
-        limits: ConnectionLimits | None = None,
-        *,
-        http2: Http2Factory | None = None,
+        self, app: App, loop: asyncio.AbstractEventLoop, limits: ConnectionLimits, http2: Http2Factory | None
     ) -> None:
         """`http2` makes the protocol of a connection that begins with the HTTP/2 preface."""
         self.app = app
-        self.limits = limits or ConnectionLimits()
+        self.limits = limits
         self.http2 = http2
-        self.live: set[Member] = set()
+        self.live: set[Connection] = set()
         self.clock = SweepClock(self.limits.idle_timeout_ms)
         self.draining = False
         self._refused = 0
@@ -86,11 +59,10 @@ class Connections:
         """Stop sweeping."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-            self._sweeper = None
 
     def sweep(self, now: float) -> None:
         """Let every connection that is overdue at `now` (seconds of the loop's clock) act on it."""
-        reply.tick()
+        JSON_PREFIXES.clear()
         self.clock.set(now)
         overdue = [each for each in self.live if each.deadlines.read <= now or each.deadlines.write <= now]
         for connection in overdue:
@@ -114,7 +86,7 @@ class Connections:
             outbox.owing = False
             outbox.write(answer)
 
-    def add(self, connection: Member) -> bool:
+    def add(self, connection: Connection) -> bool:
         """Count a connection in; False if there are already `max_connections`."""
         self.live.add(connection)
         if not 0 < self.limits.max_connections < len(self):
@@ -126,7 +98,7 @@ class Connections:
         """Whether a connection too many may get an answer that says so, rather than just being cut."""
         return self._refused <= self.limits.max_refused
 
-    def remove(self, connection: Member, *, refused: bool) -> None:
+    def remove(self, connection: Connection, *, refused: bool) -> None:
         """Count a lost connection out; `refused` if `add` returned False."""
         self.live.discard(connection)
         self._refused -= refused

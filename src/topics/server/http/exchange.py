@@ -20,14 +20,22 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from topics.errors import RETRY_AFTER_MS, ShuttingDown, TopicsError
+from topics.errors import RETRY_AFTER_MS, Internal, ShuttingDown, TopicsError
 from topics.server.http import reply
 from topics.server.http.head import Head
-from topics.server.http.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON
+from topics.server.http.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON, JSON_PREFIXES
 from topics.server.http.stream import Sink, Stream
 from topics.server.http.upgrade import Upgrade
 
 log = logging.getLogger("topics.server")
+
+
+def as_answer(error: Exception, doing: str, head: Head) -> TopicsError:
+    """What a client is answered when something raised; a defect goes to the log, and nothing of it to the client."""
+    if isinstance(error, TopicsError):
+        return error
+    log.error("%s %s %r failed", doing, head.method, head.path, exc_info=error)
+    return Internal()
 
 
 class App(Protocol):
@@ -130,7 +138,19 @@ class Exchange:
                 self._respond_packed(status, body, content_type, headers)
                 return
             body = reply.gzip(body)
-        self.respond_raw(reply.render(status, body, content_type, headers))
+        if content_type is JSON and not headers:
+            self.respond_raw(b"%b%d\r\n\r\n%b" % (JSON_PREFIXES[status], len(body), body))
+        else:
+            self.respond_raw(reply.render(status, body, content_type, headers))
+
+    def respond_parts(self, parts: list[bytes]) -> None:
+        """Answer 200 with JSON in parts, so that a large answer is copied only once. The list is used up."""
+        size = sum(map(len, parts))
+        if self.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
+            self.respond(200, b"".join(parts))
+        else:
+            parts.insert(0, b"%b%d\r\n\r\n" % (JSON_PREFIXES[200], size))
+            self.respond_raw(b"".join(parts))
 
     def _respond_packed(self, status: int, body: bytes, content_type: bytes, headers: bytes) -> None:
         """Compress in a thread, where zlib runs without the interpreter's lock, then answer."""

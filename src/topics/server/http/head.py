@@ -8,7 +8,7 @@ accepts some things that a proxy in front of the server may read differently, so
   and runs of spaces);
 - any transfer coding but exactly `chunked`, and `chunked` on HTTP/1.0 (llhttp accepts `gzip, chunked`);
 - repeated fields of which one value must win (`Host`, `Authorization`, ...): never guess which one a proxy looked at;
-- `Upgrade` or `CONNECT` beside a body, fragments and encoded slashes or NULs in the target.
+- `Upgrade` or `CONNECT` with a body, fragments and encoded slashes or NULs in the target.
 
 Refusals depend only on the bytes, never on how they were split into reads: a violation is the first one by position in
 the stream, and the size limit is the position `max_header_bytes`.
@@ -36,18 +36,8 @@ _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 _QVALUE_ZERO: Final = re.compile(rb"q=0(?:\.0{0,3})?")
 
 _SINGLE: Final = frozenset(
-    (
-        b"host",
-        b"content-length",
-        b"transfer-encoding",
-        b"content-type",
-        b"authorization",
-        b"expect",
-        b"idempotency-key",
-        b"last-event-id",
-        b"sec-websocket-key",
-        b"sec-websocket-version",
-    )
+    b"host content-length transfer-encoding content-type authorization expect idempotency-key last-event-id "
+    b"sec-websocket-key sec-websocket-version".split()
 )
 
 
@@ -63,9 +53,7 @@ class Head:
     def __init__(self, method: str, target: bytes, headers: dict[bytes, bytes], version: bytes = b"1.1") -> None:
         """Read the meaning of the fields; raises InvalidRequest where they contradict each other or are malformed."""
         self.method = method
-        """The method in upper case."""
         self.target = target
-        """The request target as received."""
         self.headers = headers
         """By lower-case name; repeated fields joined by a comma."""
         self.version = version

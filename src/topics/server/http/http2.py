@@ -12,44 +12,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
 from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from topics.errors import (
     ExpectationFailed,
     HeadTooLarge,
-    Internal,
     InvalidRequest,
     PayloadTooLarge,
     RequestTimeout,
     Throttled,
     TopicsError,
 )
+from topics.server.http.connection import Connection
+from topics.server.http.connections import Connections
 from topics.server.http.deadlines import NEVER
+from topics.server.http.exchange import as_answer
 from topics.server.http.head import Head, add_field
 from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.lane import Lane
-
-if TYPE_CHECKING:
-    from topics.server.http.connections import Connections, Member
+from topics.server.http.upgrade import Upgraded
 
 STREAMS_MAX: Final = 100
 WINDOW_BYTES: Final = 1024 * 1024
@@ -62,10 +52,8 @@ RESETS_MAX: Final = 100
 _METHOD: Final = re.compile(rb"[A-Z]+")
 _TARGET: Final = re.compile(rb"[!-~]+")
 
-log = logging.getLogger("topics.server")
 
-
-class Http2:
+class Http2(Upgraded):
     """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2=Http2)`."""
 
     __slots__ = (
@@ -73,7 +61,7 @@ class Http2:
         "_progress", "_pumping", "_receiving", "_resets", "_sent", "_stopping", "_transport", "_turns",
     )  # fmt: skip
 
-    def __init__(self, connections: Connections, connection: Member, transport: asyncio.Transport) -> None:
+    def __init__(self, connections: Connections, connection: Connection, transport: asyncio.Transport) -> None:
         """Take the transport of `connection` over; the preface follows as data."""
         self._connection = connection
         self._deadlines = connection.deadlines
@@ -125,10 +113,6 @@ class Http2:
             self._receiving = False
         self.pump()
         self._await_next()
-
-    def eof_received(self) -> bool:
-        """The client is gone: HTTP/2 has no half-close of the connection."""
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every exchange ends."""
@@ -237,18 +221,18 @@ class Http2:
             self._finish(lane)
         return True
 
-    def _on_event(self, event: Event) -> None:
-        if isinstance(event, RequestReceived):
+    def _on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.RequestReceived):
             self._begin(event)
-        elif isinstance(event, DataReceived):
+        elif isinstance(event, events.DataReceived):
             self._receive(event)
-        elif isinstance(event, StreamEnded):
+        elif isinstance(event, events.StreamEnded):
             lane = self._lanes.get(event.stream_id)
             if lane is not None:
                 lane.receiving = False
                 if lane.exchange is None:
                     self._dispatch(lane)
-        elif isinstance(event, StreamReset):
+        elif isinstance(event, events.StreamReset):
             lane = self._lanes.get(event.stream_id)
             if lane is not None:
                 self._resets += 1
@@ -256,12 +240,12 @@ class Http2:
                 if self._resets > RESETS_MAX + self._answered:
                     self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
                     self._close()
-        elif isinstance(event, (WindowUpdated, RemoteSettingsChanged)):
+        elif isinstance(event, (events.WindowUpdated, events.RemoteSettingsChanged)):
             self.pump()
-        elif isinstance(event, ConnectionTerminated):
+        elif isinstance(event, events.ConnectionTerminated):
             self._close()
 
-    def _begin(self, event: RequestReceived) -> None:
+    def _begin(self, event: events.RequestReceived) -> None:
         """A request's head: have it resolved before its body."""
         lane = Lane(self, event.stream_id)
         lane.receiving = event.stream_ended is None
@@ -274,11 +258,8 @@ class Http2:
             lane.head = self._read_head([(bytes(name), bytes(value)) for name, value in event.headers])
             lane.head.chunked = lane.receiving and lane.head.content_length is None
             self._admit(lane)
-        except TopicsError as error:
-            lane.fail(error)
-        except Exception:
-            log.exception("resolving %s %r failed", lane.head.method, lane.head.path)
-            lane.fail(Internal())
+        except Exception as error:
+            lane.fail(as_answer(error, "resolving", lane.head))
 
     def _admit(self, lane: Lane) -> None:
         head = lane.head
@@ -308,7 +289,7 @@ class Http2:
             raise InvalidRequest("The method or the target is malformed.")
         return Head(method.decode(), target, headers, b"2")
 
-    def _receive(self, event: DataReceived) -> None:
+    def _receive(self, event: events.DataReceived) -> None:
         lane = self._lanes.get(event.stream_id)
         limit = self._limits.max_body_bytes
         try:
@@ -326,11 +307,8 @@ class Http2:
     def _dispatch(self, lane: Lane) -> None:
         try:
             lane.dispatch(self._app.handle, self._limits.max_body_bytes)
-        except TopicsError as error:
-            lane.fail(error)
-        except Exception:
-            log.exception("handling %s %r failed", lane.head.method, lane.head.path)
-            lane.fail(Internal())
+        except Exception as error:
+            lane.fail(as_answer(error, "handling", lane.head))
 
     def _finish(self, lane: Lane) -> None:
         """The answer is complete. A body that still arrives is not wanted."""

@@ -33,6 +33,7 @@ from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
 from topics.server.http.chunked import ChunkedBody
 from topics.server.http.head import Head, parse, scan
 from topics.server.http.known_heads import Repeat
+from topics.server.http.limits import ConnectionLimits
 
 HEADS_KEPT_MAX: Final = 8
 HEAD_KEPT_MAX_BYTES: Final = 2048
@@ -67,20 +68,12 @@ class Intake:
         "phase", "renewals", "repeat",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        admit: Callable[[Head], None],
-        *,
-        body_max_bytes: int,
-        head_max_bytes: int,
-        headers_max: int,
-        http2_known: bool = False,
-    ) -> None:
+    def __init__(self, admit: Callable[[Head], None], limits: ConnectionLimits, *, http2_known: bool) -> None:
         """`admit` sees each distinct head before its body and raises TopicsError to refuse it."""
         self._admit = admit
-        self._body_max = body_max_bytes
-        self._head_max = head_max_bytes
-        self._headers_max = headers_max
+        self._body_max = limits.max_body_bytes
+        self._head_max = limits.max_header_bytes
+        self._headers_max = limits.max_headers
         self._data = b""
         self._position = 0
         self._scanned = 0

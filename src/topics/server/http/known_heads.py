@@ -35,7 +35,6 @@ class Repeat:
         self.raw = raw
         line_end = raw.index(b"\r\n")
         self.line = raw[:line_end]
-        """The request line."""
         self._method = head.method.encode() + b" "
         field = _LENGTH_FIELD.search(raw)
         # Without a length that can vary, everything after the request line has to be the same.

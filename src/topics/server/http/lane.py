@@ -10,31 +10,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from topics.errors import PayloadTooLarge, TopicsError
 from topics.server.http.exchange import Exchange
+from topics.server.http.head import Head
 from topics.server.http.intake import UNREADABLE, inflate
 from topics.server.http.stream import Stream
+from topics.server.http.upgrade import Upgrade
 
 if TYPE_CHECKING:
-    from topics.server.http.head import Head
-    from topics.server.http.upgrade import Upgrade
+    from topics.server.http.http2 import Http2
 
 PAUSE_BYTES: Final = 64 * 1024
 """An open body with more than this unsent is paused, and drained again at a quarter of it."""
 
 _CONNECTION_FIELDS: Final = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
-
-
-class Road(Protocol):
-    """The HTTP/2 connection, as far as its lanes use it."""
-
-    def send_head(self, lane: Lane, fields: list[tuple[bytes, bytes]], *, ends: bool) -> None:
-        """Send the head of an answer, which may be all of it."""
-
-    def pump(self, lane: Lane) -> None:
-        """Send what the flow control allows; `lane` has something to send."""
 
 
 def split_head(rendered: bytes) -> list[tuple[bytes, bytes]]:
@@ -60,7 +51,7 @@ class Lane:
     transport = None
     """The transport belongs to all lanes."""
 
-    def __init__(self, road: Road, stream_id: int) -> None:
+    def __init__(self, road: Http2, stream_id: int) -> None:
         self.current: Exchange | None = None
         self.queue: deque[Exchange] = deque()
         self.waiting = False
@@ -75,7 +66,6 @@ class Lane:
         self.ending = False
         """Whether the last byte of the answer is written, if not sent."""
         self.over = False
-        """Whether nothing can be sent any more."""
         self.unsent_bytes = 0
         self._road = road
         self._body = bytearray()

@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from topics.server.http.exchange import Exchange
 from topics.server.http.stream import Stream
+from topics.server.http.upgrade import Upgrade
 
 if TYPE_CHECKING:
-    from topics.server.http.upgrade import Upgrade
+    from topics.server.http.connection import Connection
 
 PIPELINE_MAX: Final = 64
 PIPELINE_MAX_BYTES: Final = 1024 * 1024
@@ -30,28 +31,6 @@ GATHER_MAX_BYTES: Final = 64 * 1024
 
 NOT_CONNECTED: Final = asyncio.Transport()
 """Stands in for the transport of a connection that is not made yet."""
-
-
-class Owner(Protocol):
-    """The connection, as far as its answers concern it."""
-
-    def carry_on(self) -> None:
-        """The current exchange is answered, and something waited for that."""
-
-    def stop_parsing(self) -> None:
-        """Nothing after the exchange that is being answered will be."""
-
-    def stream_begins(self) -> None:
-        """The answer without an end has its turn."""
-
-    def finish(self) -> None:
-        """The last answer is sent."""
-
-    def hand_over(self, exchange: Exchange | None, upgrade: Upgrade) -> None:
-        """Give the transport away."""
-
-    def close(self) -> None:
-        """End once everything written is sent."""
 
 
 def _ignore(data: bytes) -> None:
@@ -66,7 +45,7 @@ class Outbox:
         "queue", "stream", "transport", "waiting", "write", "write_paused",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Connection) -> None:
         self.current: Exchange | None = None
         self.queue: deque[Exchange] = deque()
         self.waiting = False

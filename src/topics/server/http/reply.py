@@ -1,10 +1,10 @@
 """The one place where HTTP/1.1 responses, errors included, become bytes.
 
-Every response carries `Date`, `Content-Type` and `Content-Length`. The line of the status, the date and the content
-type are joined once per second and kept (`prefix`), so that a hot response is one formatting of prefix, length, body.
-`tick` is called by the sweep of the connections once per second; a `Date` is therefore at most about a second old.
+Every response carries `Date`, `Content-Type` and `Content-Length`. For JSON what precedes the length is rendered once
+per second (`JSON_PREFIXES`), so that a hot response is one formatting of prefix, length and body, without a call into
+this module. The sweep of the connections clears the prefixes; a `Date` is therefore at most about a second old.
 
-Errors have the envelope of HTTP-10 with `performance` beside it, whatever went wrong. Nothing of an unexpected
+Errors have the envelope of HTTP-10 with `performance` next to it, whatever went wrong. Nothing of an unexpected
 exception reaches the client.
 """
 
@@ -32,14 +32,7 @@ CLOSE: Final = b"Connection: close\r\n"
 KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"
 
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
-_BODILESS: Final = frozenset((204, 304))
 _encode: Final = msgspec.json.Encoder(enc_hook=repr).encode
-_prefixes: Final[dict[tuple[int, bytes], bytes]] = {}
-
-
-def tick() -> None:
-    """Forget the rendered dates; the next response reads the clock."""
-    _prefixes.clear()
 
 
 def status_line(status: int) -> bytes:
@@ -48,23 +41,25 @@ def status_line(status: int) -> bytes:
     return b"HTTP/1.1 %d %b\r\nDate: %b\r\n" % (status, _REASONS.get(status, b"Unknown"), date)
 
 
-def prefix(status: int, content_type: bytes = JSON) -> bytes:
-    """A response up to the value of `Content-Length`, to which digits, CRLF CRLF and the body are added.
+def prefix(status: int, content_type: bytes) -> bytes:
+    """A response up to the value of `Content-Length`, to which digits, CRLF CRLF and the body are added."""
+    return status_line(status) + b"Content-Type: " + content_type + b"\r\nContent-Length: "
 
-    Valid for one second: ask again for every response.
-    """
-    found = _prefixes.get((status, content_type))
-    if found is None:
-        found = status_line(status) + b"Content-Type: " + content_type + b"\r\nContent-Length: "
-        _prefixes[status, content_type] = found
-    return found
+
+class _Prefixes(dict[int, bytes]):
+    def __missing__(self, status: int) -> bytes:
+        found = self[status] = prefix(status, JSON)
+        return found
+
+
+JSON_PREFIXES: Final = _Prefixes()
+"""`prefix` of a JSON response by status, cleared once per second: look it up for every response."""
 
 
 def render(status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"") -> bytes:
     """A whole response. `headers` are further complete lines."""
-    if status in _BODILESS:
-        return b"%b%b\r\n" % (status_line(status), headers)
-    return b"%b%d\r\n%b\r\n%b" % (prefix(status, content_type), len(body), headers, body)
+    start = JSON_PREFIXES[status] if content_type is JSON else prefix(status, content_type)
+    return b"%b%d\r\n%b\r\n%b" % (start, len(body), headers, body)
 
 
 def adapt(response: bytes, connection: bytes, send_body: bool) -> bytes:

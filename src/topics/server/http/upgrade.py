@@ -8,29 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 
-class Upgraded(Protocol):
-    """The callbacks of `asyncio.Protocol` for a transport that is already there, and how the protocol is stopped."""
+class Upgraded(asyncio.Protocol):
+    """A protocol for a transport that is already there; `connection_made` is not called."""
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
-
-    def eof_received(self) -> bool | None:
-        """The peer closed its sending side; a true result keeps the transport open."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
-
-    def pause_writing(self) -> None:
-        """The peer does not read what was written."""
-
-    def resume_writing(self) -> None:
-        """The peer has caught up."""
+    __slots__ = ()
 
     def shut_down(self) -> None:
         """The server stops: say goodbye and close the transport."""
+        raise NotImplementedError
 
     def expire(self, now: float) -> None:
         """A deadline that this protocol set on its connection has passed."""
@@ -52,9 +39,6 @@ class Relay:
         self.eof_received = protocol.eof_received
         self.pause_writing = protocol.pause_writing
         self.resume_writing = protocol.resume_writing
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Never called: the transport was made before it was handed over."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""

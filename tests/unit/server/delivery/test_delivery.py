@@ -205,7 +205,8 @@ def test_nothing_stays_of_streams_that_left(manual: ManualDelivery) -> None:
     assert not manual.delivery._channels
     assert not manual.delivery.stalled
     assert len(manual.delivery.wheel) == 0
-    assert manual.delivery.waiting == 0
+    assert len(manual.delivery._bands) == 0
+    assert not manual.delivery._resting
 
 
 def test_heartbeats_of_many_streams_are_sliced_too(manual: ManualDelivery) -> None:
@@ -244,7 +245,7 @@ def test_strong_shows_only_what_is_synced(
     manual.engine.put_topic("t", ConfigPatch(durability=durability))
     shard = SlowShard(manual.engine.store.shard_of(1))
     monkeypatch.setattr(manual.engine.store, "shard_of", lambda topic_id: shard)
-    strong, eventual = manual.listener("t", strong=True), manual.listener("t")
+    strong, eventual = manual.listener("t", consistency="strong"), manual.listener("t")
     manual.write("t", 2)
     manual.loop.advance(100)
     assert eventual.seqs() == [1, 2]
