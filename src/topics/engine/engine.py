@@ -35,11 +35,7 @@ from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
-from topics.errors import (
-    InvalidRequest,
-    TopicNotEmpty,
-    TopicNotFound,
-)
+from topics.errors import InvalidRequest, TopicNotEmpty, TopicNotFound
 from topics.names import check_topic_name
 from topics.storage.job import run_inline
 from topics.storage.memory import MemoryStore
@@ -81,15 +77,18 @@ class Engine:
 
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
+        schedule, passes = self.routers.schedule, self.queues.passes
         self.store.write()
-        self.routers.schedule.step()
-        self.queues.passes.step()
-        if self.routers.schedule.busy or self.queues.passes.busy:
+        if schedule.dirty or schedule.blocked:
+            schedule.step()
+        if passes.dirty or passes.due:
+            passes.step()
+        if schedule.dirty or passes.dirty:
             self.journal.wake()
 
     def prepare(self) -> None:
         """Submit the acks that were gathered for this turn; comes once before each `turn`."""
-        if self.queues.acks.busy:
+        if self.queues.acks.waiting:
             self.queues.acks.apply_all()
 
     def run_until_idle(self) -> None:
@@ -100,8 +99,8 @@ class Engine:
             self.turn()
             busy = (
                 bool(run_inline(self.store.jobs()))
-                or self.routers.schedule.busy
-                or self.queues.passes.busy
+                or bool(self.routers.schedule.dirty)
+                or bool(self.queues.passes.dirty)
                 or self.store.pending
             )
 
@@ -226,7 +225,7 @@ class Engine:
             return receipt.waited(self.run_until_idle)
         self.queues.apply_acks(topic).catch_up()
         topic.expire(self.clock.now_ms())
-        if if_empty and (topic.log.count or topic.pending.records):
+        if if_empty and (topic.log.count or topic.pending_records):
             raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
         removed = self.routers.cascade(topic)
         receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=removed), on_done, context)

@@ -1,8 +1,11 @@
 """Topic: one named log with its config, and what its writes and readers need to know about it.
 
-`next_seq` counts what was assigned, `log.head` what is visible; they differ only while writes wait for their WAL class
-(`pending` of them). A topic's `id` is never used again, so a topic that was deleted and created anew has another one:
-it is the epoch of WATCH-18.
+`next_seq` counts what was assigned, `log.head` what is visible; they differ only while writes wait for their WAL class.
+Such writes are pending: they count towards the caps of a topic that rejects and towards the quota over all topics, so
+whatever is acked later had room when it was taken.
+
+A topic's `id` is never used again, so a topic that was deleted and created anew has another one: it is the epoch of
+WATCH-18.
 
 A topic knows no queue and no router. What it asks of them, where it has any, is in the protocols below.
 """
@@ -21,7 +24,6 @@ from topics.engine.log.tags import TagMatch
 from topics.engine.priority import effective_priority
 from topics.engine.write.ceiling import Ceiling
 from topics.engine.write.dedupe import Dedupe
-from topics.engine.write.pending import Pending
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.engine.write.unkept import Unkept
 from topics.errors import TopicsError
@@ -124,7 +126,8 @@ class Topic:
         "name",
         "next_seq",
         "outbound",
-        "pending",
+        "pending_bytes",
+        "pending_records",
         "queue",
         "unkept",
     )
@@ -151,7 +154,8 @@ class Topic:
         self.last_ts = 0
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
-        self.pending = Pending(log.totals)
+        self.pending_records = 0
+        self.pending_bytes = 0
         self.dedupe: Dedupe | None = None
         self.ceiling = Ceiling()
         self.unkept = Unkept()
@@ -169,13 +173,20 @@ class Topic:
 
     # Writes
 
+    def assign(self, block: Block) -> None:
+        """Give a Block the seqs that it has been made with, which are the next ones; its records are pending."""
+        self.last_ts = block.last_ts
+        self.next_seq = block.first_seq + block.n
+        self._add_pending(block.n, block.live_bytes)
+
     def publish(self, ticket: Ticket) -> None:
         """Make a committed write visible, then hold the caps."""
         block = ticket.block
         if block is None:
             return
-        self.log.publish(block)
-        self.pending.remove(block)
+        log = self.log
+        log.publish(block)
+        self._add_pending(-block.n, -block.live_bytes)
         self.last_write_ts = block.last_ts
         if self.last_ticket is ticket:
             self.last_ticket = None
@@ -185,7 +196,7 @@ class Topic:
         if self.config.cap_records or self.config.cap_bytes:
             self.hold_caps()
         shelf = archive.shelf
-        if shelf is not None and self.log.tail_records >= shelf.max_events:
+        if shelf is not None and log.tail_records >= shelf.max_events:
             shelf.ask(self)
         if self.listeners:
             self.notify()
@@ -198,11 +209,16 @@ class Topic:
     def withdraw(self, ticket: Ticket) -> None:
         """Forget a write that the WAL refused; its seqs were never shown."""
         if ticket.block is not None:
-            self.pending.remove(ticket.block)
+            self._add_pending(-ticket.block.n, -ticket.block.live_bytes)
         if self.last_ticket is ticket:
             self.last_ticket = None
         if ticket.remembered is not None and self.dedupe is not None:
             self.dedupe.forget(ticket.remembered)
+
+    def _add_pending(self, records: int, size_bytes: int) -> None:
+        self.pending_records += records
+        self.pending_bytes += size_bytes
+        self.log.totals.pending_bytes += size_bytes
 
     # Retention
 
@@ -214,8 +230,6 @@ class Topic:
         config = self.config
         if not (config.cap_records or config.cap_bytes):
             return
-        if self.outbound is not None:
-            self.outbound.before_eviction()
         try:
             self.reading(self._evict, besides, besides_bytes)
         except Miss as miss:
@@ -226,6 +240,8 @@ class Topic:
 
     def _evict(self, besides: int, besides_bytes: int) -> None:
         config = self.config
+        if self.outbound is not None:
+            self.outbound.before_eviction()
         # What has expired is gone already and takes no place under the cap.
         if config.ttl_ms:
             self.log.expire(self.last_ts - config.ttl_ms)

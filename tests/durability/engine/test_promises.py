@@ -132,7 +132,7 @@ def test_ceiling_that_a_checkpoint_overtakes_is_not_forgotten() -> None:
         world.write("t", 1)
         world.engine.turn()
     # The ceiling's frame waits for its sync, and the checkpoint is taken now.
-    assert topic.pending.records == 0
+    assert topic.pending_records == 0
     before = topic.ceiling.seq
     world.upkeep.step()
     world.run_until_idle()

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from topics.engine.config import clamp_lease_ms
 from topics.engine.log.log import ANYWHERE
-from topics.engine.queue import redrive
 from topics.engine.queue.acks import Acks
-from topics.engine.queue.claim import Claim
-from topics.engine.queue.dead_letter import DeadLetters
+from topics.engine.queue.claim import Claim, Worker
+from topics.engine.queue.dead_letter import DeadLetters, find_letters, job_of
 from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.event import Event, Extended, Released
 from topics.engine.queue.lease import Lease, lease_number
@@ -35,7 +34,6 @@ from topics.engine.queue.requests import (
     RedriveJobs,
     RedrivenJobs,
 )
-from topics.engine.queue.worker import Worker
 from topics.engine.requests import Write
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
@@ -227,7 +225,7 @@ class Queues:
         if letters is not None:
             self.apply_acks(letters).catch_up()
             letters.expire(self._clock.now_ms())
-            found = letters.reading(redrive.find, letters, name, request, limit)
+            found = letters.reading(find_letters, letters, name, request, limit)
         seqs = [block.first_seq + i for block, i in found]
         receipt = Receipt(RedrivenJobs(name, dead_letter, len(seqs), seqs, request.dry_run), on_done, context)
         if request.dry_run or not found or letters is None:
@@ -244,7 +242,7 @@ class Queues:
             if error is not None:
                 receipt.fail(error)
 
-        self._write(name, Write([redrive.record_of(block, i) for block, i in found], create=False), appended)
+        self._write(name, Write([job_of(block, i) for block, i in found], create=False), appended)
         return self._answer(receipt, True)
 
     def _answer(self, receipt: Receipt, logged: bool) -> Receipt:

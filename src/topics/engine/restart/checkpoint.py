@@ -136,7 +136,7 @@ class Capture:
                 continue
             taken_lsn = self._store.last_lsn
             self.essential.append(len(self.sections))
-            self.sections += capture(topic, self.lsn if topic.pending.records else taken_lsn, taken_lsn)
+            self.sections += capture(topic, self.lsn if topic.pending_records else taken_lsn, taken_lsn)
         return False
 
     def _capture_engine(self) -> None:

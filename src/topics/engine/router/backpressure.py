@@ -50,9 +50,9 @@ def fitting(runs: list[Run], routers: Sequence[Router], dest: Topic, quota_bytes
     config, log = dest.config, dest.log
     records = bytes_ = 1 << 62
     if config.discard == "reject" and config.cap_records:
-        records = config.cap_records - log.count - dest.pending.records
+        records = config.cap_records - log.count - dest.pending_records
     if config.discard == "reject" and config.cap_bytes:
-        bytes_ = config.cap_bytes - log.bytes - dest.pending.bytes
+        bytes_ = config.cap_bytes - log.bytes - dest.pending_bytes
     if quota_bytes:
         bytes_ = min(bytes_, quota_bytes - log.totals.bytes - log.totals.pending_bytes)
     taken: list[Run] = []

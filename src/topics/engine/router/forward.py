@@ -33,7 +33,7 @@ from topics.engine.router.notes import Notes
 from topics.engine.router.router import Router
 from topics.engine.router.visibility import Visibility
 from topics.engine.topic import Topic
-from topics.engine.write.derive import derive
+from topics.engine.write.arrival import derive
 from topics.engine.write.ticket import Ticket
 from topics.engine.write.unkept import KEPT
 from topics.errors import TopicsError

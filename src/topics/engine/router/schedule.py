@@ -24,40 +24,33 @@ class Schedule:
     def __init__(self, journal: Journal) -> None:
         self._clock = journal.clock
         self._wake = journal.wake
-        self._dirty: deque[Fanout] = deque()
-        self._blocked: dict[Forward, None] = {}
-
-    @property
-    def busy(self) -> bool:
-        """Whether `step` has something to do at once."""
-        return bool(self._dirty)
+        self.dirty: deque[Fanout] = deque()
+        self.blocked: dict[Forward, None] = {}
 
     def enqueue(self, fanout: Fanout) -> None:
         """A source has something to copy."""
-        self._dirty.append(fanout)
+        self.dirty.append(fanout)
         self._wake()
 
     def retry_later(self, forward: Forward) -> None:
         """A destination refused."""
-        self._blocked[forward] = None
+        self.blocked[forward] = None
         self._wake()
 
     def forget(self, forward: Forward) -> None:
         """A forward is gone."""
-        self._blocked.pop(forward, None)
+        self.blocked.pop(forward, None)
 
     def next_due_ms(self) -> int | None:
         """When a destination that refused is to be tried again, or None."""
-        dues = (forward.pressure.retry_ms for forward in self._blocked)
+        dues = (forward.pressure.retry_ms for forward in self.blocked)
         return min((due for due in dues if due is not None), default=None)
 
     def step(self, budget_ns: int = STEP_NS) -> None:
-        """Copy for about so long; `busy` says whether there is more."""
-        if self._blocked:
+        """Copy for about so long; `dirty` holds what is left."""
+        if self.blocked:
             self._retry()
-        if not self._dirty:
-            return
-        clock, dirty = self._clock, self._dirty
+        clock, dirty = self._clock, self.dirty
         deadline_ns = clock.elapsed_ns() + budget_ns
         while dirty:
             fanout = dirty[0]
@@ -75,11 +68,11 @@ class Schedule:
 
     def _retry(self) -> None:
         now = self._clock.now_ms()
-        for forward in list(self._blocked):
+        for forward in list(self.blocked):
             source, pressure = forward.source, forward.pressure
             if forward.has_backlog and pressure.retry_ms is not None and pressure.retry_ms > now:
                 continue
-            del self._blocked[forward]
+            del self.blocked[forward]
             pressure.retry_ms = None
             if forward.has_backlog and source.outbound is not None:
                 source.outbound.published(source)

@@ -24,7 +24,6 @@ from topics.engine.router.copying import Run
 from topics.engine.router.lineage import Lineage
 from topics.engine.router.marks import LASTING, Marks
 from topics.engine.topic import Topic
-from topics.engine.write.reserve import reserve_over
 from topics.engine.write.ticket import Receipt
 from topics.engine.write.unkept import GONE, KEPT
 from topics.errors import TopicsError
@@ -65,7 +64,7 @@ class Visibility:
         # After a direct write that a loss of power may take, a copy could come back under another seq.
         if self._is_mixed or (dest_class == "disk" and source_class in _FORGETFUL) or self.forgets or fate != KEPT:
             copies = sum(b - a for _, a, b in runs) * routers
-            awaited += reserve_over(self._journal, dest, dest.next_seq + copies - 1)
+            awaited += self._journal.reserve(dest, dest.next_seq + copies - 1)
         for receipt in awaited:
             if receipt.error is not None:
                 raise receipt.error
@@ -96,7 +95,7 @@ class Visibility:
         """Have the destination's ceiling raised before the first copies come, where they will need it."""
         if self._source.config.durability in _FORGETFUL and self._dest.config.durability in LASTING:
             with contextlib.suppress(TopicsError):
-                reserve_over(self._journal, self._dest, self._dest.next_seq)
+                self._journal.reserve(self._dest, self._dest.next_seq)
 
     @property
     def _is_mixed(self) -> bool:

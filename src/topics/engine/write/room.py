@@ -49,8 +49,8 @@ def check_topic(topic: Topic, n: int, size_bytes: int, now: int) -> None:
     check_fits(config, n, size_bytes)
     topic.expire(now)
     log = topic.log
-    if (config.cap_records and log.count + topic.pending.records + n > config.cap_records) or (
-        config.cap_bytes and log.bytes + topic.pending.bytes + size_bytes > config.cap_bytes
+    if (config.cap_records and log.count + topic.pending_records + n > config.cap_records) or (
+        config.cap_bytes and log.bytes + topic.pending_bytes + size_bytes > config.cap_bytes
     ):
         raise TopicFull(
             f'topic "{topic.name}" is full and refuses new records until some are deleted or expire',
@@ -69,6 +69,6 @@ def freed_bytes(topic: Topic, n: int, size_bytes: int) -> int:
     config, log = topic.config, topic.log
     if config.discard != "old":
         return 0
-    over = log.count + topic.pending.records + n - config.cap_records if config.cap_records else 0
-    over_bytes = log.bytes + topic.pending.bytes + size_bytes - config.cap_bytes if config.cap_bytes else 0
+    over = log.count + topic.pending_records + n - config.cap_records if config.cap_records else 0
+    over_bytes = log.bytes + topic.pending_bytes + size_bytes - config.cap_bytes if config.cap_bytes else 0
     return log.evictable_bytes(over, over_bytes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from topics.engine.queue.worker import Worker
+from topics.engine.queue.claim import Hand, Worker
 from topics.errors import InvalidRequest, NotAQueue, TopicsError
 from topics.server.delivery.event_stream import (
     HEADERS,
@@ -24,7 +24,6 @@ from topics.server.delivery.notice import event
 
 if TYPE_CHECKING:
     from topics.engine import Engine
-    from topics.engine.queue.claim import Hand
     from topics.engine.queue.queues import Queues
     from topics.server.api.route import Route
     from topics.server.delivery.delivery import Delivery

@@ -468,7 +468,7 @@ def test_write_elsewhere_does_not_see_idle_routers() -> None:
     for i in range(50):
         topics.route("a", f"d{i}", name=f"r{i}")
     topics.engine.run_until_idle()
-    assert not topics.engine.routers.schedule.busy
+    assert not topics.engine.routers.schedule.dirty
     topics.write("elsewhere", 1)
     assert topics.engine.topics["elsewhere"].listeners == []
     assert topics.engine.topics["elsewhere"].outbound is None
