@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from topics.clock import Clock
-from topics.engine.write.ticket import Receipt
+from topics.engine.topic import Topic
+from topics.engine.write.ticket import Promise, Receipt, Ticket
 from topics.errors import RETRY_AFTER_MS, TopicsError
+from topics.storage.block import Block
 from topics.storage.memory import MemoryStore
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 from topics.storage.wal.shard import QueueFull
-
-if TYPE_CHECKING:
-    from topics.engine.topic import Topic
-    from topics.engine.write.ticket import Promise, Ticket
-    from topics.storage.block import Block
 
 CEILING_STEP_MAX: Final = 1 << 20
 

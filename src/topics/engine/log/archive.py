@@ -12,18 +12,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from topics.engine.config import TopicConfig
+from topics.engine.log.log import Log
 from topics.engine.log.tags import TagIndex, TagMatch
 from topics.storage.block import HAS_TAG, Block
 from topics.storage.damage import Corrupt
 from topics.storage.job import Miss, Task
-
-if TYPE_CHECKING:
-    from topics.engine.config import TopicConfig
-    from topics.engine.log.log import Log
-    from topics.storage.segment.segment import Segment
-    from topics.storage.store import Store
+from topics.storage.segment.segment import Segment
+from topics.storage.store import Store
 
 SEGMENT_EVENTS_MAX: Final = 10_000
 SEGMENT_BYTES_MAX: Final = 64 << 20

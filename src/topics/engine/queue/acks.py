@@ -10,23 +10,19 @@ storage refuses the frame, every ack in it fails and its jobs are held as they w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from topics.engine.journal import Journal
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Acked
+from topics.engine.queue.lease import Lease
 from topics.engine.queue.queue import Queue
+from topics.engine.topic import Topic
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import Receipt
 from topics.errors import TopicNotFound, TopicsError
 from topics.storage.job import Miss
 
-if TYPE_CHECKING:
-    from topics.engine.journal import Journal
-    from topics.engine.queue.lease import Lease
-    from topics.engine.topic import Topic
-
-    Ack = tuple[str, list[Lease], Receipt]
-    """A node, what it has completed, and the receipt it waits for."""
+Ack = tuple[str, list[Lease], Receipt]
+"""A node, what it has completed, and the receipt it waits for."""
 
 
 class Acks:

@@ -7,18 +7,14 @@ goes to those that have waited longest, and the jobs are dealt in turns, so that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
+from topics.engine.queue.lease import Candidate, Lease
+from topics.errors import TopicsError
 from topics.storage.block import HAS_META, HAS_NODE, HAS_TAG, PLAIN, SINGLE_DATA_AT, Block
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from topics.engine.queue.lease import Candidate, Lease
-    from topics.errors import TopicsError
 
 _encode = msgspec.json.Encoder().encode
 

@@ -14,17 +14,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from topics.engine.catalog import Catalog
+from topics.engine.journal import Journal
 from topics.engine.log.tags import parse_match
 from topics.engine.meta import with_fields, without_fields
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
-from topics.engine.queue.lease import LEASED
+from topics.engine.queue.lease import LEASED, Candidate
 from topics.engine.queue.queue import Queue, queue_of
+from topics.engine.queue.requests import RedriveJobs
 from topics.engine.requests import NO_RAW, RecordIn
+from topics.engine.topic import Topic
 from topics.engine.write import room
 from topics.engine.write.arrival import append_block, derive
 from topics.engine.write.removal import position_of
@@ -33,13 +36,6 @@ from topics.errors import TopicsError
 from topics.storage import block as blocks
 from topics.storage.block import Block
 from topics.storage.wal import frame as frames
-
-if TYPE_CHECKING:
-    from topics.engine.catalog import Catalog
-    from topics.engine.journal import Journal
-    from topics.engine.queue.lease import Candidate
-    from topics.engine.queue.requests import RedriveJobs
-    from topics.engine.topic import Topic
 
 FROM = "$dead_letter_from"
 DELIVERIES = "$dead_letter_deliveries"

@@ -15,15 +15,14 @@ Rule 5. A delivery is counted by `CLAIM` and by nothing else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from topics.storage.block import Block
+from topics.storage.block import Block
 
-    Candidate = tuple[int, Block, "Lease | None"]
-    """A job that a pass may hand out: its seq, the Block that holds its record, and its Lease if it has one."""
+Candidate = tuple[int, Block, "Lease | None"]
+"""A job that a pass may hand out: its seq, the Block that holds its record, and its Lease if it has one."""
 
 FRESH: Final = "fresh"
 LEASED: Final = "leased"

@@ -12,17 +12,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
+from topics.engine.journal import Journal
 from topics.engine.queue.claim import Claim, Claimer
+from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.queue import Queue
+from topics.engine.topic import Topic
 from topics.errors import TopicNotFound
 from topics.storage.job import Miss
-
-if TYPE_CHECKING:
-    from topics.engine.journal import Journal
-    from topics.engine.queue.dispatch import Dispatch
-    from topics.engine.topic import Topic
 
 
 class Line:

@@ -8,9 +8,11 @@ only where `leases_durable` says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from topics.engine.catalog import Catalog
 from topics.engine.config import clamp_lease_ms
+from topics.engine.journal import Journal
 from topics.engine.log.log import ANYWHERE
 from topics.engine.queue.acks import Acks
 from topics.engine.queue.claim import Claim, Worker
@@ -35,15 +37,11 @@ from topics.engine.queue.requests import (
     RedrivenJobs,
 )
 from topics.engine.requests import Write
+from topics.engine.topic import Topic
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicsError
-
-if TYPE_CHECKING:
-    from topics.engine.catalog import Catalog
-    from topics.engine.journal import Journal
-    from topics.engine.topic import Topic
-    from topics.storage.block import Block
+from topics.storage.block import Block
 
 
 class Queues:

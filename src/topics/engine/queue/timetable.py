@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from topics.engine.queue.lease import Lease
+from topics.engine.queue.lease import Lease
 
 STALE_SLACK: Final = 1024
 NEVER_MS: Final = 1 << 62

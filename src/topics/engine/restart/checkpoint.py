@@ -12,19 +12,16 @@ lost it, its retry must be appended.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from topics.engine.engine import Engine
 from topics.engine.restart.routers import capture as capture_routers
+from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe
 from topics.storage.block import Block
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
-
-if TYPE_CHECKING:
-    from topics.engine.engine import Engine
-    from topics.engine.topic import Topic
 
 
 class TopicExtra(msgspec.Struct, array_like=True):

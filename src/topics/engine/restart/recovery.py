@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from topics.engine.config import TopicConfig
+from topics.engine.engine import Engine
 from topics.engine.log.loss import CORRUPTION, CRASH, RESTART, LostRange
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
@@ -40,9 +41,6 @@ from topics.storage.segment.ref import SegmentRef
 from topics.storage.snapshot.reader import SectionLoaded
 from topics.storage.wal import frame as frames
 from topics.storage.wal.reader import Appended, Control, Damaged
-
-if TYPE_CHECKING:
-    from topics.engine.engine import Engine
 
 log = logging.getLogger("topics.recovery")
 

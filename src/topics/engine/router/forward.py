@@ -28,10 +28,9 @@ from topics.engine.router.backpressure import Backpressure
 from topics.engine.router.copying import Copies, Run, copy, take_over, whole
 from topics.engine.router.event import ForwardImage
 from topics.engine.router.lineage import Lineage
-from topics.engine.router.marks import Marks
 from topics.engine.router.notes import Notes
 from topics.engine.router.router import Router
-from topics.engine.router.visibility import Visibility
+from topics.engine.router.visibility import Marks, Visibility
 from topics.engine.topic import Topic
 from topics.engine.write.arrival import derive
 from topics.engine.write.ticket import Ticket

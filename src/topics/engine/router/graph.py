@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from topics.engine.journal import Journal
-from topics.engine.router.backlog import Backlog
+from topics.engine.router.backlog import Backlog, Held
 from topics.engine.router.fanout import Fanout, fanout_of
 from topics.engine.router.forward import Forward, into
-from topics.engine.router.held import Held
 from topics.engine.router.lineage import Lineage
 from topics.engine.router.router import PutRouter, Router, Rule
 from topics.engine.router.schedule import Schedule

@@ -17,9 +17,12 @@ write, so they survive a restart. On a log both are accepted and have no effect,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from topics.engine.journal import Journal
+from topics.engine.limits import Limits
 from topics.engine.requests import RecordIn, Write
+from topics.engine.topic import Jobs, Topic
 from topics.engine.write import batch as batches
 from topics.engine.write import extra as extras
 from topics.engine.write.dedupe import Dedupe, Remembered
@@ -29,11 +32,6 @@ from topics.engine.write.unkept import GONE
 from topics.errors import InvalidRequest, TopicsError
 from topics.storage import block as blocks
 from topics.storage.block import HAS_TAG, Block
-
-if TYPE_CHECKING:
-    from topics.engine.journal import Journal
-    from topics.engine.limits import Limits
-    from topics.engine.topic import Jobs, Topic
 
 NOTHING_ASKED: Final = Write([])
 

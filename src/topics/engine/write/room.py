@@ -6,14 +6,10 @@ whether the write can never fit or may fit later.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from topics.engine.config import TopicConfig
 from topics.engine.requests import Write
+from topics.engine.topic import Topic
 from topics.errors import HeadMismatch, RecordTooLarge, TopicFull
-
-if TYPE_CHECKING:
-    from topics.engine.topic import Topic
 
 
 def check_head(name: str, head_seq: int, write: Write) -> None:
