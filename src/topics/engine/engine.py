@@ -374,7 +374,7 @@ class Engine:
         topic.expire(now)
         log = topic.log
         before_seq = log.head + 1 if delete.before_seq is None else min(delete.before_seq, log.head + 1)
-        seqs = [] if match is None else topic.tagged(match, before_seq)
+        seqs = [] if match is None else topic.archive.tagged(match, before_seq, topic.lose)
         receipt = Receipt(None, on_done, context)
         # Everything that has to be read from disk is read before anything changes: after a Miss it starts over.
         last_change = topic.last_change

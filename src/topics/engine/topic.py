@@ -20,7 +20,6 @@ from topics.engine.config import TopicConfig
 from topics.engine.log.archive import Archive, Shelf
 from topics.engine.log.log import ANYWHERE, Log
 from topics.engine.log.loss import CORRUPTION
-from topics.engine.log.tags import TagMatch
 from topics.engine.priority import effective_priority
 from topics.engine.write.ceiling import Ceiling
 from topics.engine.write.dedupe import Dedupe
@@ -50,9 +49,6 @@ class Jobs(Protocol):
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
 
-    def capture(self) -> bytes:
-        """The leases, for a checkpoint."""
-
 
 class Inbound(Protocol):
     """What a topic and its writes ask of the router that copies into it."""
@@ -73,9 +69,6 @@ class Inbound(Protocol):
 
     def note_stamps(self, block: Block) -> None:
         """A direct write came between the copies."""
-
-    def capture(self) -> bytes:
-        """How far the copies are, for a checkpoint."""
 
 
 class Outbound(Protocol):
@@ -288,10 +281,6 @@ class Topic:
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have the sealed Blocks that hold these seqs in memory. Raises Miss where one has to be read first."""
         self.reading(self.log.fetch, ranges)
-
-    def tagged(self, match: TagMatch, before_seq: int) -> list[int]:
-        """The ascending seqs below `before_seq` of records with a matching tag. May raise Miss."""
-        return self.archive.tagged(match, before_seq, self.lose)
 
     def lose(self, corrupt: Corrupt) -> None:
         """A sealed Block turned out to be damaged: its records become a lost range."""

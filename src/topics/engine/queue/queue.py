@@ -38,8 +38,8 @@ from topics.engine.queue.lease import (
     TRANSITIONS,
     Candidate,
     Lease,
+    Timetable,
 )
-from topics.engine.queue.timetable import Timetable
 from topics.engine.topic import Topic
 
 

@@ -38,6 +38,7 @@ from topics.engine.queue.requests import (
 )
 from topics.engine.requests import Write
 from topics.engine.topic import Topic
+from topics.engine.write.batch import refuse_label
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicsError
@@ -294,13 +295,7 @@ class Queues:
         if not node:
             raise InvalidRequest("node must name the worker", field="node")
         if size > bytes_max:
-            raise InvalidRequest(
-                f"node has {size} bytes; the limit is {bytes_max}",
-                field="node",
-                bytes=size,
-                limit="max_node_bytes",
-                max=bytes_max,
-            )
+            refuse_label("node", "node", size, bytes_max)
 
 
 def _seqs(leases: list[Lease]) -> list[int]:

@@ -16,7 +16,9 @@ from collections.abc import Iterator
 import msgspec
 
 from topics.engine.engine import Engine
+from topics.engine.queue.queue import queue_of
 from topics.engine.restart.routers import capture as capture_routers
+from topics.engine.router.forward import into
 from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe
 from topics.storage.block import Block
@@ -47,7 +49,7 @@ decode_extra = msgspec.msgpack.Decoder(TopicExtra).decode
 
 def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
     """The sections of one topic: its state, then the Blocks of its tail. Of an ephemeral topic, only its state."""
-    log = topic.log
+    log, queue, forward = topic.log, queue_of(topic), into(topic)
     ephemeral = topic.config.durability == "ephemeral"
     tail = [] if ephemeral else [entry for entry in log.retained() if isinstance(entry, Block)]
     producers, dedupe = _remembered(topic.dedupe)
@@ -76,8 +78,8 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
                 topic.last_write_ts,
                 log.count,
                 taken_lsn,
-                b"" if topic.queue is None else topic.queue.capture(),
-                b"" if topic.inbound is None else topic.inbound.capture(),
+                b"" if queue is None else queue.capture(),
+                b"" if forward is None else forward.capture(),
                 tail[0].first_seq if tail else 0,
             )
         ),

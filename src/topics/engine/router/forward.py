@@ -25,10 +25,9 @@ from topics.engine.log.loss import SOURCE_TRIM
 from topics.engine.router import event as router_event
 from topics.engine.router.backlog import Backlog
 from topics.engine.router.backpressure import Backpressure
-from topics.engine.router.copying import Copies, Run, copy, take_over, whole
+from topics.engine.router.copying import Copies, Notes, Run, copy, take_over, whole
 from topics.engine.router.event import ForwardImage
 from topics.engine.router.lineage import Lineage
-from topics.engine.router.notes import Notes
 from topics.engine.router.router import Router
 from topics.engine.router.visibility import Marks, Visibility
 from topics.engine.topic import Topic
@@ -208,8 +207,7 @@ class Forward:
         dest.log.lose(first, first + count - 1, SOURCE_TRIM)
         dest.next_seq = dest.log.head + 1
         self.backlog.move(cursor)
-        for listener in tuple(dest.listeners):
-            listener(dest)
+        dest.notify()
 
     def mark(self, leaves: str = "ephemeral") -> None:
         """Log how far the copies are, for a frame after it that cannot say so; `leaves` is the class that follows."""

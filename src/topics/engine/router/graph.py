@@ -14,11 +14,10 @@ from collections.abc import Mapping
 
 from topics.engine.journal import Journal
 from topics.engine.router.backlog import Backlog, Held
-from topics.engine.router.fanout import Fanout, fanout_of
 from topics.engine.router.forward import Forward, into
 from topics.engine.router.lineage import Lineage
 from topics.engine.router.router import PutRouter, Router, Rule
-from topics.engine.router.schedule import Schedule
+from topics.engine.router.schedule import Fanout, Schedule, fanout_of
 from topics.engine.sorted_names import SortedNames
 from topics.engine.topic import Topic
 from topics.errors import RouterCycle, TopicExistsIncompatible

@@ -130,22 +130,6 @@ class Router:
         # Whether a copy is the record as it is, so that whole Blocks can be taken over.
         self.plain = self.match is None and rule.preserve_node and rule.preserve_tag and rule.guarantee != EXACTLY_ONCE
 
-    @property
-    def state(self) -> RouterState:
-        """The router as a client sees it."""
-        return RouterState(
-            self.name,
-            self.source.name,
-            self.dest.name,
-            **msgspec.structs.asdict(self.rule),
-            forwarded_total=self.forwarded_total,
-        )
-
-    @property
-    def summary(self) -> RouterSummary:
-        """The router as a list shows it."""
-        return RouterSummary(self.name, self.source.name, self.dest.name, self.rule.guarantee, self.forwarded_total)
-
 
 def rule_of(put: PutRouter, current: Rule) -> Rule:
     """The rule after a PUT; raises InvalidRequest."""

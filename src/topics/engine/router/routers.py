@@ -62,7 +62,9 @@ class Routers:
         forward = self.graph.forward_of(router)
         if forward.has_backlog:
             forward.catch_up()
-        return router.state
+        rule = msgspec.structs.asdict(router.rule)
+        total = router.forwarded_total
+        return RouterState(name, router.source.name, router.dest.name, **rule, forwarded_total=total)
 
     def page(
         self,
@@ -77,11 +79,12 @@ class Routers:
         page: list[RouterSummary] = []
         for name in self.graph.names.after(after, prefix, allowed):
             router = self.graph.by_name[name]
-            if source not in (None, router.source.name) or dest not in (None, router.dest.name):
+            ends = router.source.name, router.dest.name
+            if source not in (None, ends[0]) or dest not in (None, ends[1]):
                 continue
             if len(page) == page_size:
                 return page, page[-1].router
-            page.append(router.summary)
+            page.append(RouterSummary(name, *ends, router.rule.guarantee, router.forwarded_total))
         return page, None
 
     def put(self, name: str, put: PutRouter, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from topics.errors import TopicsError
-
 from topics.engine.config import TopicConfig
 from topics.engine.log.log import Log
 from topics.engine.write.dedupe import Remembered
+from topics.errors import TopicsError
 from topics.storage.block import Block
 
 OnDone = Callable[["Ticket"], None]
