@@ -200,17 +200,8 @@ class Engine:
             if touch:
                 topic.touch(now)
             log = topic.log
-            page.append(
-                TopicSummary(
-                    topic=name,
-                    head_seq=log.head,
-                    earliest_seq=log.start,
-                    count=log.count,
-                    bytes=log.bytes,
-                    durable=topic.config.durable,
-                    effective_priority=topic.effective_priority(now),
-                )
-            )
+            priority = topic.effective_priority(now)
+            page.append(TopicSummary(name, log.head, log.start, log.count, log.bytes, topic.config.durable, priority))
         return page, None
 
     def delete_topic(
@@ -379,14 +370,7 @@ class Engine:
         # Everything that has to be read from disk is read before anything changes: after a Miss it starts over.
         last_change = topic.last_change
         deleted, logged = remove(self.journal, topic, before_seq if match is None else 0, seqs, receipt, now)
-        receipt.result = Deleted(
-            topic=name,
-            deleted=deleted,
-            earliest_seq=log.start,
-            head_seq=log.head,
-            count=log.count,
-            bytes=log.bytes,
-        )
+        receipt.result = Deleted(name, deleted, log.start, log.head, log.count, log.bytes)
         if not logged:
             # What was gone already is as durable as the change that took it.
             receipt.follow(last_change)

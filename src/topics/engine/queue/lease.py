@@ -3,9 +3,9 @@
 Rule 1. A job that was never delivered or delayed has no Lease. It is `FRESH`: the queue's claim cursor says which jobs
         are.
 Rule 2. A Lease is in exactly one state. `LEASED`: a worker holds it and its deadline has not passed. `LAPSED`: the
-        deadline has passed and no other worker has claimed it: it is ready, and still belongs to its holder, whose ack,
-        nack and extend count (QUEUE-9). `FREE`: given back, ready.
-        `DELAYED`: hidden until `due_ms`. `GONE`: the job is done and its record is about to leave the log, or has left.
+        deadline has passed and no other worker has claimed it: it is ready, and its holder may still ack, nack or
+        extend it (QUEUE-9). `FREE`: given back, ready. `DELAYED`: hidden until `due_ms`. `GONE`: the job is done and
+        its record is about to leave the log, or has left.
 Rule 3. `TRANSITIONS` lists every step there is. A step that is not listed does not happen: the seq is skipped. Only a
         restart takes over what the leases log says without a look at the state before.
 Rule 4. Nothing here watches a clock. `LAPSE` and `FALL_DUE` are steps that a pass over the queue takes when it finds

@@ -48,16 +48,12 @@ class Line:
                 (back if id(claimer) in ids else stay).append(claimer)
         self.claimers = stay + back
 
-    def leave(self, claimer: Claimer) -> None:
-        """A claimer waits no longer."""
-        self.claimers = [each for each in self.claimers if each is not claimer]
-
     def next_due_ms(self) -> int | None:
-        """When a claim stops waiting or the window closes, whichever is first; None where neither will."""
-        times = [claimer.until_ms for claimer in self.claimers if isinstance(claimer, Claim) and claimer.demand]
+        """When the window closes, or else when the first claim stops waiting; None where neither will happen."""
         if self.closes_ms is not None:
             return self.closes_ms
-        return min(times, default=None)
+        claims = (claimer for claimer in self.claimers if isinstance(claimer, Claim) and claimer.demand)
+        return min((claim.until_ms for claim in claims), default=None)
 
 
 class Passes:
@@ -90,7 +86,7 @@ class Passes:
         """A claimer waits no longer."""
         line = self._lines.get(topic)
         if line is not None:
-            line.leave(claimer)
+            line.claimers = [each for each in line.claimers if each is not claimer]
             self._drop_if_empty(topic, line)
 
     def _drop_if_empty(self, topic: Topic, line: Line) -> None:

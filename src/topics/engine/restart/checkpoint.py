@@ -94,8 +94,8 @@ def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, 
         return {}, []
     # Where a producer's last write is not committed yet, everything below it is.
     producers = {
-        who: seq if write.ticket is None else seq - 1
-        for who, (seq, write) in dedupe.producers.items()
+        producer: seq if write.ticket is None else seq - 1
+        for producer, (seq, write) in dedupe.producers.items()
         if write.ticket is None or seq > 0
     }
     keys = [(key, w.first_seq, w.count, w.ts) for key, w in dedupe.keys.items() if w.ticket is None]

@@ -98,7 +98,10 @@ class Recovery:
                 catalog.next_topic_id = max(catalog.next_topic_id, event.header.next_topic_id)
         else:
             assert isinstance(event, SectionLoaded)
-            self._restore_section(event)
+            if event.kind == ROUTERS_SECTION:
+                self._derivation.routers.restore(event.payload)
+            else:
+                log.error("a section of kind %d is unknown to this program and was ignored", event.kind)
 
     def _apply_as_it_is(self, event: Appended | Control) -> None:
         if isinstance(event, Appended):
@@ -120,7 +123,7 @@ class Recovery:
             queue.restore(extra.queue)
         if state.producers or state.dedupe:
             topic.dedupe = dedupe = Dedupe()
-            dedupe.producers = {who: (seq, Remembered(0, 0, 0)) for who, seq in state.producers.items()}
+            dedupe.producers = {producer: (seq, Remembered(0, 0, 0)) for producer, seq in state.producers.items()}
             for key, first_seq, count, ts in state.dedupe:
                 dedupe.keys[key] = Remembered(first_seq, count, ts)
         sealed: list[Extent] = []
@@ -282,12 +285,6 @@ class Recovery:
             self._engine.queues.dispatch.restore(topic, payload)
         else:
             log.error("a frame of kind %d is unknown to this program and was ignored", kind)
-
-    def _restore_section(self, event: SectionLoaded) -> None:
-        if event.kind == ROUTERS_SECTION:
-            self._derivation.routers.restore(event.payload)
-        else:
-            log.error("a section of kind %d is unknown to this program and was ignored", event.kind)
 
     def _damage(self, event: Damaged) -> None:
         if event.reason == "torn":

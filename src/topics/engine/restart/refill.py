@@ -15,8 +15,7 @@ from topics.clock import Clock
 from topics.engine.log.loss import RESTART, SOURCE_TRIM
 from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.router.backlog import SLICE_RECORDS
-from topics.engine.router.backpressure import fitting
-from topics.engine.router.forward import Forward, into
+from topics.engine.router.forward import Forward, fitting, into
 from topics.engine.topic import Topic
 from topics.storage.block import Block
 

@@ -91,7 +91,7 @@ class RouterDeleted(Struct, frozen=True):
 class Router:
     """One rule between two topics. `start_seq` is the source's head when it was made: it copies no history.
 
-    Where a restart has brought the router back, `lsn` is that of the last frame that said what it is.
+    Where a restart has brought the router back, `lsn` is that of the last frame that says what it is.
     """
 
     __slots__ = (

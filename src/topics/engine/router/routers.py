@@ -46,7 +46,7 @@ class Routers:
         self.schedule = Schedule(journal)
         self.graph = Graph(journal, catalog.limits.max_total_bytes, self.schedule)
         self.lineage = self.graph.lineage
-        # Routers that are gone and whose frame is on its way.
+        # Receipts of deleted routers, until their ROUTER_DROP frame is durable.
         self._dropping: dict[str, Receipt] = {}
 
     def __len__(self) -> int:

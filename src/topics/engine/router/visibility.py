@@ -39,7 +39,7 @@ _FORGETFUL: Final = frozenset(("ephemeral", "memory"))
 
 
 class Marks:
-    """What the WAL says about the place of copies beside the frames of their destination (CURSOR).
+    """What the WAL says about the place of copies besides the frames of their destination (CURSOR).
 
     Copies are logged nowhere. A frame of the destination says how far they had come, and between two such frames they
     follow from the source. A mark is logged where that is not enough: source records were lost before they were copied,

@@ -66,4 +66,4 @@ class Dedupe:
     def forget(self, write: Remembered) -> None:
         """Drop a write that failed, so that its retry is appended."""
         self.keys = {key: kept for key, kept in self.keys.items() if kept is not write}
-        self.producers = {who: last for who, last in self.producers.items() if last[1] is not write}
+        self.producers = {producer: last for producer, last in self.producers.items() if last[1] is not write}

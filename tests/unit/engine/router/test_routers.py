@@ -8,8 +8,7 @@ import pytest
 
 from tests.harness.memory import ManyTopics
 from topics.engine import ConfigPatch, Delete, Diff, Write
-from topics.engine.router.backpressure import BACKOFF_MS_MAX
-from topics.engine.router.forward import LATE_MS
+from topics.engine.router.forward import BACKOFF_MS_MAX, LATE_MS
 from topics.engine.router.router import PutRouter
 from topics.errors import (
     InvalidRequest,
