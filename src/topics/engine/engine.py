@@ -302,11 +302,8 @@ class Engine:
         dedupe = topic.dedupe
         if dedupe is None:
             return None
-        found = None
-        if write.producer_id is not None and write.producer_seq is not None:
-            found = dedupe.find_producer(write.producer_id, write.producer_seq)
-        if found is None and write.idempotency_key is not None:
-            found = dedupe.find_key(write.idempotency_key, now, topic.config.idempotency_window_ms)
+        window_ms = topic.config.idempotency_window_ms
+        found = dedupe.find(write.idempotency_key, write.producer_id, write.producer_seq, now, window_ms)
         if found is None:
             return None
         ticket = Ticket(topic, on_done, context)

@@ -53,9 +53,8 @@ class Jobs(Protocol):
 class Inbound(Protocol):
     """What a topic and its writes ask of the router that copies into it."""
 
-    @property
-    def source(self) -> Topic:
-        """The topic that is copied from."""
+    source: Topic
+    """The topic that is copied from."""
 
     @property
     def cursor(self) -> int:
@@ -259,9 +258,11 @@ class Topic:
 
     def ask_seal(self) -> None:
         """Have the tail sealed if it is large enough."""
-        if not self.deleted and self.archive.is_full:
-            assert self.archive.shelf is not None
-            self.archive.shelf.ask(self)
+        shelf, log = self.archive.shelf, self.log
+        if shelf is None or self.deleted:
+            return
+        if log.tail_records >= shelf.max_events or log.tail_bytes >= shelf.max_bytes:
+            shelf.ask(self)
 
     # Reading
 

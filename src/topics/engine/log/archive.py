@@ -83,12 +83,6 @@ class Archive:
         self.sealing = False
         self.tags: TagIndex | None = None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the tail is large enough to be sealed."""
-        shelf, log = self.shelf, self._log
-        return shelf is not None and (log.tail_records >= shelf.max_events or log.tail_bytes >= shelf.max_bytes)
-
     def index(self, first_seq: int, tags: Sequence[bytes | None]) -> None:
         """Enter the tags of records that are not sealed."""
         if self.tags is None:

@@ -238,10 +238,7 @@ class Recovery:
         if topic.dedupe is None:
             topic.dedupe = Dedupe()
         write = Remembered(first_seq, n, ts)
-        if extra.idempotency_key is not None:
-            topic.dedupe.remember_key(extra.idempotency_key, write)
-        if extra.producer_id is not None:
-            topic.dedupe.remember_producer(extra.producer_id, extra.producer_seq, write)
+        topic.dedupe.remember(extra.idempotency_key, extra.producer_id, extra.producer_seq, write)
 
     def _control(self, event: Control) -> None:
         kind, payload = event.kind, event.payload

@@ -300,6 +300,13 @@ def into(topic: Topic) -> Forward | None:
     return cast("Forward | None", topic.inbound)
 
 
+def forward_of(router: Router) -> Forward:
+    """The forward that a router is part of."""
+    forward = into(router.dest)
+    assert forward is not None
+    return forward
+
+
 def out_of(topic: Topic) -> Sequence[Forward]:
     """The forwards out of a topic."""
     return () if topic.outbound is None else cast("Sequence[Forward]", topic.outbound.forwards)

@@ -16,7 +16,7 @@ from topics.engine.catalog import Catalog
 from topics.engine.journal import Journal
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, End, Put, Was
-from topics.engine.router.forward import into, out_of
+from topics.engine.router.forward import forward_of, into, out_of
 from topics.engine.router.graph import Graph
 from topics.engine.router.router import (
     PutRouter,
@@ -59,7 +59,7 @@ class Routers:
         router = self.graph.by_name.get(name)
         if router is None:
             raise RouterNotFound(f'router "{name}" does not exist', router=name)
-        forward = self.graph.forward_of(router)
+        forward = forward_of(router)
         if forward.has_backlog:
             forward.catch_up()
         rule = msgspec.structs.asdict(router.rule)
@@ -103,16 +103,16 @@ class Routers:
             if router is None:
                 self._check_count()
             else:
-                graph.forward_of(router).catch_up()
+                forward_of(router).catch_up()
             self._establish(name, *self._ends(put), rule, router)
         elif rule != router.rule:
             graph.check(put, rule, topics, router)
-            forward = graph.forward_of(router)
+            forward = forward_of(router)
             forward.catch_up()
             changed = Router(name, router.source, router.dest, rule, router.start_seq, router.created_ts)
             forward.visibility.change = _log_put(self._journal, changed)
             graph.change(router, rule)
-        receipt.follow(graph.forward_of(graph.by_name[name]).visibility.change)
+        receipt.follow(forward_of(graph.by_name[name]).visibility.change)
         return receipt.waited(self._run_until_idle)
 
     def _establish(self, name: str, source: Topic, dest: Topic, rule: Rule, old: Router | None) -> None:
@@ -124,7 +124,7 @@ class Routers:
         if old is not None:
             self.graph.remove(old)
         self.graph.add(router)
-        visibility = self.graph.forward_of(router).visibility
+        visibility = forward_of(router).visibility
         visibility.change = change
         visibility.reserve()
 
@@ -136,7 +136,7 @@ class Routers:
         if router is None:
             receipt.follow(self._dropping.get(name))
             return receipt.waited(self._run_until_idle)
-        self.graph.forward_of(router).catch_up()
+        forward_of(router).catch_up()
         _log_drop(self._journal, router, receipt)
         self._dropping[name] = receipt
         Receipt(None, self._dropped, (name, receipt)).follow(receipt)
@@ -195,7 +195,7 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
         **msgspec.structs.asdict(router_event.image_of(router)),
         position=router.start_seq if inbound is None or inbound.source is not source else inbound.cursor,
         dest_seq=dest.next_seq,
-        was=None if old is None else Was(old.source.id, old.dest.id, _cursor(old), old.dest.next_seq),
+        was=None if old is None else Was(old.source.id, old.dest.id, forward_of(old).cursor, old.dest.next_seq),
         ends=[] if old is None else [_end(topic) for topic in pending],
     )
     logged, change = Receipt(), Receipt()
@@ -206,14 +206,8 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
 
 def _log_drop(journal: Journal, router: Router, receipt: Receipt | None) -> None:
     """Log that a router is gone."""
-    dropped = Dropped(router.name, _cursor(router), router.dest.next_seq)
+    dropped = Dropped(router.name, forward_of(router).cursor, router.dest.next_seq)
     journal.submit_twice(router.dest, frames.ROUTER_DROP, router_event.encode(dropped), receipt)
-
-
-def _cursor(router: Router) -> int:
-    inbound = into(router.dest)
-    assert inbound is not None
-    return inbound.cursor
 
 
 def _end(topic: Topic) -> End:

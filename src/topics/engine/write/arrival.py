@@ -133,10 +133,7 @@ def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int) -> None:
     if dedupe is None:
         dedupe = topic.dedupe = Dedupe()
     ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, ticket)
-    if write.idempotency_key is not None:
-        dedupe.remember_key(write.idempotency_key, remembered)
-    if write.producer_id is not None and write.producer_seq is not None:
-        dedupe.remember_producer(write.producer_id, write.producer_seq, remembered)
+    dedupe.remember(write.idempotency_key, write.producer_id, write.producer_seq, remembered)
 
 
 def _delays(records: list[RecordIn], now_ms: int) -> list[tuple[int, int]]:
