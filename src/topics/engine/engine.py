@@ -35,11 +35,7 @@ from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
-from topics.errors import (
-    InvalidRequest,
-    TopicNotEmpty,
-    TopicNotFound,
-)
+from topics.errors import InvalidRequest, TopicNotEmpty, TopicNotFound
 from topics.names import check_topic_name
 from topics.storage.job import run_inline
 from topics.storage.memory import MemoryStore
@@ -81,15 +77,18 @@ class Engine:
 
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
+        schedule, passes = self.routers.schedule, self.queues.passes
         self.store.write()
-        self.routers.schedule.step()
-        self.queues.passes.step()
-        if self.routers.schedule.busy or self.queues.passes.busy:
+        if schedule.dirty or schedule.blocked:
+            schedule.step()
+        if passes.dirty or passes.due:
+            passes.step()
+        if schedule.dirty or passes.dirty:
             self.journal.wake()
 
     def prepare(self) -> None:
         """Submit the acks that were gathered for this turn; comes once before each `turn`."""
-        if self.queues.acks.busy:
+        if self.queues.acks.waiting:
             self.queues.acks.apply_all()
 
     def run_until_idle(self) -> None:
@@ -100,8 +99,8 @@ class Engine:
             self.turn()
             busy = (
                 bool(run_inline(self.store.jobs()))
-                or self.routers.schedule.busy
-                or self.queues.passes.busy
+                or bool(self.routers.schedule.dirty)
+                or bool(self.queues.passes.dirty)
                 or self.store.pending
             )
 
@@ -201,17 +200,8 @@ class Engine:
             if touch:
                 topic.touch(now)
             log = topic.log
-            page.append(
-                TopicSummary(
-                    topic=name,
-                    head_seq=log.head,
-                    earliest_seq=log.start,
-                    count=log.count,
-                    bytes=log.bytes,
-                    durable=topic.config.durable,
-                    effective_priority=topic.effective_priority(now),
-                )
-            )
+            priority = topic.effective_priority(now)
+            page.append(TopicSummary(name, log.head, log.start, log.count, log.bytes, topic.config.durable, priority))
         return page, None
 
     def delete_topic(
@@ -226,7 +216,7 @@ class Engine:
             return receipt.waited(self.run_until_idle)
         self.queues.apply_acks(topic).catch_up()
         topic.expire(self.clock.now_ms())
-        if if_empty and (topic.log.count or topic.pending.records):
+        if if_empty and (topic.log.count or topic.pending_records):
             raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
         removed = self.routers.cascade(topic)
         receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=removed), on_done, context)
@@ -312,11 +302,8 @@ class Engine:
         dedupe = topic.dedupe
         if dedupe is None:
             return None
-        found = None
-        if write.producer_id is not None and write.producer_seq is not None:
-            found = dedupe.find_producer(write.producer_id, write.producer_seq)
-        if found is None and write.idempotency_key is not None:
-            found = dedupe.find_key(write.idempotency_key, now, topic.config.idempotency_window_ms)
+        window_ms = topic.config.idempotency_window_ms
+        found = dedupe.find(write.idempotency_key, write.producer_id, write.producer_seq, now, window_ms)
         if found is None:
             return None
         ticket = Ticket(topic, on_done, context)
@@ -375,19 +362,12 @@ class Engine:
         topic.expire(now)
         log = topic.log
         before_seq = log.head + 1 if delete.before_seq is None else min(delete.before_seq, log.head + 1)
-        seqs = [] if match is None else topic.tagged(match, before_seq)
+        seqs = [] if match is None else topic.archive.tagged(match, before_seq, topic.lose)
         receipt = Receipt(None, on_done, context)
         # Everything that has to be read from disk is read before anything changes: after a Miss it starts over.
         last_change = topic.last_change
         deleted, logged = remove(self.journal, topic, before_seq if match is None else 0, seqs, receipt, now)
-        receipt.result = Deleted(
-            topic=name,
-            deleted=deleted,
-            earliest_seq=log.start,
-            head_seq=log.head,
-            count=log.count,
-            bytes=log.bytes,
-        )
+        receipt.result = Deleted(name, deleted, log.start, log.head, log.count, log.bytes)
         if not logged:
             # What was gone already is as durable as the change that took it.
             receipt.follow(last_change)

@@ -1,8 +1,11 @@
 """Topic: one named log with its config, and what its writes and readers need to know about it.
 
-`next_seq` counts what was assigned, `log.head` what is visible; they differ only while writes wait for their WAL class
-(`pending` of them). A topic's `id` is never used again, so a topic that was deleted and created anew has another one:
-it is the epoch of WATCH-18.
+`next_seq` counts what was assigned, `log.head` what is visible; they differ only while writes wait for their WAL class.
+Such writes are pending: they count towards the caps of a topic that rejects and towards the quota over all topics, so
+whatever is acked later had room when it was taken.
+
+A topic's `id` is never used again, so a topic that was deleted and created anew has another one: it is the epoch of
+WATCH-18.
 
 A topic knows no queue and no router. What it asks of them, where it has any, is in the protocols below.
 """
@@ -17,11 +20,9 @@ from topics.engine.config import TopicConfig
 from topics.engine.log.archive import Archive, Shelf
 from topics.engine.log.log import ANYWHERE, Log
 from topics.engine.log.loss import CORRUPTION
-from topics.engine.log.tags import TagMatch
 from topics.engine.priority import effective_priority
 from topics.engine.write.ceiling import Ceiling
 from topics.engine.write.dedupe import Dedupe
-from topics.engine.write.pending import Pending
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.engine.write.unkept import Unkept
 from topics.errors import TopicsError
@@ -48,16 +49,12 @@ class Jobs(Protocol):
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
 
-    def capture(self) -> bytes:
-        """The leases, for a checkpoint."""
-
 
 class Inbound(Protocol):
     """What a topic and its writes ask of the router that copies into it."""
 
-    @property
-    def source(self) -> Topic:
-        """The topic that is copied from."""
+    source: Topic
+    """The topic that is copied from."""
 
     @property
     def cursor(self) -> int:
@@ -71,9 +68,6 @@ class Inbound(Protocol):
 
     def note_stamps(self, block: Block) -> None:
         """A direct write came between the copies."""
-
-    def capture(self) -> bytes:
-        """How far the copies are, for a checkpoint."""
 
 
 class Outbound(Protocol):
@@ -124,7 +118,8 @@ class Topic:
         "name",
         "next_seq",
         "outbound",
-        "pending",
+        "pending_bytes",
+        "pending_records",
         "queue",
         "unkept",
     )
@@ -151,7 +146,8 @@ class Topic:
         self.last_ts = 0
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
-        self.pending = Pending(log.totals)
+        self.pending_records = 0
+        self.pending_bytes = 0
         self.dedupe: Dedupe | None = None
         self.ceiling = Ceiling()
         self.unkept = Unkept()
@@ -169,13 +165,20 @@ class Topic:
 
     # Writes
 
+    def assign(self, block: Block) -> None:
+        """Give a Block the seqs that it has been made with, which are the next ones; its records are pending."""
+        self.last_ts = block.last_ts
+        self.next_seq = block.first_seq + block.n
+        self._add_pending(block.n, block.live_bytes)
+
     def publish(self, ticket: Ticket) -> None:
         """Make a committed write visible, then hold the caps."""
         block = ticket.block
         if block is None:
             return
-        self.log.publish(block)
-        self.pending.remove(block)
+        log = self.log
+        log.publish(block)
+        self._add_pending(-block.n, -block.live_bytes)
         self.last_write_ts = block.last_ts
         if self.last_ticket is ticket:
             self.last_ticket = None
@@ -185,7 +188,7 @@ class Topic:
         if self.config.cap_records or self.config.cap_bytes:
             self.hold_caps()
         shelf = archive.shelf
-        if shelf is not None and self.log.tail_records >= shelf.max_events:
+        if shelf is not None and log.tail_records >= shelf.max_events:
             shelf.ask(self)
         if self.listeners:
             self.notify()
@@ -198,11 +201,16 @@ class Topic:
     def withdraw(self, ticket: Ticket) -> None:
         """Forget a write that the WAL refused; its seqs were never shown."""
         if ticket.block is not None:
-            self.pending.remove(ticket.block)
+            self._add_pending(-ticket.block.n, -ticket.block.live_bytes)
         if self.last_ticket is ticket:
             self.last_ticket = None
         if ticket.remembered is not None and self.dedupe is not None:
             self.dedupe.forget(ticket.remembered)
+
+    def _add_pending(self, records: int, size_bytes: int) -> None:
+        self.pending_records += records
+        self.pending_bytes += size_bytes
+        self.log.totals.pending_bytes += size_bytes
 
     # Retention
 
@@ -214,8 +222,6 @@ class Topic:
         config = self.config
         if not (config.cap_records or config.cap_bytes):
             return
-        if self.outbound is not None:
-            self.outbound.before_eviction()
         try:
             self.reading(self._evict, besides, besides_bytes)
         except Miss as miss:
@@ -226,6 +232,8 @@ class Topic:
 
     def _evict(self, besides: int, besides_bytes: int) -> None:
         config = self.config
+        if self.outbound is not None:
+            self.outbound.before_eviction()
         # What has expired is gone already and takes no place under the cap.
         if config.ttl_ms:
             self.log.expire(self.last_ts - config.ttl_ms)
@@ -250,9 +258,11 @@ class Topic:
 
     def ask_seal(self) -> None:
         """Have the tail sealed if it is large enough."""
-        if not self.deleted and self.archive.is_full:
-            assert self.archive.shelf is not None
-            self.archive.shelf.ask(self)
+        shelf, log = self.archive.shelf, self.log
+        if shelf is None or self.deleted:
+            return
+        if log.tail_records >= shelf.max_events or log.tail_bytes >= shelf.max_bytes:
+            shelf.ask(self)
 
     # Reading
 
@@ -272,10 +282,6 @@ class Topic:
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have the sealed Blocks that hold these seqs in memory. Raises Miss where one has to be read first."""
         self.reading(self.log.fetch, ranges)
-
-    def tagged(self, match: TagMatch, before_seq: int) -> list[int]:
-        """The ascending seqs below `before_seq` of records with a matching tag. May raise Miss."""
-        return self.archive.tagged(match, before_seq, self.lose)
 
     def lose(self, corrupt: Corrupt) -> None:
         """A sealed Block turned out to be damaged: its records become a lost range."""

@@ -281,7 +281,7 @@ class WholeEngine(DurableEngine):
             raise Broken(f"acked jobs are back: {back}")
         gone = self.written - self.asked - set(places)
         # A dead letter is shown once its move is synced.
-        if gone and not engine.topics["dead"].pending.records:
+        if gone and not engine.topics["dead"].pending_records:
             raise Broken(f"jobs are gone: {gone}")
 
 

@@ -156,7 +156,7 @@ def _trims_before_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forgets_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Dedupe, "remember_key", lambda self, key, write: None)
+    monkeypatch.setattr(Dedupe, "remember", lambda self, key, producer_id, producer_seq, write: None)
 
 
 def _serves_what_was_never_written(monkeypatch: pytest.MonkeyPatch) -> None:

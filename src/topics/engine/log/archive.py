@@ -12,18 +12,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from topics.engine.config import TopicConfig
+from topics.engine.log.log import Log
 from topics.engine.log.tags import TagIndex, TagMatch
 from topics.storage.block import HAS_TAG, Block
 from topics.storage.damage import Corrupt
 from topics.storage.job import Miss, Task
-
-if TYPE_CHECKING:
-    from topics.engine.config import TopicConfig
-    from topics.engine.log.log import Log
-    from topics.storage.segment.segment import Segment
-    from topics.storage.store import Store
+from topics.storage.segment.segment import Segment
+from topics.storage.store import Store
 
 SEGMENT_EVENTS_MAX: Final = 10_000
 SEGMENT_BYTES_MAX: Final = 64 << 20
@@ -84,12 +82,6 @@ class Archive:
         # Whether the tail waits to be sealed, or is being sealed.
         self.sealing = False
         self.tags: TagIndex | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the tail is large enough to be sealed."""
-        shelf, log = self.shelf, self._log
-        return shelf is not None and (log.tail_records >= shelf.max_events or log.tail_bytes >= shelf.max_bytes)
 
     def index(self, first_seq: int, tags: Sequence[bytes | None]) -> None:
         """Enter the tags of records that are not sealed."""

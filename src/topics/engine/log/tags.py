@@ -72,10 +72,6 @@ class TagIndex:
         self._fresh: list[bytes] = []
         self._seqs = 0
 
-    def __len__(self) -> int:
-        """How many entries there are, stale ones included."""
-        return self._seqs
-
     def add(self, first_seq: int, tags: Sequence[bytes | None]) -> None:
         """Enter consecutive records from `first_seq` on."""
         postings = self._postings

@@ -10,23 +10,19 @@ storage refuses the frame, every ack in it fails and its jobs are held as they w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from topics.engine.journal import Journal
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Acked
+from topics.engine.queue.lease import Lease
 from topics.engine.queue.queue import Queue
+from topics.engine.topic import Topic
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import Receipt
 from topics.errors import TopicNotFound, TopicsError
 from topics.storage.job import Miss
 
-if TYPE_CHECKING:
-    from topics.engine.journal import Journal
-    from topics.engine.queue.lease import Lease
-    from topics.engine.topic import Topic
-
-    Ack = tuple[str, list[Lease], Receipt]
-    """A node, what it has completed, and the receipt it waits for."""
+Ack = tuple[str, list[Lease], Receipt]
+"""A node, what it has completed, and the receipt it waits for."""
 
 
 class Acks:
@@ -34,32 +30,27 @@ class Acks:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._waiting: dict[Topic, list[Ack]] = {}
-
-    @property
-    def busy(self) -> bool:
-        """Whether `apply_all` has something to do."""
-        return bool(self._waiting)
+        self.waiting: dict[Topic, list[Ack]] = {}
 
     def add(self, topic: Topic, node: str, leases: list[Lease], receipt: Receipt) -> None:
         """The holder of these leases has completed their jobs."""
         queue = topic.queue
         assert isinstance(queue, Queue)
         queue.complete(leases)
-        acks = self._waiting.get(topic)
+        acks = self.waiting.get(topic)
         if acks is None:
-            self._waiting[topic] = acks = []
+            self.waiting[topic] = acks = []
             self._journal.wake()
         acks.append((node, leases, receipt))
 
     def apply_all(self) -> None:
         """Remove everything that was acked."""
-        for topic in list(self._waiting):
+        for topic in list(self.waiting):
             self.apply(topic)
 
     def apply(self, topic: Topic) -> None:
         """Remove everything that was acked in this queue."""
-        acks = self._waiting.pop(topic, None)
+        acks = self.waiting.pop(topic, None)
         if acks is None:
             return
         together = Receipt()
@@ -85,5 +76,5 @@ class Acks:
 
     def _again(self, topic: Topic, acks: list[Ack]) -> None:
         """The Block that was missing has been read: try again with the next turn."""
-        self._waiting[topic] = acks + self._waiting.get(topic, [])
+        self.waiting[topic] = acks + self.waiting.get(topic, [])
         self._journal.wake()

@@ -1,25 +1,20 @@
 """Claim: a request for jobs, and how a pass divides the jobs that are ready (QUEUE-2, QUEUE-21).
 
-A `Claimer` waits for jobs: it is a claim that is answered once, or a /work stream that is never done. A pass serves a
-whole cohort of them at once: each gets a share in proportion to what it asked for, the remainder goes to those that
-have waited longest, and the jobs are dealt in turns, so that no claimer gets only the oldest.
+A `Claimer` waits for jobs: it is a `Claim`, which is answered once, or the `Worker` of a /work stream, which is never
+done. A pass serves a whole cohort of them at once: each gets a share in proportion to what it asked for, the remainder
+goes to those that have waited longest, and the jobs are dealt in turns, so that no claimer gets only the oldest.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
+from topics.engine.queue.lease import Candidate, Lease
+from topics.errors import TopicsError
 from topics.storage.block import HAS_META, HAS_NODE, HAS_TAG, PLAIN, SINGLE_DATA_AT, Block
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from topics.engine.queue.lease import Candidate, Lease
-    from topics.errors import TopicsError
 
 _encode = msgspec.json.Encoder().encode
 
@@ -37,41 +32,10 @@ class Hand:
 NOTHING: Final = Hand([], [])
 
 
-class Claimer(ABC):
-    """Something that waits for jobs."""
-
-    __slots__ = ("lease_ms", "node")
-
-    def __init__(self, node: str, lease_ms: int | None) -> None:
-        self.node = node
-        # None: that of the topic's config at the time of the claim.
-        self.lease_ms = lease_ms
-
-    @property
-    @abstractmethod
-    def demand(self) -> int:
-        """How many jobs are wanted now."""
-
-    @abstractmethod
-    def took(self, leases: list[Lease]) -> None:
-        """Jobs were leased to this claimer; `deliver` follows, at once or when the lease is durable."""
-
-    @abstractmethod
-    def deliver(self, hand: Hand, ready: int) -> None:
-        """Take these jobs; `ready` more are waiting. There may be none where a wait has ended."""
-
-    @abstractmethod
-    def fail(self, error: TopicsError) -> None:
-        """There will be no jobs: the queue is gone, or the storage does not take the leases."""
-
-
-class Claim(Claimer):
+class Claim:
     """One `POST /v0/topics/:q/claim`; `on_done` is called once with it, when the jobs or `error` are there."""
 
-    __slots__ = ("context", "demand", "done", "error", "hand", "on_done", "ready", "until_ms")
-
-    demand: int
-    """All of it, until it is served or given up."""
+    __slots__ = ("context", "demand", "done", "error", "hand", "lease_ms", "node", "on_done", "ready", "until_ms")
 
     def __init__(
         self,
@@ -83,7 +47,9 @@ class Claim(Claimer):
         context: Any = None,
     ) -> None:
         self.node = node
+        # None: that of the topic's config at the time of the claim.
         self.lease_ms = lease_ms
+        # All of it, until it is served or given up.
         self.demand = max
         # How long to wait where the queue is empty.
         self.until_ms = until_ms
@@ -95,11 +61,11 @@ class Claim(Claimer):
         self.error: TopicsError | None = None
 
     def took(self, leases: list[Lease]) -> None:
-        """Want nothing more."""
+        """Jobs were leased to this claim; `deliver` follows, at once or when the lease is durable."""
         self.demand = 0
 
     def deliver(self, hand: Hand, ready: int) -> None:
-        """Answer."""
+        """Answer with these jobs; `ready` more are waiting. There may be none where the wait has ended."""
         self.hand = hand
         self.ready = ready
         self.give_up()
@@ -107,7 +73,7 @@ class Claim(Claimer):
             self.on_done(self)
 
     def fail(self, error: TopicsError) -> None:
-        """Answer with an error."""
+        """Answer with an error: the queue is gone, or the storage does not take the leases."""
         self.error = error
         self.give_up()
         if self.on_done is not None:
@@ -128,6 +94,65 @@ class Claim(Claimer):
         """The jobs decoded: for embedded use and tests; the server sends `text` as it is."""
         decoded: list[dict[str, Any]] = msgspec.json.decode(b"[" + self.text + b"]")
         return decoded
+
+
+class Worker:
+    """A /work stream that is kept filled with jobs (the WORK rules).
+
+    It is never done: it holds at most `max` jobs at a time, and wants the next one as soon as one of them is acked,
+    given back, or lost to a deadline. Only leases that were delivered on this stream count, and only those are released
+    when it ends; what the same node claimed elsewhere is not affected.
+    """
+
+    __slots__ = ("closed", "held", "lease_ms", "max", "node", "on_end", "on_jobs", "paused")
+
+    def __init__(
+        self,
+        node: str,
+        max: int,
+        lease_ms: int | None,
+        on_jobs: Callable[[Hand], None],
+        on_end: Callable[[TopicsError], None],
+    ) -> None:
+        self.node = node
+        self.lease_ms = lease_ms
+        self.max = max
+        self.on_jobs = on_jobs
+        self.on_end = on_end
+        self.held: dict[int, Lease] = {}
+        # Set while the client does not read: more jobs would only age in a buffer.
+        self.paused = False
+        self.closed = False
+
+    @property
+    def demand(self) -> int:
+        """How many more jobs it may hold."""
+        return 0 if self.closed or self.paused else self.max - len(self.held)
+
+    def took(self, leases: list[Lease]) -> None:
+        """Hold jobs from the moment they are leased."""
+        for lease in leases:
+            self.held[lease.seq] = lease
+            lease.worker = self
+
+    def deliver(self, hand: Hand, ready: int) -> None:
+        """Push these jobs."""
+        if hand.leases and not self.closed:
+            self.on_jobs(hand)
+
+    def lost(self, lease: Lease) -> None:
+        """A job of this stream is no longer leased to it; the Queue calls this."""
+        lease.worker = None
+        self.held.pop(lease.seq, None)
+
+    def fail(self, error: TopicsError) -> None:
+        """There will be no more jobs."""
+        if not self.closed:
+            self.closed = True
+            self.on_end(error)
+
+
+Claimer = Claim | Worker
 
 
 def shares(available: int, demands: Sequence[int]) -> list[int]:

@@ -1,40 +1,47 @@
-"""Dead letters: a job that was delivered too often moves to another topic (QUEUE-14 to QUEUE-18).
+"""Dead letters: a job that was delivered too often moves to another topic (QUEUE-14 to QUEUE-18), and may come back.
 
 The move is one frame in the queue's shard that is both: the delete of these jobs, and the Block of their copies in the
 dead-letter topic, which is logged nowhere else. So after a crash both halves have happened or neither has. The frame
 holds the Block, because the delete may already be on disk when the frame is replayed. A copy keeps node, tag, meta and
 data, and its meta names where it came from.
+
+A redrive puts letters back into the queue that they came from, as new jobs (QUEUE-27): deliveries are counted from the
+start, and the `$dead_letter_*` fields are taken off. Letters of other queues, and letters that are leased right now,
+are left alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
-from topics.engine.meta import with_fields
+import msgspec
+
+from topics.engine.catalog import Catalog
+from topics.engine.journal import Journal
+from topics.engine.log.tags import parse_match
+from topics.engine.meta import with_fields, without_fields
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
+from topics.engine.queue.lease import LEASED, Candidate
+from topics.engine.queue.queue import Queue, queue_of
+from topics.engine.queue.requests import RedriveJobs
+from topics.engine.requests import NO_RAW, RecordIn
+from topics.engine.topic import Topic
 from topics.engine.write import room
-from topics.engine.write.derive import append, derive
+from topics.engine.write.arrival import append_block, derive
 from topics.engine.write.removal import position_of
-from topics.engine.write.reserve import reserve_over
 from topics.engine.write.ticket import Receipt, Ticket
 from topics.errors import TopicsError
 from topics.storage import block as blocks
 from topics.storage.block import Block
 from topics.storage.wal import frame as frames
 
-if TYPE_CHECKING:
-    from topics.engine.catalog import Catalog
-    from topics.engine.journal import Journal
-    from topics.engine.queue.lease import Candidate
-    from topics.engine.queue.queue import Queue
-    from topics.engine.topic import Topic
-
 FROM = "$dead_letter_from"
 DELIVERIES = "$dead_letter_deliveries"
 SRC_SEQ = "$dead_letter_src_seq"
+_FIELDS = frozenset((FROM, DELIVERIES, SRC_SEQ))
+_decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class DeadLetters:
@@ -75,7 +82,7 @@ class DeadLetters:
         total = queue.dead_lettered + len(seqs)
         if topic.config.durability == "ephemeral":
             # The queue forgets its jobs in a restart; its dead letters are kept as their own topic's class says.
-            append(self._journal, dest, block)
+            append_block(self._journal, dest, block)
         else:
             lagging = [] if topic.outbound is None else topic.outbound.lagging()
             position, source_id = position_of(dest)
@@ -89,7 +96,7 @@ class DeadLetters:
 
     def _log(self, topic: Topic, dest: Topic, block: Block, buried: Buried) -> None:
         """Log a move and show the letters after its frame: where either class is `fsync`, once that is synced."""
-        after = reserve_over(self._journal, dest, block.last_seq) if dest.config.durability == "disk" else []
+        after = self._journal.reserve(dest, block.last_seq) if dest.config.durability == "disk" else []
         payload = lease_event.encode(buried)
         gated = "fsync" in (topic.config.durability, dest.config.durability)
         logged, moved = Receipt(), Receipt()
@@ -146,4 +153,46 @@ def _copies(queue: str, jobs: Sequence[Candidate], dest: Topic, now: int) -> Blo
         nodes if any(node is not None for node in nodes) else None,
         tags if any(tag is not None for tag in tags) else None,
         metas,
+    )
+
+
+def find_letters(letters: Topic, queue: str, request: RedriveJobs, limit: int) -> list[tuple[Block, int]]:
+    """The first dead letters of a queue that a request names, at most `limit`. May raise Miss or Corrupt."""
+    match = None if request.match is None else parse_match(request.match)
+    wanted = None if request.seqs is None else set(request.seqs)
+    found = []
+    for block, i in _live(letters):
+        if wanted is not None and block.first_seq + i not in wanted:
+            continue
+        if (match is None or match(block.tag(i))) and _is_from(block.meta(i), queue):
+            found.append((block, i))
+            if len(found) == limit:
+                break
+    return found
+
+
+def _live(letters: Topic) -> Iterator[tuple[Block, int]]:
+    log, queue = letters.log, queue_of(letters)
+    leases = {} if queue is None else queue.leases
+    for entry in log.retained():
+        for a, b in entry.live_runs(max(0, log.start - entry.first_seq), entry.n):
+            block = entry.block()
+            for i in range(a, b):
+                lease = leases.get(entry.first_seq + i)
+                if lease is None or lease.state is not LEASED:
+                    yield block, i
+
+
+def _is_from(meta: bytes | None, queue: str) -> bool:
+    return meta is not None and FROM.encode() in meta and _decode_meta(meta).get(FROM) == queue
+
+
+def job_of(block: Block, i: int) -> RecordIn:
+    """A dead letter as the job that it was."""
+    tag, node, meta = block.tag(i), block.node(i), without_fields(block.meta(i), _FIELDS)
+    return RecordIn(
+        msgspec.Raw(block.data(i)),
+        None if tag is None else tag.decode(),
+        None if node is None else node.decode(),
+        NO_RAW if meta is None else msgspec.Raw(meta),
     )

@@ -11,26 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from topics.engine.config import clamp_lease_ms
+from topics.engine.journal import Journal
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
+from topics.engine.queue.dead_letter import DeadLetters
 from topics.engine.queue.event import Claimed, Event
-from topics.engine.queue.lease import LAPSED
+from topics.engine.queue.lease import LAPSED, Candidate
 from topics.engine.queue.queue import Queue
+from topics.engine.topic import Topic
 from topics.engine.write.ticket import Promise, Receipt
 from topics.errors import TopicsError
 from topics.storage.wal import frame as frames
 
-if TYPE_CHECKING:
-    from topics.engine.journal import Journal
-    from topics.engine.queue.dead_letter import DeadLetters
-    from topics.engine.queue.lease import Candidate
-    from topics.engine.topic import Topic
-
-    Served = tuple[Claimer, Hand, Receipt | None]
-    """A claimer that was answered, with what, and what the answer waits for."""
+Served = tuple[Claimer, Hand, Receipt | None]
+"""A claimer that was answered, with what, and what the answer waits for."""
 
 LEASE_ID_SHIFT: Final = 20
 

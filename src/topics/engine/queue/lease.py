@@ -3,9 +3,9 @@
 Rule 1. A job that was never delivered or delayed has no Lease. It is `FRESH`: the queue's claim cursor says which jobs
         are.
 Rule 2. A Lease is in exactly one state. `LEASED`: a worker holds it and its deadline has not passed. `LAPSED`: the
-        deadline has passed and no other worker has claimed it: it is ready, and still belongs to its holder, whose ack,
-        nack and extend count (QUEUE-9). `FREE`: given back, ready.
-        `DELAYED`: hidden until `due_ms`. `GONE`: the job is done and its record is about to leave the log, or has left.
+        deadline has passed and no other worker has claimed it: it is ready, and its holder may still ack, nack or
+        extend it (QUEUE-9). `FREE`: given back, ready. `DELAYED`: hidden until `due_ms`. `GONE`: the job is done and
+        its record is about to leave the log, or has left.
 Rule 3. `TRANSITIONS` lists every step there is. A step that is not listed does not happen: the seq is skipped. Only a
         restart takes over what the leases log says without a look at the state before.
 Rule 4. Nothing here watches a clock. `LAPSE` and `FALL_DUE` are steps that a pass over the queue takes when it finds
@@ -15,15 +15,19 @@ Rule 5. A delivery is counted by `CLAIM` and by nothing else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+import heapq
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from topics.storage.block import Block
+from topics.storage.block import Block
 
-    Candidate = tuple[int, Block, "Lease | None"]
-    """A job that a pass may hand out: its seq, the Block that holds its record, and its Lease if it has one."""
+Candidate = tuple[int, Block, "Lease | None"]
+"""A job that a pass may hand out: its seq, the Block that holds its record, and its Lease if it has one."""
+
+STALE_SLACK: Final = 1024
+NEVER_MS: Final = 1 << 62
 
 FRESH: Final = "fresh"
 LEASED: Final = "leased"
@@ -98,6 +102,63 @@ class Lease(Struct, eq=False):
     deliveries: int = 0
     worker: Stream | None = None
     """The /work stream that the job was pushed to, if any."""
+
+
+class Timetable:
+    """When leases run out, or delays end: a heap with one entry for all jobs of a call that are in `state`.
+
+    An entry is not removed when an ack or an extend makes it obsolete: it is recognised as stale when it comes up, and
+    the heap is built anew once most of it is stale.
+    """
+
+    __slots__ = ("_entries", "_noted", "_serial", "_state", "next_ms")
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+        # The serial is there so that lists are never compared.
+        self._entries: list[tuple[int, int, list[Lease]]] = []
+        self._serial = 0
+        # How many leases are noted, stale ones included.
+        self._noted = 0
+        # Before then `take` has nothing to give.
+        self.next_ms = NEVER_MS
+
+    def add(self, due_ms: int, leases: list[Lease], all_leases: dict[int, Lease]) -> None:
+        """Note leases that are due then; `all_leases` are those of the queue."""
+        self._noted += len(leases)
+        if self._noted > 2 * len(all_leases) + STALE_SLACK:
+            self._rebuild(all_leases)
+        self._serial += 1
+        heapq.heappush(self._entries, (due_ms, self._serial, leases))
+        self.next_ms = self._entries[0][0]
+
+    def _rebuild(self, all_leases: dict[int, Lease]) -> None:
+        by_time: dict[int, list[Lease]] = {}
+        for lease in all_leases.values():
+            if lease.state is self._state:
+                by_time.setdefault(lease.due_ms, []).append(lease)
+        self._entries = sorted((due_ms, 0, leases) for due_ms, leases in by_time.items())
+        self._noted = sum(map(len, by_time.values()))
+
+    def take(self, now_ms: int) -> Sequence[Lease]:
+        """The leases that are due at `now_ms`; they are no longer noted."""
+        due: list[Lease] = []
+        while self._entries and self._entries[0][0] <= now_ms:
+            due_ms, _, leases = heapq.heappop(self._entries)
+            self._noted -= len(leases)
+            due += [lease for lease in leases if lease.state is self._state and lease.due_ms == due_ms]
+        self.next_ms = self._entries[0][0] if self._entries else NEVER_MS
+        return due
+
+    def first_ms(self) -> int | None:
+        """The first time at which a lease is due, or None."""
+        while self._entries:
+            due_ms, _, leases = self._entries[0]
+            if any(lease.state is self._state and lease.due_ms == due_ms for lease in leases):
+                return due_ms
+            heapq.heappop(self._entries)
+            self._noted -= len(leases)
+        return None
 
 
 def lease_number(text: str) -> int:

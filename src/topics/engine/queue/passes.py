@@ -2,48 +2,76 @@
 
 A claimer that is not served at once waits in the queue's Line, and a pass serves the whole line together: at the end of
 the turn in which jobs were produced or given back, when a window closes, when a lease runs out or a delay ends, and
-when a claim has waited long enough. Where no claimer waits, there is no pass.
+when a claim has waited long enough. Claims with `wait_ms`, claims of a coalescing window and /work streams wait in the
+same line, in the order of their arrival, so that a pass balances them together. Where no claimer waits, there is
+neither a line nor a pass.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
-from topics.engine.queue.line import Line
+from topics.engine.journal import Journal
+from topics.engine.queue.claim import Claim, Claimer
+from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.queue import Queue
+from topics.engine.topic import Topic
 from topics.errors import TopicNotFound
 from topics.storage.job import Miss
 
-if TYPE_CHECKING:
-    from topics.engine.journal import Journal
-    from topics.engine.queue.claim import Claimer
-    from topics.engine.queue.dispatch import Dispatch
-    from topics.engine.topic import Topic
+
+class Line:
+    """The claimers of one queue that wait, and when the window that gathers them closes."""
+
+    __slots__ = ("claimers", "closes_ms")
+
+    def __init__(self) -> None:
+        self.claimers: list[Claimer] = []
+        self.closes_ms: int | None = None
+
+    def wanting(self) -> list[Claimer]:
+        """The claimers that want jobs now, longest waiting first."""
+        return [claimer for claimer in self.claimers if claimer.demand]
+
+    def reorder(self, served: Collection[Claimer]) -> None:
+        """After a pass: answered claims leave, streams that were served go to the end."""
+        ids = set(map(id, served))
+        stay: list[Claimer] = []
+        back: list[Claimer] = []
+        for claimer in self.claimers:
+            if isinstance(claimer, Claim):
+                if claimer.demand:
+                    stay.append(claimer)
+            elif not claimer.closed:
+                (back if id(claimer) in ids else stay).append(claimer)
+        self.claimers = stay + back
+
+    def next_due_ms(self) -> int | None:
+        """When the window closes, or else when the first claim stops waiting; None where neither will happen."""
+        if self.closes_ms is not None:
+            return self.closes_ms
+        claims = (claimer for claimer in self.claimers if isinstance(claimer, Claim) and claimer.demand)
+        return min((claim.until_ms for claim in claims), default=None)
 
 
 class Passes:
     """The lines of all queues, and the passes that are due."""
 
-    __slots__ = ("_dirty", "_dispatch", "_due", "_journal", "_lines", "_serial")
+    __slots__ = ("_dispatch", "_journal", "_lines", "_serial", "dirty", "due")
 
     def __init__(self, journal: Journal, dispatch: Dispatch) -> None:
         self._journal = journal
         self._dispatch = dispatch
         self._lines: dict[Topic, Line] = {}
-        self._dirty: dict[Topic, None] = {}
-        self._due: list[tuple[int, int, Topic]] = []
+        self.dirty: dict[Topic, None] = {}
+        self.due: list[tuple[int, int, Topic]] = []
         self._serial = 0
-
-    @property
-    def busy(self) -> bool:
-        """Whether `step` has something to do at once."""
-        return bool(self._dirty)
 
     def next_due_ms(self) -> int | None:
         """When `step` will next have something to do, or None."""
-        return self._due[0][0] if self._due else None
+        return self.due[0][0] if self.due else None
 
     def join(self, topic: Topic, claimer: Claimer) -> Line:
         """Have a claimer wait."""
@@ -58,7 +86,7 @@ class Passes:
         """A claimer waits no longer."""
         line = self._lines.get(topic)
         if line is not None:
-            line.leave(claimer)
+            line.claimers = [each for each in line.claimers if each is not claimer]
             self._drop_if_empty(topic, line)
 
     def _drop_if_empty(self, topic: Topic, line: Line) -> None:
@@ -69,8 +97,8 @@ class Passes:
 
     def stir(self, topic: Topic) -> None:
         """Something about the queue has changed: have a pass at the end of the turn if a claimer waits."""
-        if topic in self._lines and topic not in self._dirty:
-            self._dirty[topic] = None
+        if topic in self._lines and topic not in self.dirty:
+            self.dirty[topic] = None
             self._journal.wake()
 
     def _published(self, topic: Topic) -> None:
@@ -83,12 +111,10 @@ class Passes:
 
     def step(self) -> None:
         """Hold the passes that are due."""
-        if not self._due and not self._dirty:
-            return
         now = self._journal.clock.now_ms()
-        while self._due and self._due[0][0] <= now:
-            self._dirty[heapq.heappop(self._due)[2]] = None
-        dirty, self._dirty = self._dirty, {}
+        while self.due and self.due[0][0] <= now:
+            self.dirty[heapq.heappop(self.due)[2]] = None
+        dirty, self.dirty = self.dirty, {}
         for topic in dirty:
             try:
                 self._pass(topic, now)
@@ -126,14 +152,14 @@ class Passes:
                 due = ready_ms if due is None else min(due, ready_ms)
         if due is not None:
             self._serial += 1
-            heapq.heappush(self._due, (max(due, now), self._serial, topic))
-            if len(self._due) > 2 * len(self._lines) + 64:
+            heapq.heappush(self.due, (max(due, now), self._serial, topic))
+            if len(self.due) > 2 * len(self._lines) + 64:
                 self._forget_stale_dues()
             self._journal.wake()
 
     def _forget_stale_dues(self) -> None:
         earliest: dict[Topic, tuple[int, int, Topic]] = {}
-        for entry in self._due:
+        for entry in self.due:
             if entry[2] in self._lines and (entry[2] not in earliest or entry < earliest[entry[2]]):
                 earliest[entry[2]] = entry
-        self._due = sorted(earliest.values())
+        self.due = sorted(earliest.values())

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import msgspec
 
+from topics.engine.log.log import Log
 from topics.engine.queue.event import Claimed, Event, Extended, Released
 from topics.engine.queue.lease import (
     CLAIM,
@@ -35,14 +36,11 @@ from topics.engine.queue.lease import (
     READY,
     RELEASE,
     TRANSITIONS,
+    Candidate,
     Lease,
+    Timetable,
 )
-from topics.engine.queue.timetable import Timetable
-
-if TYPE_CHECKING:
-    from topics.engine.log.log import Log
-    from topics.engine.queue.lease import Candidate
-    from topics.engine.topic import Topic
+from topics.engine.topic import Topic
 
 
 class QueueImage(msgspec.Struct, array_like=True):

@@ -8,14 +8,15 @@ only where `leases_durable` says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from topics.engine.catalog import Catalog
 from topics.engine.config import clamp_lease_ms
+from topics.engine.journal import Journal
 from topics.engine.log.log import ANYWHERE
-from topics.engine.queue import redrive
 from topics.engine.queue.acks import Acks
-from topics.engine.queue.claim import Claim
-from topics.engine.queue.dead_letter import DeadLetters
+from topics.engine.queue.claim import Claim, Worker
+from topics.engine.queue.dead_letter import DeadLetters, find_letters, job_of
 from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.event import Event, Extended, Released
 from topics.engine.queue.lease import Lease, lease_number
@@ -35,17 +36,13 @@ from topics.engine.queue.requests import (
     RedriveJobs,
     RedrivenJobs,
 )
-from topics.engine.queue.worker import Worker
 from topics.engine.requests import Write
+from topics.engine.topic import Topic
+from topics.engine.write.batch import refuse_label
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicsError
-
-if TYPE_CHECKING:
-    from topics.engine.catalog import Catalog
-    from topics.engine.journal import Journal
-    from topics.engine.topic import Topic
-    from topics.storage.block import Block
+from topics.storage.block import Block
 
 
 class Queues:
@@ -227,7 +224,7 @@ class Queues:
         if letters is not None:
             self.apply_acks(letters).catch_up()
             letters.expire(self._clock.now_ms())
-            found = letters.reading(redrive.find, letters, name, request, limit)
+            found = letters.reading(find_letters, letters, name, request, limit)
         seqs = [block.first_seq + i for block, i in found]
         receipt = Receipt(RedrivenJobs(name, dead_letter, len(seqs), seqs, request.dry_run), on_done, context)
         if request.dry_run or not found or letters is None:
@@ -244,7 +241,7 @@ class Queues:
             if error is not None:
                 receipt.fail(error)
 
-        self._write(name, Write([redrive.record_of(block, i) for block, i in found], create=False), appended)
+        self._write(name, Write([job_of(block, i) for block, i in found], create=False), appended)
         return self._answer(receipt, True)
 
     def _answer(self, receipt: Receipt, logged: bool) -> Receipt:
@@ -298,13 +295,7 @@ class Queues:
         if not node:
             raise InvalidRequest("node must name the worker", field="node")
         if size > bytes_max:
-            raise InvalidRequest(
-                f"node has {size} bytes; the limit is {bytes_max}",
-                field="node",
-                bytes=size,
-                limit="max_node_bytes",
-                max=bytes_max,
-            )
+            refuse_label("node", "node", size, bytes_max)
 
 
 def _seqs(leases: list[Lease]) -> list[int]:

@@ -9,14 +9,12 @@ when it comes, so the caps act a little late; the change says how far they had c
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from topics.engine.config import TopicConfig
 from topics.engine.log.log import ANYWHERE
+from topics.engine.topic import Topic
 from topics.storage.block import Block
-
-if TYPE_CHECKING:
-    from topics.engine.config import TopicConfig
-    from topics.engine.topic import Topic
 
 BLOCKS_MAX: Final = 4096
 

@@ -12,19 +12,18 @@ lost it, its retry must be appended.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from topics.engine.engine import Engine
+from topics.engine.queue.queue import queue_of
 from topics.engine.restart.routers import capture as capture_routers
+from topics.engine.router.forward import into
+from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe
 from topics.storage.block import Block
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
-
-if TYPE_CHECKING:
-    from topics.engine.engine import Engine
-    from topics.engine.topic import Topic
 
 
 class TopicExtra(msgspec.Struct, array_like=True):
@@ -50,7 +49,7 @@ decode_extra = msgspec.msgpack.Decoder(TopicExtra).decode
 
 def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
     """The sections of one topic: its state, then the Blocks of its tail. Of an ephemeral topic, only its state."""
-    log = topic.log
+    log, queue, forward = topic.log, queue_of(topic), into(topic)
     ephemeral = topic.config.durability == "ephemeral"
     tail = [] if ephemeral else [entry for entry in log.retained() if isinstance(entry, Block)]
     producers, dedupe = _remembered(topic.dedupe)
@@ -79,8 +78,8 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
                 topic.last_write_ts,
                 log.count,
                 taken_lsn,
-                b"" if topic.queue is None else topic.queue.capture(),
-                b"" if topic.inbound is None else topic.inbound.capture(),
+                b"" if queue is None else queue.capture(),
+                b"" if forward is None else forward.capture(),
                 tail[0].first_seq if tail else 0,
             )
         ),
@@ -95,8 +94,8 @@ def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, 
         return {}, []
     # Where a producer's last write is not committed yet, everything below it is.
     producers = {
-        who: seq if write.ticket is None else seq - 1
-        for who, (seq, write) in dedupe.producers.items()
+        producer: seq if write.ticket is None else seq - 1
+        for producer, (seq, write) in dedupe.producers.items()
         if write.ticket is None or seq > 0
     }
     keys = [(key, w.first_seq, w.count, w.ts) for key, w in dedupe.keys.items() if w.ticket is None]
@@ -136,7 +135,7 @@ class Capture:
                 continue
             taken_lsn = self._store.last_lsn
             self.essential.append(len(self.sections))
-            self.sections += capture(topic, self.lsn if topic.pending.records else taken_lsn, taken_lsn)
+            self.sections += capture(topic, self.lsn if topic.pending_records else taken_lsn, taken_lsn)
         return False
 
     def _capture_engine(self) -> None:

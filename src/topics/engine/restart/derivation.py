@@ -1,8 +1,10 @@
 """Derivation: at a restart, the order between the frames of a topic and the records that follow from other topics.
 
 A router's copies and dead letters follow from the frames of other topics, which may be in other shards and come in any
-order. What makes this exact is that every frame of a topic that takes derived records says where it was among them
-(place.py). So:
+order. What makes this exact is that every frame of a topic that takes derived records says its place among them: the
+topic's next seq at that moment, and the position, the source seq up to which its router had copied. A position is one
+in a certain source, and says nothing where the topic's source is another one: a loss of power may have taken the frame
+that changed the router. So:
 
 1. Before a frame of such a topic is applied, its log is brought to that place (refill.py).
 2. Where that is not possible yet, because other frames come later, the frame waits, and so do all later ones of its
@@ -18,29 +20,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from topics.engine.engine import Engine
 from topics.engine.log.directory import ranges
 from topics.engine.log.loss import CORRUPTION, CRASH, SOURCE_TRIM
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
-from topics.engine.restart.place import Event, deleted_by, place_of, position_in
-from topics.engine.restart.refill import Refill
+from topics.engine.restart.refill import ANYWHERE, Refill
 from topics.engine.restart.routers import RestoredRouters
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
 from topics.engine.router.forward import Forward, into, out_of
+from topics.engine.topic import Topic
 from topics.engine.write import extra as extras
 from topics.storage import block as blocks
 from topics.storage.wal import frame as frames
 from topics.storage.wal.reader import Appended, Control
 
-if TYPE_CHECKING:
-    from topics.engine.engine import Engine
-    from topics.engine.topic import Topic
-
+Event = Appended | Control
 Apply = Callable[[Event], None]
 
 _AT_ONCE: Final = frozenset((frames.ROUTER_PUT, frames.ROUTER_DROP, frames.CURSOR, frames.LEASE, frames.DEAD_LETTER))
@@ -99,7 +99,7 @@ class Derivation:
             else:
                 self._apply(event)
             return
-        if topic not in self._waiting and self._refill.reach(topic, *place_of(topic, event)):
+        if topic not in self._waiting and self._refill.reach(topic, *_place_of(topic, event)):
             self._act(topic, event)
             return
         self._waiting.setdefault(topic, deque()).append(event)
@@ -170,7 +170,7 @@ class Derivation:
     def _next_place(self, topic: Topic) -> tuple[int, int] | None:
         """The next place that a frame or a dead letter of a topic waits for, or None."""
         if topic in self._waiting:
-            return place_of(topic, self._waiting[topic][0])
+            return _place_of(topic, self._waiting[topic][0])
         return self._refill.next_letter(topic)
 
     def _complete_as_then(self, lost: frames.Lost) -> None:
@@ -208,7 +208,7 @@ class Derivation:
         while waiting:
             if topic.deleted:
                 break
-            if not self._refill.reach(topic, *place_of(topic, waiting[0]), final=final):
+            if not self._refill.reach(topic, *_place_of(topic, waiting[0]), final=final):
                 return
             self._act(topic, waiting.popleft())
         self._waiting.pop(topic, None)
@@ -254,7 +254,7 @@ class Derivation:
 
     def _hold(self, topic: Topic, event: Control) -> None:
         """Hold what is about to leave a topic, for each router out of it as far as it had seen it."""
-        deleted = deleted_by(event)
+        deleted = _deleted_by(event)
         if deleted is not None:
             # What the caps take is held; only then is it known what of that a delete has taken before its turn.
             self._caps.apply(topic, deleted[0].bound_head)
@@ -297,4 +297,45 @@ class Derivation:
         if dest in self._waiting:
             self._drain(dest)
         else:
-            self._refill.reach(dest, block.last_seq + 1, position_in(dest, buried.position, buried.source_id))
+            self._refill.reach(dest, block.last_seq + 1, _position_in(dest, buried.position, buried.source_id))
+
+
+def _place_of(topic: Topic, event: Event) -> tuple[int, int]:
+    """(The topic's next seq, the position of its router), -1 for any position; ANYWHERE where it does not matter."""
+    if isinstance(event, Appended):
+        for first_seq, _, data in event.extras:
+            if first_seq == event.block.first_seq:
+                extra = extras.decode(data)
+                if extra.position is not None:
+                    return first_seq, _position_in(topic, extra.position, extra.source_id)
+        # Where it says nothing of a router that is there, the frame that took the router away is lost.
+        return ANYWHERE if topic.inbound is None else (event.block.first_seq, -1)
+    kind, payload = event.kind, event.payload
+    if kind == frames.DELETE and payload.extra:
+        deleted = extras.decode_delete(payload.extra)
+        return deleted.next_seq, _position_in(topic, deleted.position, deleted.source_id)
+    if kind == frames.ROUTER_PUT:
+        put = router_event.decode_put(payload)
+        # One that comes from elsewhere is in another shard, and waits for nothing that this one has still to say.
+        return (put.dest_seq, _position_in(topic, put.position, put.source_id)) if put.was is None else ANYWHERE
+    if kind in (frames.CURSOR, frames.ROUTER_DROP):
+        decode = router_event.decode_moved if kind == frames.CURSOR else router_event.decode_dropped
+        moved = decode(payload)
+        return moved.dest_seq, _position_in(topic, moved.position, moved.source_id)
+    return ANYWHERE
+
+
+def _position_in(topic: Topic, position: int, source_id: int) -> int:
+    """A position, if it is one in the topic's source as far as that is known; otherwise -1. 0 is any source."""
+    return position if topic.inbound is None or source_id in (0, topic.inbound.source.id) else -1
+
+
+def _deleted_by(event: Control) -> tuple[frames.Deletion, dict[int, int]] | None:
+    """What a frame deletes, and the cursors of the routers that had not seen all of it, by destination."""
+    if event.kind == frames.DELETE:
+        delete: frames.Deletion = event.payload
+        return delete, dict(extras.decode_delete(delete.extra).lagging) if delete.extra else {}
+    if event.kind == frames.DEAD_LETTER:
+        buried = lease_event.decode_buried(event.payload)
+        return frames.Deletion(0, [(seq, seq) for seq in buried.seqs], 0), dict(buried.lagging)
+    return None

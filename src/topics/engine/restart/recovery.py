@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from topics.engine.config import TopicConfig
+from topics.engine.engine import Engine
 from topics.engine.log.loss import CORRUPTION, CRASH, RESTART, LostRange
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
@@ -40,9 +41,6 @@ from topics.storage.segment.loading import Loaded
 from topics.storage.snapshot.reader import SectionLoaded
 from topics.storage.wal import frame as frames
 from topics.storage.wal.reader import Appended, Control, Damaged
-
-if TYPE_CHECKING:
-    from topics.engine.engine import Engine
 
 log = logging.getLogger("topics.recovery")
 
@@ -100,7 +98,10 @@ class Recovery:
                 catalog.next_topic_id = max(catalog.next_topic_id, event.header.next_topic_id)
         else:
             assert isinstance(event, SectionLoaded)
-            self._restore_section(event)
+            if event.kind == ROUTERS_SECTION:
+                self._derivation.routers.restore(event.payload)
+            else:
+                log.error("a section of kind %d is unknown to this program and was ignored", event.kind)
 
     def _apply_as_it_is(self, event: Appended | Control) -> None:
         if isinstance(event, Appended):
@@ -122,7 +123,7 @@ class Recovery:
             queue.restore(extra.queue)
         if state.producers or state.dedupe:
             topic.dedupe = dedupe = Dedupe()
-            dedupe.producers = {who: (seq, Remembered(0, 0, 0)) for who, seq in state.producers.items()}
+            dedupe.producers = {producer: (seq, Remembered(0, 0, 0)) for producer, seq in state.producers.items()}
             for key, first_seq, count, ts in state.dedupe:
                 dedupe.keys[key] = Remembered(first_seq, count, ts)
         sealed: list[Extent] = []
@@ -237,10 +238,7 @@ class Recovery:
         if topic.dedupe is None:
             topic.dedupe = Dedupe()
         write = Remembered(first_seq, n, ts)
-        if extra.idempotency_key is not None:
-            topic.dedupe.remember_key(extra.idempotency_key, write)
-        if extra.producer_id is not None:
-            topic.dedupe.remember_producer(extra.producer_id, extra.producer_seq, write)
+        topic.dedupe.remember(extra.idempotency_key, extra.producer_id, extra.producer_seq, write)
 
     def _control(self, event: Control) -> None:
         kind, payload = event.kind, event.payload
@@ -284,12 +282,6 @@ class Recovery:
             self._engine.queues.dispatch.restore(topic, payload)
         else:
             log.error("a frame of kind %d is unknown to this program and was ignored", kind)
-
-    def _restore_section(self, event: SectionLoaded) -> None:
-        if event.kind == ROUTERS_SECTION:
-            self._derivation.routers.restore(event.payload)
-        else:
-            log.error("a section of kind %d is unknown to this program and was ignored", event.kind)
 
     def _damage(self, event: Damaged) -> None:
         if event.reason == "torn":

@@ -14,14 +14,14 @@ from typing import Final
 from topics.clock import Clock
 from topics.engine.log.loss import RESTART, SOURCE_TRIM
 from topics.engine.restart.awaiting_caps import AwaitingCaps
-from topics.engine.restart.place import ANYWHERE
 from topics.engine.router.backlog import SLICE_RECORDS
-from topics.engine.router.backpressure import fitting
-from topics.engine.router.forward import Forward, into
+from topics.engine.router.forward import Forward, fitting, into
 from topics.engine.topic import Topic
 from topics.storage.block import Block
 
 NO_BOUND: Final = 1 << 62
+ANYWHERE: Final = (0, -1)
+"""A place, as (next seq, position), that a topic has always reached."""
 
 
 class Refill:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from topics.engine.router import event as router_event
+from topics.engine.router.backlog import Held
 from topics.engine.router.event import Dropped, ForwardImage, Put
-from topics.engine.router.forward import Forward, into, out_of
+from topics.engine.router.forward import Forward, forward_of, into, out_of
 from topics.engine.router.graph import Graph
-from topics.engine.router.held import Held
 from topics.engine.router.lineage import Lineage
-from topics.engine.router.marks import LASTING
 from topics.engine.router.router import Router
+from topics.engine.router.visibility import LASTING
 from topics.engine.topic import Topic
 from topics.storage.job import Miss, run_inline
 from topics.storage.snapshot import snapshot
@@ -94,7 +94,7 @@ class RestoredRouters:
                 router = Router(put.name, source, dest, put.rule, put.start_seq, put.created_ts, lsn)
                 graph.add(router, Held())
                 if is_first:
-                    graph.forward_of(router).backlog.cursor = put.position
+                    forward_of(router).backlog.cursor = put.position
             else:
                 router.lsn = lsn
                 graph.change(router, put.rule)

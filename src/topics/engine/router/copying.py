@@ -12,15 +12,21 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from topics.engine.log.log import Log
 from topics.engine.meta import with_fields
 from topics.engine.router.router import EXACTLY_ONCE, Router
+from topics.engine.topic import Topic
+from topics.engine.write.unkept import GONE, KEPT
 from topics.storage import block as blocks
 from topics.storage.block import Block
 from topics.storage.splice import merge, readdress
 
 STAMP: Final = "_topics_router"
 HOPS_MAX: Final = 16
+NOTES_MAX: Final = 64
+_decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 
 Run = tuple[Block, int, int]
 HopRun = tuple[int, int, int]
@@ -160,3 +166,62 @@ def _add_hop(runs: list[HopRun], seq: int, hops: int) -> None:
         runs[-1] = (runs[-1][0], seq, hops)
     else:
         runs.append((seq, seq, hops))
+
+
+class Notes:
+    """What is remembered about the records of a destination that later copies depend on.
+
+    - Hops: where cycles are possible, how often each copy was forwarded.
+    - Stamps: which copies of an `exactly_once` router the destination has already, because direct writes brought them.
+    - Whether a copy is kept (`Topic.unkept`): a copy of a record that may be gone after a restart may be gone too.
+
+    What no copy can depend on any more is forgotten, so this does not grow with the number of records.
+    """
+
+    __slots__ = ("_dest", "hops", "stamps")
+
+    def __init__(self, dest: Topic) -> None:
+        self._dest = dest
+        self.hops: list[HopRun] = []
+        self.stamps: dict[str, int] = {}
+
+    def add_hops(self, hops: list[HopRun]) -> None:
+        """Copies were made that were forwarded so often."""
+        self.hops += hops
+        if len(self.hops) > NOTES_MAX:
+            upto = self._copied_to()
+            self.hops = [run for run in self.hops if run[1] > upto]
+
+    def add_unkept(self, block: Block, fate: int) -> None:
+        """Copies were made of records that have this fate."""
+        if self._dest.config.durability == "ephemeral":
+            fate = GONE
+        if fate != KEPT:
+            unkept = self._dest.unkept
+            unkept.add(block.first_seq, block.last_seq, fate)
+            if len(unkept) > NOTES_MAX:
+                unkept.forget(self._copied_to())
+
+    def add_stamps(self, block: Block, routers: Sequence[Router]) -> None:
+        """A direct write brought records that may be stamped."""
+        if not any(router.rule.guarantee == EXACTLY_ONCE for router in routers):
+            return
+        for i in range(block.n):
+            meta = block.meta(i)
+            if meta is not None and STAMP.encode() in meta:
+                stamp = _decode_meta(meta).get(STAMP)
+                if stamp is not None:
+                    self.stamps[stamp] = block.first_seq + i
+
+    def live_stamps(self) -> dict[str, int]:
+        """The stamps of records that the destination still has, or is about to show."""
+        if self.stamps:
+            log = self._dest.log
+            self.stamps = {stamp: seq for stamp, seq in self.stamps.items() if log.is_live(seq) or seq > log.head}
+        return self.stamps
+
+    def _copied_to(self) -> int:
+        """The seq up to which every router out of the destination has looked at it."""
+        outbound = self._dest.outbound
+        cursors = [] if outbound is None else [forward.cursor for forward in outbound.forwards]
+        return min(cursors, default=self._dest.log.head)

@@ -24,16 +24,13 @@ from topics.engine.journal import Journal
 from topics.engine.log.loss import SOURCE_TRIM
 from topics.engine.router import event as router_event
 from topics.engine.router.backlog import Backlog
-from topics.engine.router.backpressure import Backpressure
-from topics.engine.router.copying import Copies, Run, copy, take_over, whole
+from topics.engine.router.copying import Copies, Notes, Run, copy, room_for, take_over, whole
 from topics.engine.router.event import ForwardImage
 from topics.engine.router.lineage import Lineage
-from topics.engine.router.marks import Marks
-from topics.engine.router.notes import Notes
 from topics.engine.router.router import Router
-from topics.engine.router.visibility import Visibility
+from topics.engine.router.visibility import Marks, Visibility
 from topics.engine.topic import Topic
-from topics.engine.write.derive import derive
+from topics.engine.write.arrival import derive
 from topics.engine.write.ticket import Ticket
 from topics.engine.write.unkept import KEPT
 from topics.errors import TopicsError
@@ -41,6 +38,40 @@ from topics.storage.block import Block
 
 CATCH_UP_SLICES: Final = 64
 LATE_MS: Final = 1000
+BACKOFF_MS_MIN: Final = 10
+BACKOFF_MS_MAX: Final = 1000
+
+
+class Backpressure:
+    """What a destination takes, and when to try again. `retry_ms` is None while nothing is in the way.
+
+    A full destination that refuses (`discard: "reject"`), or a quota that is used up, takes copies only as far as they
+    fit. Nothing is dropped: the rest is tried again with growing pauses, and whenever a client reads the destination.
+    """
+
+    __slots__ = ("_dest", "_quota_bytes", "backoff_ms", "retry_ms")
+
+    def __init__(self, dest: Topic, quota_bytes: int) -> None:
+        self._dest = dest
+        self._quota_bytes = quota_bytes
+        self.backoff_ms = 0
+        self.retry_ms: int | None = None
+
+    def block(self, now: int) -> None:
+        """The destination refused: pause, for longer each time."""
+        self.backoff_ms = min(max(BACKOFF_MS_MIN, self.backoff_ms * 2), BACKOFF_MS_MAX)
+        self.retry_ms = now + self.backoff_ms
+
+    def unblock(self) -> None:
+        """The destination took something."""
+        self.retry_ms, self.backoff_ms = None, 0
+
+    def admit(self, runs: list[Run], routers: Sequence[Router], now: int) -> list[Run]:
+        """The runs as far as the destination, and the quota over all topics, take their copies."""
+        if self._dest.config.discard != "reject" and not self._quota_bytes:
+            return runs
+        self._dest.expire(now)
+        return fitting(runs, routers, self._dest, self._quota_bytes)
 
 
 class Forward:
@@ -209,8 +240,7 @@ class Forward:
         dest.log.lose(first, first + count - 1, SOURCE_TRIM)
         dest.next_seq = dest.log.head + 1
         self.backlog.move(cursor)
-        for listener in tuple(dest.listeners):
-            listener(dest)
+        dest.notify()
 
     def mark(self, leaves: str = "ephemeral") -> None:
         """Log how far the copies are, for a frame after it that cannot say so; `leaves` is the class that follows."""
@@ -238,9 +268,43 @@ class Forward:
             router.forwarded_total = image.totals.get(router.name, 0)
 
 
+def fitting(runs: list[Run], routers: Sequence[Router], dest: Topic, quota_bytes: int = 0) -> list[Run]:
+    """The runs as far as there is room for their copies; a quota of 0 is none."""
+    config, log = dest.config, dest.log
+    records = bytes_ = 1 << 62
+    if config.discard == "reject" and config.cap_records:
+        records = config.cap_records - log.count - dest.pending_records
+    if config.discard == "reject" and config.cap_bytes:
+        bytes_ = config.cap_bytes - log.bytes - dest.pending_bytes
+    if quota_bytes:
+        bytes_ = min(bytes_, quota_bytes - log.totals.bytes - log.totals.pending_bytes)
+    taken: list[Run] = []
+    for block, a, b in runs:
+        i = a
+        while i < b:
+            copies, size = room_for(block, i, routers)
+            if copies and (records < copies or bytes_ < size):
+                break
+            records -= copies
+            bytes_ -= size
+            i += 1
+        if i > a:
+            taken.append((block, a, i))
+        if i < b:
+            break
+    return taken
+
+
 def into(topic: Topic) -> Forward | None:
     """The forward into a topic, which the topic itself knows by a protocol only."""
     return cast("Forward | None", topic.inbound)
+
+
+def forward_of(router: Router) -> Forward:
+    """The forward that a router is part of."""
+    forward = into(router.dest)
+    assert forward is not None
+    return forward
 
 
 def out_of(topic: Topic) -> Sequence[Forward]:

@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from topics.engine.journal import Journal
-from topics.engine.router.backlog import Backlog
-from topics.engine.router.fanout import Fanout, fanout_of
-from topics.engine.router.forward import Forward, into
-from topics.engine.router.held import Held
+from topics.engine.router.backlog import Backlog, Held
+from topics.engine.router.forward import Forward, forward_of, into
 from topics.engine.router.lineage import Lineage
 from topics.engine.router.router import PutRouter, Router, Rule
-from topics.engine.router.schedule import Schedule
+from topics.engine.router.schedule import Fanout, Schedule, fanout_of
 from topics.engine.sorted_names import SortedNames
 from topics.engine.topic import Topic
 from topics.errors import RouterCycle, TopicExistsIncompatible
@@ -53,12 +51,6 @@ class Graph:
         if cycle is not None:
             raise RouterCycle(f"the router would close the cycle {' -> '.join(cycle)}", cycle=cycle)
 
-    def forward_of(self, router: Router) -> Forward:
-        """The forward that a router is part of."""
-        forward = into(router.dest)
-        assert forward is not None
-        return forward
-
     def add(self, router: Router, held: Held | None = None) -> None:
         """Have a router from now on, which copies what its source gets after `start_seq`."""
         name, dest = router.name, router.dest
@@ -80,7 +72,7 @@ class Graph:
 
     def remove(self, router: Router) -> None:
         """Have a router no longer."""
-        forward = self.forward_of(router)
+        forward = forward_of(router)
         forward.routers.remove(router)
         if not forward.routers:
             self.close(forward)

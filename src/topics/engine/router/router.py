@@ -91,7 +91,7 @@ class RouterDeleted(Struct, frozen=True):
 class Router:
     """One rule between two topics. `start_seq` is the source's head when it was made: it copies no history.
 
-    Where a restart has brought the router back, `lsn` is that of the last frame that said what it is.
+    Where a restart has brought the router back, `lsn` is that of the last frame that says what it is.
     """
 
     __slots__ = (
@@ -129,22 +129,6 @@ class Router:
         self.match = None if rule.filter is None else parse_match(rule.filter, "filter")
         # Whether a copy is the record as it is, so that whole Blocks can be taken over.
         self.plain = self.match is None and rule.preserve_node and rule.preserve_tag and rule.guarantee != EXACTLY_ONCE
-
-    @property
-    def state(self) -> RouterState:
-        """The router as a client sees it."""
-        return RouterState(
-            self.name,
-            self.source.name,
-            self.dest.name,
-            **msgspec.structs.asdict(self.rule),
-            forwarded_total=self.forwarded_total,
-        )
-
-    @property
-    def summary(self) -> RouterSummary:
-        """The router as a list shows it."""
-        return RouterSummary(self.name, self.source.name, self.dest.name, self.rule.guarantee, self.forwarded_total)
 
 
 def rule_of(put: PutRouter, current: Rule) -> Rule:

@@ -1,7 +1,8 @@
 """Routers: the commands on routers (the ROUTER rules).
 
 A command is checked, then logged, then takes effect: where a check or the WAL refuses it, nothing has changed. Before a
-router changes or goes, it copies what its source has by then.
+router changes or goes, it copies what its source has by then. Each change is logged twice, so that no single damaged
+place in the WAL can take a router.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import msgspec
 
 from topics.engine.catalog import Catalog
 from topics.engine.journal import Journal
-from topics.engine.router.changes import log_drop, log_put
-from topics.engine.router.forward import into, out_of
+from topics.engine.router import event as router_event
+from topics.engine.router.event import Dropped, End, Put, Was
+from topics.engine.router.forward import forward_of, into, out_of
 from topics.engine.router.graph import Graph
 from topics.engine.router.router import (
     PutRouter,
@@ -31,6 +33,7 @@ from topics.engine.topic import Topic
 from topics.engine.write.ticket import OnReceipt, Receipt
 from topics.errors import RETRY_AFTER_MS, RouterNotFound, Throttled, TopicNotFound
 from topics.names import check_router_name
+from topics.storage.wal import frame as frames
 
 
 class Routers:
@@ -43,7 +46,7 @@ class Routers:
         self.schedule = Schedule(journal)
         self.graph = Graph(journal, catalog.limits.max_total_bytes, self.schedule)
         self.lineage = self.graph.lineage
-        # Routers that are gone and whose frame is on its way.
+        # Receipts of deleted routers, until their ROUTER_DROP frame is durable.
         self._dropping: dict[str, Receipt] = {}
 
     def __len__(self) -> int:
@@ -56,10 +59,12 @@ class Routers:
         router = self.graph.by_name.get(name)
         if router is None:
             raise RouterNotFound(f'router "{name}" does not exist', router=name)
-        forward = self.graph.forward_of(router)
+        forward = forward_of(router)
         if forward.has_backlog:
             forward.catch_up()
-        return router.state
+        rule = msgspec.structs.asdict(router.rule)
+        total = router.forwarded_total
+        return RouterState(name, router.source.name, router.dest.name, **rule, forwarded_total=total)
 
     def page(
         self,
@@ -74,11 +79,12 @@ class Routers:
         page: list[RouterSummary] = []
         for name in self.graph.names.after(after, prefix, allowed):
             router = self.graph.by_name[name]
-            if source not in (None, router.source.name) or dest not in (None, router.dest.name):
+            ends = router.source.name, router.dest.name
+            if source not in (None, ends[0]) or dest not in (None, ends[1]):
                 continue
             if len(page) == page_size:
                 return page, page[-1].router
-            page.append(router.summary)
+            page.append(RouterSummary(name, *ends, router.rule.guarantee, router.forwarded_total))
         return page, None
 
     def put(self, name: str, put: PutRouter, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
@@ -97,16 +103,16 @@ class Routers:
             if router is None:
                 self._check_count()
             else:
-                graph.forward_of(router).catch_up()
+                forward_of(router).catch_up()
             self._establish(name, *self._ends(put), rule, router)
         elif rule != router.rule:
             graph.check(put, rule, topics, router)
-            forward = graph.forward_of(router)
+            forward = forward_of(router)
             forward.catch_up()
             changed = Router(name, router.source, router.dest, rule, router.start_seq, router.created_ts)
-            forward.visibility.change = log_put(self._journal, changed)
+            forward.visibility.change = _log_put(self._journal, changed)
             graph.change(router, rule)
-        receipt.follow(graph.forward_of(graph.by_name[name]).visibility.change)
+        receipt.follow(forward_of(graph.by_name[name]).visibility.change)
         return receipt.waited(self._run_until_idle)
 
     def _establish(self, name: str, source: Topic, dest: Topic, rule: Rule, old: Router | None) -> None:
@@ -114,11 +120,11 @@ class Routers:
         if dest.inbound is not None and dest.inbound.source is source:
             dest.inbound.catch_up()
         router = Router(name, source, dest, rule, source.log.head, self._journal.clock.now_ms())
-        change = log_put(self._journal, router, old)
+        change = _log_put(self._journal, router, old)
         if old is not None:
             self.graph.remove(old)
         self.graph.add(router)
-        visibility = self.graph.forward_of(router).visibility
+        visibility = forward_of(router).visibility
         visibility.change = change
         visibility.reserve()
 
@@ -130,8 +136,8 @@ class Routers:
         if router is None:
             receipt.follow(self._dropping.get(name))
             return receipt.waited(self._run_until_idle)
-        self.graph.forward_of(router).catch_up()
-        log_drop(self._journal, router, receipt)
+        forward_of(router).catch_up()
+        _log_drop(self._journal, router, receipt)
         self._dropping[name] = receipt
         Receipt(None, self._dropped, (name, receipt)).follow(receipt)
         self.graph.remove(router)
@@ -150,7 +156,7 @@ class Routers:
         forwards = [*([] if inbound is None else [inbound]), *out_of(topic)]
         routers = sorted((router for forward in forwards for router in forward.routers), key=lambda each: each.name)
         for router in routers:
-            log_drop(self._journal, router, None)
+            _log_drop(self._journal, router, None)
             self.graph.remove(router)
         self.lineage.forget(topic)
         return [router.name for router in routers]
@@ -175,3 +181,34 @@ class Routers:
         for name in missing:
             catalog.create_default(name)
         return catalog.topics[put.source], catalog.topics[put.dest]
+
+
+def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Receipt:
+    """Log a router as it is to be, in the place of an `old` one. Raises, and has logged nothing, where the WAL is full.
+
+    The receipt is done once the router's two topics are durable too, in whichever shards they are.
+    """
+    source, dest = router.source, router.dest
+    inbound = dest.inbound
+    pending = [end for end in (source, dest) if end.last_config is not None and not end.last_config.done]
+    put = Put(
+        **msgspec.structs.asdict(router_event.image_of(router)),
+        position=router.start_seq if inbound is None or inbound.source is not source else inbound.cursor,
+        dest_seq=dest.next_seq,
+        was=None if old is None else Was(old.source.id, old.dest.id, forward_of(old).cursor, old.dest.next_seq),
+        ends=[] if old is None else [_end(topic) for topic in pending],
+    )
+    logged, change = Receipt(), Receipt()
+    journal.submit_twice(dest if old is None else old.dest, frames.ROUTER_PUT, router_event.encode(put), logged)
+    change.follow_all([logged, *(end.last_config for end in pending if end.last_config is not None)])
+    return change
+
+
+def _log_drop(journal: Journal, router: Router, receipt: Receipt | None) -> None:
+    """Log that a router is gone."""
+    dropped = Dropped(router.name, forward_of(router).cursor, router.dest.next_seq)
+    journal.submit_twice(router.dest, frames.ROUTER_DROP, router_event.encode(dropped), receipt)
+
+
+def _end(topic: Topic) -> End:
+    return End(topic.id, topic.name, msgspec.json.encode(topic.config), topic.created_ts)

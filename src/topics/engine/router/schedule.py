@@ -1,21 +1,103 @@
-"""Schedule: which sources have something to copy, and which destinations to try again.
+"""Schedule: which sources have something to copy (ROUTER-14), and which destinations to try again.
 
-Copying happens off the path of any ack, in slices, for about a millisecond per turn. A source with a Block that has to
-be read from disk first is put aside until that is done, and holds up no other.
+A publish marks the Fanout of its source once, whatever the number of destinations: the write that caused it pays
+nothing for them. The forwards then take turns, a slice each. Copying happens off the path of any ack, in slices, for
+about a millisecond per turn. A source with a Block that has to be read from disk first is put aside until that is done,
+and holds up no other.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from topics.engine.journal import Journal
-from topics.engine.router.fanout import Fanout
 from topics.engine.router.forward import Forward
+from topics.engine.topic import Topic
 from topics.storage.job import Miss
 
 STEP_NS: Final = 1_000_000
+
+
+class Fanout:
+    """The forwards out of one source, and whether they have work. `enqueue` asks for steps until one returns False."""
+
+    __slots__ = ("_again", "_at", "_done_seq", "_enqueue", "dirty", "forwards", "source")
+
+    def __init__(self, source: Topic, enqueue: Callable[[Fanout], None]) -> None:
+        self._enqueue = enqueue
+        self.source = source
+        self.forwards: list[Forward] = []
+        self.dirty = False
+        # Up to here every forward that is not blocked has looked at the source.
+        self._done_seq = 0
+        self._at = 0
+        self._again = False
+        source.listeners.append(self.published)
+
+    def published(self, topic: Topic) -> None:
+        """The source has something new."""
+        if self.dirty:
+            self._again = True
+        elif not topic.deleted:
+            self.dirty = True
+            self._at = 0
+            self._again = False
+            self._enqueue(self)
+
+    def step(self) -> bool:
+        """Copy the next forward's slice; whether there is more to do. May raise Miss."""
+        forwards = self.forwards
+        if self._at < len(forwards):
+            forward = forwards[self._at]
+            self._at += 1
+            forward.step()
+            if forward.has_backlog and forward.pressure.retry_ms is None:
+                self._again = True
+        if self._at < len(forwards):
+            return True
+        self.dirty = self._again
+        if self._again:
+            self._at = 0
+            self._again = False
+        else:
+            self._done_seq = self.source.log.head
+        return self.dirty
+
+    def catch_up(self) -> None:
+        """Copy everything to every destination that is not blocked: something is about to leave the source."""
+        for forward in self.forwards:
+            if forward.has_backlog:
+                forward.catch_up()
+
+    def before_eviction(self) -> None:
+        """A cap is about to take the oldest records: copy them first where they are not copied yet."""
+        log, config = self.source.log, self.source.config
+        if self.forwards[0].backlog.held is not None:
+            for forward in self.forwards:
+                forward.backlog.hold(log.head)
+            return
+        waiting = log.head - self._done_seq
+        if (config.cap_records and waiting > config.cap_records) or (
+            config.cap_bytes and log.count and waiting * (log.bytes // log.count + 1) > config.cap_bytes // 2
+        ):
+            self.catch_up()
+
+    def lagging(self) -> list[tuple[int, int]]:
+        """(destination id, cursor) of each forward that has not looked at everything."""
+        return [(forward.dest.id, forward.cursor) for forward in self.forwards if forward.has_backlog]
+
+    def mark(self) -> None:
+        """Log how far the copies in each destination are."""
+        for forward in self.forwards:
+            forward.mark()
+
+    def close(self) -> None:
+        """No destination is left."""
+        if self.published in self.source.listeners:
+            self.source.listeners.remove(self.published)
 
 
 class Schedule:
@@ -24,41 +106,34 @@ class Schedule:
     def __init__(self, journal: Journal) -> None:
         self._clock = journal.clock
         self._wake = journal.wake
-        self._dirty: deque[Fanout] = deque()
-        self._blocked: dict[Forward, None] = {}
-
-    @property
-    def busy(self) -> bool:
-        """Whether `step` has something to do at once."""
-        return bool(self._dirty)
+        self.dirty: deque[Fanout] = deque()
+        self.blocked: dict[Forward, None] = {}
 
     def enqueue(self, fanout: Fanout) -> None:
         """A source has something to copy."""
-        self._dirty.append(fanout)
+        self.dirty.append(fanout)
         self._wake()
 
     def retry_later(self, forward: Forward) -> None:
         """A destination refused."""
-        self._blocked[forward] = None
+        self.blocked[forward] = None
         self._wake()
 
     def forget(self, forward: Forward) -> None:
         """A forward is gone."""
-        self._blocked.pop(forward, None)
+        self.blocked.pop(forward, None)
 
     def next_due_ms(self) -> int | None:
         """When a destination that refused is to be tried again, or None."""
-        dues = (forward.pressure.retry_ms for forward in self._blocked)
+        dues = (forward.pressure.retry_ms for forward in self.blocked)
         return min((due for due in dues if due is not None), default=None)
 
-    def step(self, budget_ns: int = STEP_NS) -> None:
-        """Copy for about so long; `busy` says whether there is more."""
-        if self._blocked:
+    def step(self) -> None:
+        """Copy for about STEP_NS; `dirty` holds what is left."""
+        if self.blocked:
             self._retry()
-        if not self._dirty:
-            return
-        clock, dirty = self._clock, self._dirty
-        deadline_ns = clock.elapsed_ns() + budget_ns
+        clock, dirty = self._clock, self.dirty
+        deadline_ns = clock.elapsed_ns() + STEP_NS
         while dirty:
             fanout = dirty[0]
             try:
@@ -75,11 +150,16 @@ class Schedule:
 
     def _retry(self) -> None:
         now = self._clock.now_ms()
-        for forward in list(self._blocked):
+        for forward in list(self.blocked):
             source, pressure = forward.source, forward.pressure
             if forward.has_backlog and pressure.retry_ms is not None and pressure.retry_ms > now:
                 continue
-            del self._blocked[forward]
+            del self.blocked[forward]
             pressure.retry_ms = None
             if forward.has_backlog and source.outbound is not None:
                 source.outbound.published(source)
+
+
+def fanout_of(topic: Topic) -> Fanout | None:
+    """The fanout of a source, which the topic itself knows by a protocol only."""
+    return cast("Fanout | None", topic.outbound)

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
 
+from topics.engine.log.archive import Sealable, Shelf
 from topics.storage.block import Block
 from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
+from topics.storage.segment.segment import Segment
 from topics.storage.splice import merge
-
-if TYPE_CHECKING:
-    from topics.engine.log.archive import Sealable, Shelf
-    from topics.storage.segment.segment import Segment
 
 log = logging.getLogger("topics.sealer")
 

@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
+from topics.engine.engine import Engine
 from topics.engine.log.archive import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
 from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
 from topics.engine.restart.routers import reached, resume
+from topics.engine.topic import Topic
 from topics.engine.upkeep.sealer import Sealer
 from topics.storage.job import run_inline
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 from topics.storage.wal.shard import Shard
-
-if TYPE_CHECKING:
-    from topics.engine.engine import Engine
-    from topics.engine.topic import Topic
 
 log = logging.getLogger("topics.upkeep")
 

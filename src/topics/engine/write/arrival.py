@@ -1,31 +1,37 @@
-"""Arrival: records enter a topic, by one write or by several together (the WRITE rules).
+"""Arrival: records enter a topic, written by clients (the WRITE rules) or derived from others (ROUTER-15, QUEUE-18).
 
 The seqs are assigned, the Block is built and its frame is queued in one step, so that seq order and WAL order cannot
 disagree. There is one frame per call, whatever the number of records. The engine checks limits, conditions and repeats
 before; the ticket decides when the records become visible.
+
+A router's copies and dead letters can be made again from what is logged elsewhere, so they cost no frame. They take
+their seqs in the order in which readers see them: where the topic has writes that wait for their WAL class, the copy
+becomes visible right after those. Where what they follow from must be on disk first, they wait for that, and so do the
+topic's writes after them, whichever shard it is in.
+
+A record of a write to a queue may have `delay_ms` or `deliver_at` (QUEUE-26). It is in the log at once, so it can be
+read, counted and deleted, which cancels it; but no claim gets it before its time. The times are in the frame of the
+write, so they survive a restart. On a log both are accepted and have no effect, like the queue fields of a config.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from topics.engine.requests import Write
+from topics.engine.journal import Journal
+from topics.engine.limits import Limits
+from topics.engine.requests import RecordIn, Write
+from topics.engine.topic import Jobs, Topic
 from topics.engine.write import batch as batches
 from topics.engine.write import extra as extras
 from topics.engine.write.dedupe import Dedupe, Remembered
-from topics.engine.write.delay import delays_of, when_visible
 from topics.engine.write.removal import position_of
-from topics.engine.write.reserve import reserve
 from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.engine.write.unkept import GONE
-from topics.errors import TopicsError
+from topics.errors import InvalidRequest, TopicsError
 from topics.storage import block as blocks
-
-if TYPE_CHECKING:
-    from topics.engine.journal import Journal
-    from topics.engine.limits import Limits
-    from topics.engine.topic import Topic
+from topics.storage.block import HAS_TAG, Block
 
 NOTHING_ASKED: Final = Write([])
 
@@ -46,16 +52,16 @@ def append(
     WAL takes no more.
     """
     jobs = topic.queue
-    delays = None if jobs is None else delays_of(write.records, now)
+    delays = None if jobs is None else _delays(write.records, now)
     if jobs is not None and delays:
-        on_done = when_visible(jobs, delays, on_done)
+        on_done = _delaying(jobs, delays, on_done)
     ts = topic.last_ts
     if now > ts:
         ts = now
     ticket = Ticket(topic, on_done, context)
     ticket.first_seq = first_seq = topic.next_seq
     ticket.block = block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
-    ticket.count = n = block.n
+    ticket.count = block.n
     ticket.tags = batch.tags
     ticket.created = created is not None
     keyed = write.idempotency_key is not None or write.producer_id is not None
@@ -65,16 +71,12 @@ def append(
         derived = topic.inbound is not None or topic.letters
         extra = _extra(topic, write, delays, derived) if keyed or derived or delays else b""
         journal.append(topic, ticket, block, extra)
-    topic.last_ts = ts
-    topic.next_seq = first_seq + n
-    topic.pending.add(block)
+    topic.assign(block)
     if keyed:
         _remember(topic, write, ticket, ts)
     if topic.inbound is not None:
         topic.inbound.note_stamps(block)
-    if logged:
-        reserve(journal, topic)
-    else:
+    if not logged:
         _show(topic, ticket, created, last)
     return ticket
 
@@ -131,7 +133,71 @@ def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int) -> None:
     if dedupe is None:
         dedupe = topic.dedupe = Dedupe()
     ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, ticket)
-    if write.idempotency_key is not None:
-        dedupe.remember_key(write.idempotency_key, remembered)
-    if write.producer_id is not None and write.producer_seq is not None:
-        dedupe.remember_producer(write.producer_id, write.producer_seq, remembered)
+    dedupe.remember(write.idempotency_key, write.producer_id, write.producer_seq, remembered)
+
+
+def _delays(records: list[RecordIn], now_ms: int) -> list[tuple[int, int]]:
+    """(index, due_ms) of each record that is to be delivered later; raises InvalidRequest."""
+    delays = []
+    for i, record in enumerate(records):
+        if record.delay_ms is None and record.deliver_at is None:
+            continue
+        field = f"records[{i}].{'delay_ms' if record.deliver_at is None else 'deliver_at'}"
+        if record.delay_ms is not None and record.deliver_at is not None:
+            raise InvalidRequest(f"{field}: give either delay_ms or deliver_at, not both", field=field)
+        due_ms = record.deliver_at if record.deliver_at is not None else now_ms + (record.delay_ms or 0)
+        if due_ms > now_ms:
+            delays.append((i, due_ms))
+    return delays
+
+
+def _delaying(jobs: Jobs, delays: list[tuple[int, int]], on_done: OnDone | None) -> OnDone:
+    """What a write does when it is committed: hide its delayed jobs, then answer."""
+
+    def done(ticket: Ticket) -> None:
+        if ticket.error is None:
+            for i, due_ms in delays:
+                jobs.delay(ticket.first_seq + i, due_ms)
+        if on_done is not None:
+            on_done(ticket)
+
+    return done
+
+
+def derive(topic: Topic, block: Block, on_done: OnDone | None = None, after: Sequence[Receipt] = ()) -> None:
+    """Append a derived Block that begins at the topic's `next_seq`; it is shown once all of `after` are done."""
+    last = topic.last_ticket
+    ticket = _ticket_of(topic, block, on_done)
+    topic.assign(block)
+    if after:
+        ticket.gated = ticket.apart = True
+        ticket.before = last
+        topic.last_ticket = ticket
+        ticket.follow_all(after)
+    elif last is None:
+        ticket.commit(0, 0)
+    else:
+        ticket.gated = last.gated
+        ticket.apart = last.apart
+        topic.last_ticket = ticket
+        ticket.follow(last)
+
+
+def append_block(journal: Journal, topic: Topic, block: Block) -> None:
+    """Append a derived Block that follows from nothing on disk: it is logged here, as a write is."""
+    if topic.config.durability == "ephemeral":
+        derive(topic, block)
+        return
+    journal.append(topic, _ticket_of(topic, block, None), block, _extra(topic, NOTHING_ASKED, None, True))
+    topic.assign(block)
+
+
+def _ticket_of(topic: Topic, block: Block, on_done: OnDone | None) -> Ticket:
+    assert block.first_seq == topic.next_seq
+    assert block.first_ts >= topic.last_ts
+    ticket = Ticket(topic, on_done, None)
+    ticket.block = block
+    ticket.tags = block.tags() if block.bits & HAS_TAG else None
+    ticket.first_seq = block.first_seq
+    ticket.count = block.n
+    return ticket

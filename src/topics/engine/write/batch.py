@@ -108,7 +108,7 @@ def _check_one(only: RecordIn, node: str | None, limits: Limits) -> Batch:
     if only.tag is not None:
         tag = only.tag.encode()
         if len(tag) > limits.max_tag_bytes:
-            _refuse_label("tag", "records[0].tag", len(tag), limits.max_tag_bytes)
+            refuse_label("tag", "records[0].tag", len(tag), limits.max_tag_bytes)
         tags = [tag]
         total += len(tag)
     if only.node is not None or node is not None:
@@ -139,7 +139,7 @@ def _labels(values: list[str | None], default: str | None, name: str, bytes_max:
             return None
         text = default.encode()
         if len(text) > bytes_max:
-            _refuse_label(name, name, len(text), bytes_max)
+            refuse_label(name, name, len(text), bytes_max)
         return [text] * len(values)
     if default is not None:
         values = [default if value is None else value for value in values]
@@ -147,11 +147,12 @@ def _labels(values: list[str | None], default: str | None, name: str, bytes_max:
     if max(map(len, filter(None, encoded)), default=0) > bytes_max:
         for i, label in enumerate(encoded):
             if label is not None and len(label) > bytes_max:
-                _refuse_label(name, f"records[{i}].{name}", len(label), bytes_max, index=i)
+                refuse_label(name, f"records[{i}].{name}", len(label), bytes_max, index=i)
     return encoded
 
 
-def _refuse_label(name: str, field: str, size: int, bytes_max: int, **where: int) -> NoReturn:
+def refuse_label(name: str, field: str, size: int, bytes_max: int, **where: int) -> NoReturn:
+    """Raise for a tag or a node that is too long."""
     raise InvalidRequest(
         f"{field} has {size} bytes; the limit is {bytes_max}",
         field=field,

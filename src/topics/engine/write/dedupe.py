@@ -32,16 +32,19 @@ class Dedupe:
         self.keys: dict[str, Remembered] = {}
         self.producers: dict[str, tuple[int, Remembered]] = {}
 
-    def find_key(self, key: str, now_ms: int, window_ms: int) -> Remembered | None:
-        """The first write with this key, if it is still within the window."""
+    def find(
+        self, key: str | None, producer_id: str | None, producer_seq: int | None, now_ms: int, window_ms: int
+    ) -> Remembered | None:
+        """What a repeated write answers with, or None; the seqs of a producer are known only for its last write."""
+        if producer_id is not None and producer_seq is not None:
+            last = self.producers.get(producer_id)
+            if last is not None and producer_seq <= last[0]:
+                return last[1] if producer_seq == last[0] else Remembered(0, 0, 0, last[1].ticket)
+        if key is None:
+            return None
         self._expire(now_ms, window_ms)
         found = self.keys.get(key)
         return None if found is None or now_ms - found.ts > window_ms else found
-
-    def remember_key(self, key: str, write: Remembered) -> None:
-        """Keep the write under its key. The dict stays in order of time, so that expiry starts at its front."""
-        self.keys.pop(key, None)
-        self.keys[key] = write
 
     def _expire(self, now_ms: int, window_ms: int) -> None:
         stale = []
@@ -52,18 +55,16 @@ class Dedupe:
         for key in stale:
             del self.keys[key]
 
-    def find_producer(self, producer_id: str, producer_seq: int) -> Remembered | None:
-        """What a producer's repeated write answers with, or None; the seqs are known only for its last write."""
-        last = self.producers.get(producer_id)
-        if last is None or producer_seq > last[0]:
-            return None
-        return last[1] if producer_seq == last[0] else Remembered(0, 0, 0, last[1].ticket)
-
-    def remember_producer(self, producer_id: str, producer_seq: int, write: Remembered) -> None:
-        """Keep the producer's last write."""
-        self.producers[producer_id] = (producer_seq, write)
+    def remember(self, key: str | None, producer_id: str | None, producer_seq: int | None, write: Remembered) -> None:
+        """Keep a write under its key, and as its producer's last one."""
+        if key is not None:
+            # The dict stays in order of time, so that expiry starts at its front.
+            self.keys.pop(key, None)
+            self.keys[key] = write
+        if producer_id is not None and producer_seq is not None:
+            self.producers[producer_id] = (producer_seq, write)
 
     def forget(self, write: Remembered) -> None:
         """Drop a write that failed, so that its retry is appended."""
         self.keys = {key: kept for key, kept in self.keys.items() if kept is not write}
-        self.producers = {who: last for who, last in self.producers.items() if last[1] is not write}
+        self.producers = {producer: last for producer, last in self.producers.items() if last[1] is not write}

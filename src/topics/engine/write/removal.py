@@ -6,16 +6,12 @@ those that are blocked: what these had not reached is never forwarded, and the f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from topics.engine.journal import Journal
 from topics.engine.log.directory import ranges
+from topics.engine.topic import Topic
 from topics.engine.write import extra as extras
+from topics.engine.write.ticket import Receipt
 from topics.storage.wal import frame as frames
-
-if TYPE_CHECKING:
-    from topics.engine.journal import Journal
-    from topics.engine.topic import Topic
-    from topics.engine.write.ticket import Receipt
 
 
 def remove(

@@ -6,14 +6,10 @@ whether the write can never fit or may fit later.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from topics.engine.config import TopicConfig
 from topics.engine.requests import Write
+from topics.engine.topic import Topic
 from topics.errors import HeadMismatch, RecordTooLarge, TopicFull
-
-if TYPE_CHECKING:
-    from topics.engine.topic import Topic
 
 
 def check_head(name: str, head_seq: int, write: Write) -> None:
@@ -49,8 +45,8 @@ def check_topic(topic: Topic, n: int, size_bytes: int, now: int) -> None:
     check_fits(config, n, size_bytes)
     topic.expire(now)
     log = topic.log
-    if (config.cap_records and log.count + topic.pending.records + n > config.cap_records) or (
-        config.cap_bytes and log.bytes + topic.pending.bytes + size_bytes > config.cap_bytes
+    if (config.cap_records and log.count + topic.pending_records + n > config.cap_records) or (
+        config.cap_bytes and log.bytes + topic.pending_bytes + size_bytes > config.cap_bytes
     ):
         raise TopicFull(
             f'topic "{topic.name}" is full and refuses new records until some are deleted or expire',
@@ -69,6 +65,6 @@ def freed_bytes(topic: Topic, n: int, size_bytes: int) -> int:
     config, log = topic.config, topic.log
     if config.discard != "old":
         return 0
-    over = log.count + topic.pending.records + n - config.cap_records if config.cap_records else 0
-    over_bytes = log.bytes + topic.pending.bytes + size_bytes - config.cap_bytes if config.cap_bytes else 0
+    over = log.count + topic.pending_records + n - config.cap_records if config.cap_records else 0
+    over_bytes = log.bytes + topic.pending_bytes + size_bytes - config.cap_bytes if config.cap_bytes else 0
     return log.evictable_bytes(over, over_bytes)

@@ -12,15 +12,13 @@ Either way `on_done` is called once, with the promise, and then whatever follows
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from topics.engine.config import TopicConfig
+from topics.engine.log.log import Log
+from topics.engine.write.dedupe import Remembered
 from topics.errors import TopicsError
-
-if TYPE_CHECKING:
-    from topics.engine.config import TopicConfig
-    from topics.engine.log.log import Log
-    from topics.engine.write.dedupe import Remembered
-    from topics.storage.block import Block
+from topics.storage.block import Block
 
 OnDone = Callable[["Ticket"], None]
 OnReceipt = Callable[["Receipt"], None]

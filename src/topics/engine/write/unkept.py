@@ -12,7 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-ANYWHERE: Final = 1 << 62
+from topics.engine.log.log import ANYWHERE
+
 KEPT: Final = 0
 DOUBTFUL: Final = 1
 GONE: Final = 2

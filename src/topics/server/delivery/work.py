@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from topics.engine import Engine
-from topics.engine.queue.claim import Hand
-from topics.engine.queue.worker import Worker
+from topics.engine.queue.claim import Hand, Worker
 from topics.errors import InvalidRequest, NotAQueue, TopicsError
 from topics.server.api.route import Route
 from topics.server.delivery.delivery import Delivery

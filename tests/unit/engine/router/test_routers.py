@@ -8,8 +8,7 @@ import pytest
 
 from tests.harness.memory import ManyTopics
 from topics.engine import ConfigPatch, Delete, Diff, Write
-from topics.engine.router.backpressure import BACKOFF_MS_MAX
-from topics.engine.router.forward import LATE_MS
+from topics.engine.router.forward import BACKOFF_MS_MAX, LATE_MS
 from topics.engine.router.router import PutRouter
 from topics.errors import (
     InvalidRequest,
@@ -468,7 +467,7 @@ def test_write_elsewhere_does_not_see_idle_routers() -> None:
     for i in range(50):
         topics.route("a", f"d{i}", name=f"r{i}")
     topics.engine.run_until_idle()
-    assert not topics.engine.routers.schedule.busy
+    assert not topics.engine.routers.schedule.dirty
     topics.write("elsewhere", 1)
     assert topics.engine.topics["elsewhere"].listeners == []
     assert topics.engine.topics["elsewhere"].outbound is None

@@ -141,7 +141,7 @@ def test_refused_frame_is_reported_to_each_and_takes_no_seq() -> None:
     intake.admission.flush()
     intake.engine.turn()
     assert [error.status for sender in (*lost, *refused) for error in sender.errors] == [503] * 4
-    assert intake.engine.topics["t"].pending.records == 0
+    assert intake.engine.topics["t"].pending_records == 0
     intake.machine.crash("kill")
     assert intake.machine.read("t")[0] == [1]
 
