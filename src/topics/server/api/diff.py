@@ -121,9 +121,10 @@ def _send(exchange: Exchange, difference: Difference) -> None:
         (perf_counter_ns() - exchange.started_ns) / 1e6,
         difference.scanned,
     )
-    # One join for the whole answer: the text of a large read is not copied once more for its commas.
-    parts = [b","] * (2 * len(difference.pieces))
-    parts[1::2] = difference.pieces
-    parts[:1] = [head]
-    parts.append(tail)
-    exchange.respond_parts(parts)
+    pieces = difference.pieces
+    if len(pieces) > 1:
+        # One join for the whole answer: the text of a large read is not copied once more for its commas.
+        spread = [b","] * (2 * len(pieces) - 1)
+        spread[::2] = pieces
+        pieces = spread
+    exchange.respond_parts([head, *pieces, tail])
