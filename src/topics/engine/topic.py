@@ -169,7 +169,10 @@ class Topic:
         """Give a Block the seqs that it has been made with, which are the next ones; its records are pending."""
         self.last_ts = block.last_ts
         self.next_seq = block.first_seq + block.n
-        self._add_pending(block.n, block.live_bytes)
+        size = block.live_bytes
+        self.pending_records += block.n
+        self.pending_bytes += size
+        self.log.totals.pending_bytes += size
 
     def publish(self, ticket: Ticket) -> None:
         """Make a committed write visible, then hold the caps."""
@@ -178,7 +181,7 @@ class Topic:
             return
         log = self.log
         log.publish(block)
-        self._add_pending(-block.n, -block.live_bytes)
+        self._end_pending(block)
         self.last_write_ts = block.last_ts
         if self.last_ticket is ticket:
             self.last_ticket = None
@@ -201,16 +204,17 @@ class Topic:
     def withdraw(self, ticket: Ticket) -> None:
         """Forget a write that the WAL refused; its seqs were never shown."""
         if ticket.block is not None:
-            self._add_pending(-ticket.block.n, -ticket.block.live_bytes)
+            self._end_pending(ticket.block)
         if self.last_ticket is ticket:
             self.last_ticket = None
         if ticket.remembered is not None and self.dedupe is not None:
             self.dedupe.forget(ticket.remembered)
 
-    def _add_pending(self, records: int, size_bytes: int) -> None:
-        self.pending_records += records
-        self.pending_bytes += size_bytes
-        self.log.totals.pending_bytes += size_bytes
+    def _end_pending(self, block: Block) -> None:
+        size = block.live_bytes
+        self.pending_records -= block.n
+        self.pending_bytes -= size
+        self.log.totals.pending_bytes -= size
 
     # Retention
 
