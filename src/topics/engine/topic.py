@@ -1,8 +1,8 @@
 """Topic: one named log with its config, and what its writes and readers need to know about it.
 
-`next_seq` counts what was assigned, `log.head` what is visible; they differ only while writes wait for their WAL class.
-Such writes are pending: they count towards the caps of a topic that rejects and towards the quota over all topics, so
-whatever is acked later had room when it was taken.
+`next_seq` is the next seq to hand out, `log.head` the last one that is visible. `next_seq` is above `log.head + 1` only
+while writes wait for their class. Such writes are pending: they count towards the caps of a topic that rejects and
+towards the quota over all topics, so whatever is acked later had room when it was taken.
 
 A topic's `id` is never used again, so a topic that was deleted and created anew has another one: it is the epoch of
 WATCH-18.
@@ -191,7 +191,7 @@ class Topic:
         if self.config.cap_records or self.config.cap_bytes:
             self.hold_caps()
         shelf = archive.shelf
-        if shelf is not None and log.tail_records >= shelf.max_events:
+        if shelf is not None and (log.tail_records >= shelf.max_events or log.tail_bytes >= shelf.max_bytes):
             shelf.ask(self)
         if self.listeners:
             self.notify()

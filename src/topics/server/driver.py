@@ -1,8 +1,9 @@
 """Driver: runs the engine on the event loop and the engine's disk jobs on threads.
 
-Whatever needs a turn asks the `Wakeup` for one; the driver runs it at the end of that turn of the loop. A turn of the
-engine has a fixed order: the small writes that were gathered go to the engine, acks are submitted, all frames are
-written in one go, and the jobs that are due go to the threads. Nothing below ever calls up: the engine only asks.
+Whatever needs a turn asks the `Wakeup` for one; the driver runs it at the end of that turn of the loop. A turn has a
+fixed order: the small writes that were gathered go to the engine, acks are submitted, all frames are written in one
+go, copies and jobs are handed on, upkeep does a slice, and the jobs that are due go to the threads. The engine never
+calls the driver, it only requests a turn.
 
 Threads only ever wait for the disk: a job's `run` makes blocking calls, and its `done` comes back to the loop. Syncs
 have a thread of their own, so that a slow read or a seal never delays an ack.

@@ -1,4 +1,9 @@
-"""The two ways to read: a batch over what is there, and a stream that follows."""
+"""Readers: plan a batch over what is there, and a stream that follows.
+
+Every seq between two offsets becomes a row, was deleted, or is part of a gap, which stops the query or becomes one row
+(`failOnDataLoss`, `includeTombstones`). Offsets carry the epoch, so a topic that was created anew is never read as the
+old one.
+"""
 
 from __future__ import annotations
 

@@ -93,6 +93,18 @@ def test_sealed_records_read_the_same_before_and_after_a_restart() -> None:
     assert (after.count, after.bytes, after.earliest_seq) == (state.count, state.bytes, 1)
 
 
+def test_tail_of_many_bytes_is_sealed_however_few_records_it_has() -> None:
+    """STORE-16: a tail is sealed by its bytes too."""
+    machine = Machine(UpkeepSettings(segment_max_events=1000, segment_max_bytes=500))
+    machine.engine.write("t", numbers(1, 1))
+    machine.run_until_idle()
+    assert not machine.engine.topics["t"].archive.segments
+    machine.engine.write("t", numbers(2, 60))
+    machine.run_until_idle()
+    assert machine.engine.topics["t"].archive.segments
+    assert machine.read("t") == (list(range(1, 61)), [])
+
+
 def test_checkpoint_trims_the_log_and_keeps_everything() -> None:
     """STORE-9: disk use and restart time are bounded by settings and not by history."""
     machine = Machine()

@@ -1,7 +1,8 @@
 """Dead letters: a job that was delivered too often moves to another topic (QUEUE-14 to QUEUE-18), and may come back.
 
-The move is one frame in the queue's shard that is both: the delete of these jobs, and the Block of their copies in the
-dead-letter topic, which is logged nowhere else. So after a crash both halves have happened or neither has. The frame
+The move is one frame in the queue's shard, written twice, that is both: the delete of these jobs, and the Block of
+their copies in the dead-letter topic. So after a crash both halves have happened or neither has. An `ephemeral` queue
+logs nothing; there the copies alone are logged, in the dead-letter topic. The frame
 holds the Block, because the delete may already be on disk when the frame is replayed. A copy keeps node, tag, meta and
 data, and its meta names where it came from.
 

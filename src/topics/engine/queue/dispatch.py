@@ -3,8 +3,8 @@
 One call serves a whole cohort of claimers: what is ready is divided among them, what was delivered too often goes to
 the dead letters on the way, and each claimer gets its jobs under leases of its own.
 
-Lease events go to the WAL as one frame per call. They are not waited for unless `leases_durable` says so: losing them
-only makes jobs claimable again.
+Lease events go to the WAL as one frame per claimer. An answer waits for its frame only if `leases_durable` asks for
+it: losing one only makes jobs claimable again.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
-from topics.engine.restart.refill import ANYWHERE, Refill
+from topics.engine.restart.refill import ANY_PLACE, Refill
 from topics.engine.restart.routers import RestoredRouters
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
@@ -301,7 +301,7 @@ class Derivation:
 
 
 def _place_of(topic: Topic, event: Event) -> tuple[int, int]:
-    """(The topic's next seq, the position of its router), -1 for any position; ANYWHERE where it does not matter."""
+    """(The topic's next seq, the position of its router), -1 for any position; ANY_PLACE where it does not matter."""
     if isinstance(event, Appended):
         for first_seq, _, data in event.extras:
             if first_seq == event.block.first_seq:
@@ -309,7 +309,7 @@ def _place_of(topic: Topic, event: Event) -> tuple[int, int]:
                 if extra.position is not None:
                     return first_seq, _position_in(topic, extra.position, extra.source_id)
         # Where it says nothing of a router that is there, the frame that took the router away is lost.
-        return ANYWHERE if topic.inbound is None else (event.block.first_seq, -1)
+        return ANY_PLACE if topic.inbound is None else (event.block.first_seq, -1)
     kind, payload = event.kind, event.payload
     if kind == frames.DELETE and payload.extra:
         deleted = extras.decode_delete(payload.extra)
@@ -317,12 +317,12 @@ def _place_of(topic: Topic, event: Event) -> tuple[int, int]:
     if kind == frames.ROUTER_PUT:
         put = router_event.decode_put(payload)
         # One that comes from elsewhere is in another shard, and waits for nothing that this one has still to say.
-        return (put.dest_seq, _position_in(topic, put.position, put.source_id)) if put.was is None else ANYWHERE
+        return (put.dest_seq, _position_in(topic, put.position, put.source_id)) if put.was is None else ANY_PLACE
     if kind in (frames.CURSOR, frames.ROUTER_DROP):
         decode = router_event.decode_moved if kind == frames.CURSOR else router_event.decode_dropped
         moved = decode(payload)
         return moved.dest_seq, _position_in(topic, moved.position, moved.source_id)
-    return ANYWHERE
+    return ANY_PLACE
 
 
 def _position_in(topic: Topic, position: int, source_id: int) -> int:

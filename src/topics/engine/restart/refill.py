@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from topics.clock import Clock
+from topics.engine.log.log import ANYWHERE
 from topics.engine.log.loss import RESTART, SOURCE_TRIM
 from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.router.backlog import SLICE_RECORDS
@@ -19,8 +20,7 @@ from topics.engine.router.forward import Forward, fitting, into
 from topics.engine.topic import Topic
 from topics.storage.block import Block
 
-NO_BOUND: Final = 1 << 62
-ANYWHERE: Final = (0, -1)
+ANY_PLACE: Final = (0, -1)
 """A place, as (next seq, position), that a topic has always reached."""
 
 
@@ -43,7 +43,7 @@ class Refill:
     def reach(self, topic: Topic, at: int, position: int, final: bool = False) -> bool:
         """Bring a topic to the place before its seq `at`, from source records up to `position` (-1: any)."""
         log, forward = topic.log, into(topic)
-        upto = NO_BOUND if position < 0 else position
+        upto = ANYWHERE if position < 0 else position
         if topic.config.durability == "ephemeral" and log.head + 1 < at:
             log.lose(log.head + 1, at - 1, RESTART)
         while log.head + 1 < at:
@@ -70,13 +70,13 @@ class Refill:
             return
         if rejects and reached is not None:
             # How much room there was then is not known: later deletes may be on the disk already.
-            self.reach(topic, *reached.get(topic.id, ANYWHERE))
+            self.reach(topic, *reached.get(topic.id, ANY_PLACE))
             return
         copied = True
         while copied:
             if rejects:
                 topic.expire(self._clock.now_ms())
-            copied = self._copy(topic, forward, NO_BOUND, NO_BOUND, rejects)
+            copied = self._copy(topic, forward, ANYWHERE, ANYWHERE, rejects)
 
     def _copy(self, topic: Topic, forward: Forward, room: int, upto: int, rejects: bool = False) -> bool:
         """Copy the next source records, making at most `room` copies; whether there were any to look at.

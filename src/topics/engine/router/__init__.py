@@ -1,4 +1,4 @@
 """Routers: what is appended to a source is also appended to a destination, once per router and in order.
 
-Knows neither queues nor how a restart goes.
+Imports neither `queue` nor `restart`, but keeps what a restart needs to make the same copies again.
 """

@@ -29,7 +29,7 @@ TOPICS_SHOWN_MAX: Final = 1000
 CLASSES: Final = ("ephemeral", "memory", "disk", "fsync")
 
 _TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[Log], int]], ...]] = (
-    ("topics_topic_head_seq", "Highest assigned seq per topic.", lambda log: log.head),
+    ("topics_topic_head_seq", "Highest visible seq per topic.", lambda log: log.head),
     ("topics_topic_earliest_seq", "First live seq per topic.", lambda log: log.start),
     ("topics_topic_records_live", "Live records per topic.", lambda log: log.count),
     ("topics_topic_bytes_live", "Live record bytes per topic.", lambda log: log.bytes),

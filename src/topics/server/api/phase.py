@@ -1,4 +1,7 @@
-"""Phase: the life of the server from start to stop, as requests and probes see it."""
+"""Phase: starting, ready, draining, in this order only.
+
+Outside of ready every request but the probes and the page is answered 503 with the reason.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 from msgspec import Struct, field
@@ -155,8 +155,10 @@ class WebSocket(Subscriber):
                 self._subscribe(command)
             elif isinstance(command, commands.Unsubscribe):
                 self._unsubscribe(command)
-            else:
+            elif isinstance(command, commands.Ping):
                 self._answer({"op": "pong"}, request_id)
+            else:
+                assert_never(command)
         except TopicsError as error:
             self.refuse(error, request_id if request_id is not None else commands.request_id_of(text))
         except Exception:

@@ -1,4 +1,4 @@
-"""Admission: the way of a write to the engine.
+"""Admission: how a write reaches the engine: together with others of its turn, alone, or after it was parked.
 
 Many clients write one record each at the same time. The small writes to a topic that arrive in one turn of the loop
 are gathered, and `flush` hands them to the engine together: each gets its own seq and its own answer, but one Block,

@@ -1,4 +1,8 @@
-"""BlockCache: what was read from segments and may be read again, bounded in bytes."""
+"""BlockCache: Blocks and tags that were read from segments, bounded in bytes.
+
+It also keeps the error of a read that failed, once: a command that waited for the read is handled again from the start,
+and that is how it learns of the failure. The newest entry always stays, whatever its size.
+"""
 
 from __future__ import annotations
 
