@@ -35,6 +35,7 @@ from topics.server.flow.governor import Governor
 from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
+from topics.server.http.turns import Turns
 from topics.server.routes import Routes, rows
 from topics.settings import Settings
 from topics.storage.segment.cache import BlockCache
@@ -58,6 +59,7 @@ class Assembly:
     ) -> None:
         """`wakeup` is what the engine asks for turns; `unsynced` is what its store reports syncs to."""
         self.engine = engine
+        self.turns = Turns(loop, engine.clock.elapsed_ns)
         self.pressure = Pressure()
         self.parking = Parking(loop, engine.clock, self.pressure)
         self.admission = Admission(engine, self.parking, wakeup.wake)
@@ -77,7 +79,7 @@ class Assembly:
             routers=RouterHandlers(engine),
             work=Work(engine, self.delivery, self.parking, slots),
             watch=Watch(engine, self.delivery, slots, settings),
-            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, loop),
+            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, self.turns, loop),
             probes=Probes(engine, self.phase, metrics, page),
         )
         inflight, probe_auth = slots.inflight_per_key, settings.probe_auth

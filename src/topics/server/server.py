@@ -95,7 +95,7 @@ class Server:
             cache=store.segments.tiers.cache,
             replayed=lambda: store.history.progress,
         )
-        connections = Connections(assembly.app, loop, self._connection_limits(), Http2)
+        connections = Connections(assembly.app, loop, self._connection_limits(), assembly.turns, Http2)
         code = await self._run(assembly, connections, store, upkeep, stop)
         connections.stop()
         assembly.driver.stop()

@@ -4,22 +4,22 @@ The protocol itself (frames, masks, fragments, pings, closing) is the sans-IO pr
 
 Out: the queue is the transport's, as for every subscriber. Messages of one turn of the loop leave in one write.
 
-In: what was received is looked at in small pieces and for at most `TURN_NS` per turn of the loop, so that a flood of
-tiny frames costs only its sender. A message is at most as large as the body of a request, however it is fragmented.
-While the client does not read, or its owner is full, nothing more is read.
+In: what was received is looked at in small pieces, which share a turn of the loop with every other connection
+(`Turns`), so that a flood of tiny frames costs only its sender. A message is at most as large as the body of a request,
+however it is fragmented. While something waits, the client does not read, or its owner is full, nothing more is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from topics.server.http.turns import Turns
 from topics.server.http.upgrade import Upgraded
 from topics.settings import Settings
 
@@ -31,8 +31,8 @@ quiet: Final = logging.getLogger("topics.websocket.protocol")
 quiet.setLevel(logging.CRITICAL)
 
 OUTBOX_BYTES_MAX: Final = 16 * 1024
-TURN_NS: Final = 1_000_000
-PIECE_BYTES: Final = 1024
+PIECE_BYTES: Final = 256
+"""Some 40 of the smallest frames."""
 PIECE_BYTES_MAX: Final = 256 * 1024
 
 
@@ -41,11 +41,16 @@ class FrameLink(Upgraded):
 
     __slots__ = (
         "_buffer", "_close_timeout_s", "_closing", "_fragments", "_loop", "_outbox", "_outbox_bytes", "_owner",
-        "_protocol", "_reading", "_transport", "_turn_due", "closed", "heard", "write_paused",
+        "_protocol", "_reading", "_transport", "_turn_due", "_turns", "closed", "heard", "write_paused",
     )  # fmt: skip
 
     def __init__(
-        self, owner: WebSocket, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, settings: Settings
+        self,
+        owner: WebSocket,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        transport: asyncio.Transport,
+        settings: Settings,
     ) -> None:
         self.closed = False
         self.write_paused = False
@@ -53,6 +58,7 @@ class FrameLink(Upgraded):
         """Whether anything arrived since the owner last cleared this."""
         self._owner = owner
         self._loop = loop
+        self._turns = turns
         self._transport = transport
         self._close_timeout_s = settings.write_timeout_ms / 1000
         self._protocol = ServerProtocol(state=State.OPEN, max_size=settings.max_body_bytes, logger=quiet)
@@ -73,18 +79,24 @@ class FrameLink(Upgraded):
         if not self._turn_due:
             self._take()
 
+    def _go_on(self) -> None:
+        """It is this connection's turn."""
+        self._turn_due = False
+        self._take()
+
     def _take(self) -> None:
         """Look at what was received, piece by piece, until it ends, has to wait, or this turn's time is up."""
-        self._turn_due = False
-        deadline_ns = perf_counter_ns() + TURN_NS
+        deadline_ns = 0
         size = PIECE_BYTES
         buffer = self._buffer
         at = 0
         while at < len(buffer) and not self._full and not self.closed:
-            if perf_counter_ns() > deadline_ns:
-                self._turn_due = True
-                self._loop.call_soon(self._take)
-                break
+            if at:
+                deadline_ns = deadline_ns or self._turns.deadline_ns() or 1
+                if self._turns.clock_ns() >= deadline_ns:
+                    self._turn_due = True
+                    self._turns.wait(self._go_on)
+                    break
             piece = bytes(buffer[at : at + size])
             at += len(piece)
             self._protocol.receive_data(piece)
@@ -114,7 +126,7 @@ class FrameLink(Upgraded):
                 self._transport.pause_reading()
         if self._buffer and not self._full and not self._turn_due:
             self._turn_due = True
-            self._loop.call_soon(self._take)
+            self._turns.wait(self._go_on)
 
     def _receive(self, frame: Frame) -> None:
         if frame.opcode is Opcode.TEXT or frame.opcode is Opcode.CONT:

@@ -40,6 +40,7 @@ from topics.server.flow.admission import Admission
 from topics.server.flow.slots import Slot, Slots
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
+from topics.server.http.turns import Turns
 from topics.settings import Settings
 
 log = logging.getLogger("topics.websocket")
@@ -60,12 +61,14 @@ class WebSockets:
         admission: Admission,
         slots: Slots,
         settings: Settings,
+        turns: Turns,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.engine = engine
         self.delivery = delivery
         self.admission = admission
         self.settings = settings
+        self.turns = turns
         self.loop = loop
         self._slots = slots
 
@@ -125,7 +128,7 @@ class WebSocket(Subscriber):
 
     def __init__(self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slot: Slot) -> None:
         """The handshake is answered; `slot` is freed when the connection ends."""
-        self.frames = FrameLink(self, service.loop, transport, service.settings)
+        self.frames = FrameLink(self, service.loop, service.turns, transport, service.settings)
         super().__init__(service.delivery, self.frames)
         self._service = service
         self._principal = principal

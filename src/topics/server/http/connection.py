@@ -15,6 +15,8 @@ Rules:
 4. A request that asks to leave HTTP is dispatched when everything before it is answered, and nothing after it is
    parsed until it is answered itself.
 5. There are no timers here, only deadlines that `Connections.sweep` looks at.
+6. The first message of a read is dispatched at once. What follows it shares a turn of the loop with every other
+   connection, and waits in line for another one when the time is up (`Turns`); nothing is read meanwhile.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ from topics.server.http.upgrade import Relay, Upgrade, Upgraded
 
 LINGER_MS: Final = 2_000
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
+LARGE_READ_BYTES: Final = 64 * 1024
+"""A read of this size is probably followed by another at once, in the same turn of the loop."""
 
 
 class Connection(asyncio.Protocol):
@@ -45,7 +49,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_app", "_barrier", "_connections", "_eof", "_held", "_intake", "_known", "_limits", "_linger_left", "_lost",
-        "_owe", "_reading_paused", "_ready", "_refused", "_taking", "_upgraded", "deadlines", "outbox",
+        "_owe", "_queued", "_reading_paused", "_ready", "_refused", "_taking", "_turns", "_upgraded", "deadlines",
+        "outbox",
     )  # fmt: skip
 
     def __init__(self, connections: Connections) -> None:
@@ -62,6 +67,9 @@ class Connection(asyncio.Protocol):
         # Whether the next read may be a whole request with a known head.
         self._ready = False
         self._taking = False
+        self._turns = connections.turns
+        # Whether it waits in line for another turn of the loop.
+        self._queued = False
         self._reading_paused = False
         self._lost = False
         self._eof = False
@@ -112,6 +120,8 @@ class Connection(asyncio.Protocol):
         if self._intake.phase != DEAF:
             self._intake.feed(data)
             self._take()
+            if len(data) >= LARGE_READ_BYTES and not self._queued:
+                self._give_way()
         elif self._linger_left >= 0:
             self._linger_left -= len(data)
             if self._linger_left < 0:
@@ -171,15 +181,21 @@ class Connection(asyncio.Protocol):
         """Parse and dispatch until the bytes end or something has to be waited for."""
         intake, outbox = self._intake, self.outbox
         self._taking = True
+        deadline_ns = 0
         while not self._blocked():
+            if deadline_ns and self._turns.clock_ns() >= deadline_ns:
+                self._queue()
+                break
             message, self._held = self._held or intake.next(), None
             if message is None:
                 break
             if message.head.upgrade is not None and message.error is None and outbox.current is not None:
                 self._held = message
                 break
-            if intake.unread and not outbox.gathering:
-                outbox.gather()
+            if intake.unread:
+                deadline_ns = deadline_ns or self._turns.deadline_ns() or 1
+                if not outbox.gathering:
+                    outbox.gather()
             exchange = self._dispatch(message)
             if message.head.upgrade is not None and not exchange.answered:
                 self._barrier = exchange
@@ -192,8 +208,27 @@ class Connection(asyncio.Protocol):
         elif not self._lost:
             self._await_next()
 
+    def _queue(self) -> None:
+        """Wait in line for another turn of the loop."""
+        self._queued = True
+        self._turns.wait(self._go_on)
+
+    def _go_on(self) -> None:
+        """It is this connection's turn."""
+        self._queued = False
+        if not self._lost and self._upgraded is None:
+            self._take()
+
+    def _give_way(self) -> None:
+        """Read on in another turn of the loop if this one has taken long enough already."""
+        if not self._lost and self._upgraded is None and self._turns.clock_ns() >= self._turns.deadline_ns():
+            self._queue()
+            self._set_reading()
+
     def _blocked(self) -> bool:
-        """Whether nothing more may be parsed for now (rules 1 and 4)."""
+        """Whether nothing more may be parsed for now (rules 1, 4 and 6)."""
+        if self._queued:
+            return True
         if self._barrier is not None:
             if not self._barrier.answered:
                 return True
@@ -309,9 +344,8 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no request is outstanding or under way, and the connection is still one for requests."""
         outbox = self.outbox
-        return (
-            outbox.current is None and self._intake.phase == IDLE and outbox.stream is None and self._upgraded is None
-        )
+        open_for_requests = outbox.stream is None and self._upgraded is None
+        return open_for_requests and outbox.current is None and self._intake.phase == IDLE and not self._queued
 
     def _close_after_last(self) -> None:
         """Nothing more is parsed, and the connection ends with the last answer that is outstanding."""
@@ -354,6 +388,9 @@ class Connection(asyncio.Protocol):
         elif outbox.stream is not None:
             outbox.stream.close()
         elif self._intake.phase in (IDLE, SKIPPING):
+            if self._queued:
+                # What is in line is still answered; the next answer ends the connection.
+                return
             if outbox.current is None:
                 self.close()
             else:

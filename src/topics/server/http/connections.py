@@ -17,6 +17,7 @@ from topics.server.http.exchange import App
 from topics.server.http.limits import ConnectionLimits
 from topics.server.http.outbox import Outbox
 from topics.server.http.reply import JSON_PREFIXES
+from topics.server.http.turns import Turns
 from topics.server.http.upgrade import Upgraded
 
 if TYPE_CHECKING:
@@ -31,11 +32,17 @@ class Connections:
     """The set of live connections."""
 
     def __init__(
-        self, app: App, loop: asyncio.AbstractEventLoop, limits: ConnectionLimits, http2: Http2Factory | None
+        self,
+        app: App,
+        loop: asyncio.AbstractEventLoop,
+        limits: ConnectionLimits,
+        turns: Turns,
+        http2: Http2Factory | None,
     ) -> None:
         """`http2` makes the protocol of a connection that begins with the HTTP/2 preface."""
         self.app = app
         self.limits = limits
+        self.turns = turns
         self.http2 = http2
         self.live: set[Connection] = set()
         self.clock = SweepClock(self.limits.idle_timeout_ms)

@@ -6,6 +6,15 @@ bounds what a client can cost: the body of each request and of all together, hea
 time, streams opened only to be reset, and time (`Connections.sweep` looks at the deadlines as it does for HTTP/1.1).
 
 Answers are sent in turns of one frame per lane, so that a long one does not hold up the others.
+
+Rules:
+
+1. What was read is given to h2 in pieces of a few frames, each paid for first (`credit.py`). A client without credit
+   gets a GOAWAY with ENHANCE_YOUR_CALM; what it still sends is thrown away for a while, since closing at once would
+   destroy the GOAWAY too.
+2. The first piece of a read is looked at when it comes. What follows, and answers that are long, share a turn of the
+   loop with all other connections (`Turns`); nothing is read while something waits.
+3. While more than `UNSENT_MAX_BYTES` of answers wait for the client, further requests wait unanswered.
 """
 
 from __future__ import annotations
@@ -32,8 +41,17 @@ from topics.errors import (
     Throttled,
     TopicsError,
 )
-from topics.server.http.connection import Connection
+from topics.server.http.connection import LARGE_READ_BYTES, LINGER_MAX_BYTES, LINGER_MS, Connection
 from topics.server.http.connections import Connections
+from topics.server.http.credit import (
+    ANSWER_EARNS,
+    FRAME_SENT_EARNS,
+    LIVE_RESET_EARNS,
+    PIECE_FRAMES,
+    Credit,
+    FrameMeter,
+    Overdrawn,
+)
 from topics.server.http.deadlines import NEVER
 from topics.server.http.exchange import as_answer
 from topics.server.http.head import Head, add_field
@@ -46,19 +64,49 @@ WINDOW_BYTES: Final = 1024 * 1024
 """How much of one request's body, and of all bodies together, may be on the way before it is read."""
 HELD_BODIES: Final = 2
 """Unfinished bodies of one connection may hold this many times the limit of a single one."""
-RESETS_MAX: Final = 100
-"""Requests that a client may reset, beyond one for every answered one, before it is turned away."""
+UNSENT_MAX_BYTES: Final = 1024 * 1024
+CLOSED_STREAMS_MAX: Final = 1024
+"""How many ended streams h2 remembers, for frames that arrive late."""
 
 _METHOD: Final = re.compile(rb"[A-Z]+")
 _TARGET: Final = re.compile(rb"[!-~]+")
+
+
+class _Protocol(H2Connection):
+    MAX_CLOSED_STREAMS = CLOSED_STREAMS_MAX
 
 
 class Http2(Upgraded):
     """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2=Http2)`."""
 
     __slots__ = (
-        "_answered", "_app", "_awaited", "_connection", "_deadlines", "_h2", "_lanes", "_limits", "_mark", "_paused",
-        "_progress", "_pumping", "_receiving", "_resets", "_sent", "_stopping", "_transport", "_turns",
+        "_app",
+        "_at",
+        "_awaited",
+        "_connection",
+        "_credit",
+        "_deadlines",
+        "_h2",
+        "_held_bytes",
+        "_lanes",
+        "_limits",
+        "_line",
+        "_linger_left",
+        "_mark",
+        "_meter",
+        "_paused",
+        "_progress",
+        "_pumping",
+        "_queued",
+        "_reading",
+        "_receiving",
+        "_sent",
+        "_stopping",
+        "_transport",
+        "_turns",
+        "_unread",
+        "_unsent_bytes",
+        "_waiting",
     )  # fmt: skip
 
     def __init__(self, connections: Connections, connection: Connection, transport: asyncio.Transport) -> None:
@@ -68,7 +116,7 @@ class Http2(Upgraded):
         self._transport = transport
         self._app = connections.app
         self._limits = connections.limits
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self._h2 = _Protocol(H2Configuration(client_side=False, header_encoding=None))
         # Initial values, so that the first SETTINGS frame carries them and they hold from the first byte on.
         limit = self._limits.max_header_bytes
         self._h2.local_settings = Settings(
@@ -80,15 +128,25 @@ class Http2(Upgraded):
             },
         )
         self._h2.decoder.max_header_list_size = limit
+        self._credit = Credit(connections.turns.clock_ns)
+        self._meter = FrameMeter(self._credit, limit)
+        self._turns = connections.turns
+        self._unread = b""
+        self._at = 0
+        self._queued = False
+        self._reading = True
+        self._linger_left = -1
         self._lanes: dict[int, Lane] = {}
-        self._turns: deque[Lane] = deque()
+        # Lanes that have something to send, and complete requests that wait until there is less of it.
+        self._line: deque[Lane] = deque()
+        self._waiting: deque[Lane] = deque()
+        self._held_bytes = 0
+        self._unsent_bytes = 0
         self._paused = False
         self._pumping = False
         self._receiving = False
         self._stopping = False
         self._awaited = False
-        self._answered = 0
-        self._resets = 0
         self._progress = 0
         self._sent = 0
         self._mark = 0
@@ -99,41 +157,117 @@ class Http2(Upgraded):
 
     def data_received(self, data: bytes) -> None:
         """Frames arrived."""
+        if self._linger_left >= 0:
+            self._linger_left -= len(data)
+            if self._linger_left < 0:
+                self._transport.abort()
+            return
+        self._unread = self._unread[self._at :] + data if self._at < len(self._unread) else data
+        self._at = 0
+        if not self._queued:
+            self._take(0)
+
+    def _go_on(self) -> None:
+        """It is this connection's turn."""
+        self._queued = False
+        if self._linger_left < 0 and not self._transport.is_closing():
+            self._take(self._turns.deadline_ns())
+
+    def _take(self, deadline_ns: int) -> None:
+        """Look at what was read, piece by piece, until it ends, has to wait, or the time is up (rules 1 and 2)."""
         self._receiving = True
         try:
-            for event in self._h2.receive_data(data):
-                if self._transport.is_closing():
-                    return
-                self._on_event(event)
+            while self._at < len(self._unread) and not self._paused:
+                begin, self._at = self._at, self._meter.piece(self._unread, self._at)
+                for event in self._h2.receive_data(self._unread[begin : self._at]):
+                    self._on_event(event)
+                    if self._transport.is_closing():
+                        return
+                self._flush()
+                if self._at < len(self._unread):
+                    deadline_ns = deadline_ns or self._turns.deadline_ns()
+                    if self._turns.clock_ns() >= deadline_ns:
+                        self._queue()
+                        break
+            if self._at == len(self._unread):
+                self._give_way()
+                self._unread = b""
+                self._at = 0
         except ProtocolError:
             # h2 has queued the GOAWAY that says why.
             self._close()
+            return
+        except Overdrawn:
+            self._calm_down()
             return
         finally:
             self._receiving = False
         self.pump()
         self._await_next()
+        self._set_reading()
+
+    def _queue(self) -> None:
+        """Wait in line for another turn of the loop."""
+        if not self._queued:
+            self._queued = True
+            self._turns.wait(self._go_on)
+
+    def _give_way(self) -> None:
+        """After a large read, read on in another turn of the loop if this one has taken long enough already."""
+        if len(self._unread) >= LARGE_READ_BYTES and self._turns.clock_ns() >= self._turns.deadline_ns():
+            self._queue()
+
+    def _set_reading(self) -> None:
+        """Read from the socket exactly while what is read has somewhere to go."""
+        reading = not (self._paused or self._queued)
+        if reading != self._reading and not self._transport.is_closing():
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _calm_down(self) -> None:
+        """The client only makes work: say so, and close once it had the time to read that."""
+        self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+        self._flush()
+        for lane in list(self._lanes.values()):
+            self._drop(lane)
+        if self._transport.is_closing():
+            return
+        self._linger_left = LINGER_MAX_BYTES
+        self._unread = b""
+        self._at = 0
+        self._paused = self._queued = False
+        self._set_reading()
+        self._deadlines.clear()
+        self._deadlines.read = self._deadlines.clock.after(LINGER_MS)
+        self._transport.write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every exchange ends."""
         lanes = list(self._lanes.values())
         self._lanes.clear()
+        self._waiting.clear()
         for lane in lanes:
             lane.end()
 
     def pause_writing(self) -> None:
         """The client does not read: send and read nothing more until it does."""
-        self._paused = True
-        self._transport.pause_reading()
-        self._await_next()
+        if self._linger_left < 0:
+            self._paused = True
+            self._set_reading()
+            self._await_next()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         self._paused = False
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self._linger_left < 0 and not self._transport.is_closing():
             self.pump()
             self._await_next()
+            if self._at < len(self._unread):
+                self._queue()
+            self._set_reading()
 
     def shut_down(self) -> None:
         """Refuse further streams, finish those that are open, then close. Open bodies are ended.
@@ -150,6 +284,9 @@ class Http2(Upgraded):
 
     def expire(self, now: float) -> None:
         """A deadline has passed: the connection is idle, a body is too slow, or answers are not read."""
+        if self._linger_left >= 0:
+            self._transport.abort()
+            return
         if self._deadlines.write <= now:
             if self._sent - self._mark < PROGRESS_BYTES:
                 self._transport.abort()
@@ -178,30 +315,60 @@ class Http2(Upgraded):
 
     def pump(self, lane: Lane | None = None) -> None:
         """Send what the flow control allows, a frame per lane and turn. `lane` is one that has something to send."""
-        if lane is not None and lane not in self._turns:
-            self._turns.append(lane)
-        if self._pumping:
+        line = self._line
+        if lane is not None and lane not in line:
+            line.append(lane)
+        if self._pumping or self._linger_left >= 0:
             return
         self._pumping = True
         blocked: list[Lane] = []
-        while self._turns and not self._paused:
-            lane = self._turns.popleft()
+        deadline_ns = frames = 0
+        while line and not self._paused:
+            lane = line.popleft()
             if lane.over:
                 continue
             try:
                 if not self._send_frame(lane):
                     blocked.append(lane)
                 elif lane.unsent_bytes:
-                    self._turns.append(lane)
+                    line.append(lane)
             except ProtocolError:
                 self._drop(lane)
             lane.drained()
             self._flush()
-        self._turns.extend(blocked)
+            frames += 1
+            if frames >= PIECE_FRAMES and line:
+                deadline_ns = deadline_ns or self._turns.deadline_ns()
+                if self._turns.clock_ns() >= deadline_ns:
+                    self._queue()
+                    break
+        line.extend(blocked)
         self._pumping = False
         self._flush()
         if not self._receiving:
+            self._serve_waiting()
             self._await_next()
+            self._set_reading()
+
+    def _serve_waiting(self) -> None:
+        """Have requests handled that waited until there is less to send (rule 3)."""
+        if not self._waiting:
+            return
+        # Each answer would otherwise come back here by itself.
+        self._receiving = True
+        deadline_ns = self._turns.deadline_ns()
+        while self._waiting and not self._clogged:
+            lane = self._waiting.popleft()
+            if not lane.over:
+                self._handle(lane)
+            if self._turns.clock_ns() >= deadline_ns:
+                self._queue()
+                break
+        self._receiving = False
+
+    @property
+    def _clogged(self) -> bool:
+        return self._paused or self._unsent_bytes > UNSENT_MAX_BYTES
 
     def _send_frame(self, lane: Lane) -> bool:
         """Send one frame of the lane; False if its flow control allows none."""
@@ -213,6 +380,7 @@ class Http2(Upgraded):
             ends = lane.ending and not lane.unsent_bytes
             self._h2.send_data(lane.id, part, end_stream=ends)
             self._sent += len(part)
+            self._credit.earn(FRAME_SENT_EARNS)
         else:
             ends = lane.ending
             if ends:
@@ -220,6 +388,14 @@ class Http2(Upgraded):
         if ends:
             self._finish(lane)
         return True
+
+    def count_unsent(self, added_bytes: int) -> None:
+        """What waits for the client has grown by this much."""
+        self._unsent_bytes += added_bytes
+
+    def count_held(self, added_bytes: int) -> None:
+        """What is held of unfinished bodies has grown by this much."""
+        self._held_bytes += added_bytes
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.RequestReceived):
@@ -235,11 +411,8 @@ class Http2(Upgraded):
         elif isinstance(event, events.StreamReset):
             lane = self._lanes.get(event.stream_id)
             if lane is not None:
-                self._resets += 1
+                self._credit.earn(LIVE_RESET_EARNS)
                 self._drop(lane)
-                if self._resets > RESETS_MAX + self._answered:
-                    self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-                    self._close()
         elif isinstance(event, (events.WindowUpdated, events.RemoteSettingsChanged)):
             self.pump()
         elif isinstance(event, events.ConnectionTerminated):
@@ -295,7 +468,7 @@ class Http2(Upgraded):
         try:
             if lane is not None and lane.exchange is None:
                 lane.receive(event.data, limit)
-                if sum(each.body_bytes for each in self._lanes.values()) > HELD_BODIES * limit:
+                if self._held_bytes > HELD_BODIES * limit:
                     raise Throttled("Too many large requests at a time.", limit="max_body_bytes", max=limit)
                 self._progress += len(event.data)
         except TopicsError as error:
@@ -305,6 +478,13 @@ class Http2(Upgraded):
             self._h2.acknowledge_received_data(event.flow_controlled_length or 0, event.stream_id)
 
     def _dispatch(self, lane: Lane) -> None:
+        """The request is complete."""
+        if self._clogged or self._waiting:
+            self._waiting.append(lane)
+        else:
+            self._handle(lane)
+
+    def _handle(self, lane: Lane) -> None:
         try:
             lane.dispatch(self._app.handle, self._limits.max_body_bytes)
         except Exception as error:
@@ -312,7 +492,7 @@ class Http2(Upgraded):
 
     def _finish(self, lane: Lane) -> None:
         """The answer is complete. A body that still arrives is not wanted."""
-        self._answered += 1
+        self._credit.earn(ANSWER_EARNS)
         if lane.receiving:
             self._h2.reset_stream(lane.id, ErrorCodes.NO_ERROR)
         self._drop(lane)

@@ -74,21 +74,17 @@ class Lane:
         self._drained_below = -1
         self._started_ns = perf_counter_ns()
 
-    @property
-    def body_bytes(self) -> int:
-        """How much of the request's body is held."""
-        return len(self._body)
-
     def receive(self, data: bytes, limit_bytes: int) -> None:
         """Add to the body; raises PayloadTooLarge."""
         if len(self._body) + len(data) > limit_bytes:
             raise PayloadTooLarge(limit="max_body_bytes", max=limit_bytes)
         self._body += data
+        self._road.count_held(len(data))
 
     def dispatch(self, handle: Callable[[Exchange], None], limit_bytes: int) -> None:
         """The request is complete: have it handled."""
         body = bytes(self._body)
-        self._body.clear()
+        self._forget_body()
         if self.head.gzip_body and body:
             body = inflate(body, limit_bytes)
         self.exchange = Exchange(self, self.head, body, self._started_ns)
@@ -98,14 +94,20 @@ class Lane:
         """Answer with an error, if nothing was answered yet."""
         if self.exchange is None:
             self.exchange = Exchange(self, self.head, b"", self._started_ns)
-        self._body.clear()
+        self._forget_body()
         if not self.exchange.answered:
             self.exchange.fail(error)
+
+    def _forget_body(self) -> None:
+        self._road.count_held(-len(self._body))
+        self._body = bytearray()
 
     def end(self) -> None:
         """The lane is gone: reset by the client, or with its connection."""
         self.over = True
+        self._forget_body()
         self._unsent.clear()
+        self._road.count_unsent(-self.unsent_bytes)
         self.unsent_bytes = 0
         if self.stream is not None:
             self.stream.end()
@@ -124,6 +126,7 @@ class Lane:
         else:
             self._unsent.popleft()
         self.unsent_bytes -= len(part)
+        self._road.count_unsent(-len(part))
         return part
 
     def drained(self) -> None:
@@ -177,6 +180,7 @@ class Lane:
             return
         self._unsent.append(data)
         self.unsent_bytes += len(data)
+        self._road.count_unsent(len(data))
         self._road.pump(self)
         if self.unsent_bytes > PAUSE_BYTES:
             self._drained_below = PAUSE_BYTES // 4
