@@ -10,6 +10,7 @@ from typing import Any, cast
 from tests.harness.api import Reply
 from tests.harness.loop import ManualLoop
 from topics.errors import MethodNotAllowed, NotFound, Throttled, TopicsError, Unauthorized
+from topics.server.http.account import MAX_BYTES_DEFAULT, Account
 from topics.server.http.connection import Connection
 from topics.server.http.connections import Connections
 from topics.server.http.exchange import Exchange
@@ -121,7 +122,11 @@ class FakeTransport(asyncio.Transport):
 
 
 def connections_of(
-    app: Any = None, http2: Any = None, clock_ns: Callable[[], int] | None = None, **limits: int
+    app: Any = None,
+    http2: Any = None,
+    clock_ns: Callable[[], int] | None = None,
+    buffered: int = MAX_BYTES_DEFAULT,
+    **limits: int,
 ) -> Connections:
     """Connections without a socket, on a loop that turns when a `Client` looks.
 
@@ -130,7 +135,7 @@ def connections_of(
     clock = ManualClock()
     loop = cast("Any", ManualLoop(clock))
     turns = Turns(loop, clock_ns or clock.elapsed_ns)
-    return Connections(app or PathApp(), loop, ConnectionLimits(**limits), turns, http2)
+    return Connections(app or PathApp(), loop, ConnectionLimits(**limits), turns, Account(buffered), http2)
 
 
 class Client:

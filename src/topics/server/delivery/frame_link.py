@@ -19,7 +19,8 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from topics.server.http.turns import Turns
+from topics.server.http.account import LIMIT, SMALL_BYTES, Account, Hold
+from topics.server.http.turns import Place, Turns
 from topics.server.http.upgrade import Upgraded
 from topics.settings import Settings
 
@@ -40,8 +41,9 @@ class FrameLink(Upgraded):
     """The frames of one client, see the module."""
 
     __slots__ = (
-        "_buffer", "_close_timeout_s", "_closing", "_fragments", "_loop", "_outbox", "_outbox_bytes", "_owner",
-        "_protocol", "_reading", "_transport", "_turn_due", "_turns", "closed", "heard", "write_paused",
+        "_account", "_buffer", "_close_timeout_s", "_closing", "_fragments", "_hold", "_loop", "_outbox",
+        "_outbox_bytes", "_owner", "_partial_bytes", "_place", "_protocol", "_reading", "_transport", "closed", "heard",
+        "write_paused",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +51,7 @@ class FrameLink(Upgraded):
         owner: WebSocket,
         loop: asyncio.AbstractEventLoop,
         turns: Turns,
+        account: Account,
         transport: asyncio.Transport,
         settings: Settings,
     ) -> None:
@@ -58,7 +61,11 @@ class FrameLink(Upgraded):
         """Whether anything arrived since the owner last cleared this."""
         self._owner = owner
         self._loop = loop
-        self._turns = turns
+        self._place = Place(turns, self._take)
+        self._account = account
+        self._hold = Hold(account)
+        # What has arrived of a frame that is not complete.
+        self._partial_bytes = 0
         self._transport = transport
         self._close_timeout_s = settings.write_timeout_ms / 1000
         self._protocol = ServerProtocol(state=State.OPEN, max_size=settings.max_body_bytes, logger=quiet)
@@ -67,7 +74,6 @@ class FrameLink(Upgraded):
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._reading = True
-        self._turn_due = False
         self._closing: asyncio.TimerHandle | None = None
 
     # In
@@ -76,27 +82,17 @@ class FrameLink(Upgraded):
         """Bytes arrived."""
         self.heard = True
         self._buffer += data
-        if not self._turn_due:
+        if not self._place.waits:
             self._take()
-
-    def _go_on(self) -> None:
-        """It is this connection's turn."""
-        self._turn_due = False
-        self._take()
 
     def _take(self) -> None:
         """Look at what was received, piece by piece, until it ends, has to wait, or this turn's time is up."""
-        deadline_ns = 0
         size = PIECE_BYTES
         buffer = self._buffer
         at = 0
         while at < len(buffer) and not self._full and not self.closed:
-            if at:
-                deadline_ns = deadline_ns or self._turns.deadline_ns() or 1
-                if self._turns.clock_ns() >= deadline_ns:
-                    self._turn_due = True
-                    self._turns.wait(self._go_on)
-                    break
+            if at and self._place.give_way():
+                break
             piece = bytes(buffer[at : at + size])
             at += len(piece)
             self._protocol.receive_data(piece)
@@ -106,8 +102,20 @@ class FrameLink(Upgraded):
                 self._receive(cast("Frame", frame))
             # Within a large message there is nothing to do per piece, so the pieces may grow.
             size = PIECE_BYTES if events else min(2 * size, PIECE_BYTES_MAX)
+            self._partial_bytes = 0 if events else self._partial_bytes + len(piece)
         del buffer[:at]
         self.set_reading()
+        self._count_held()
+
+    def _count_held(self) -> None:
+        """Account for what has arrived of a message; one that there is no room for ends the connection."""
+        held = self._partial_bytes + len(self._fragments or b"") + len(self._buffer)
+        if held > SMALL_BYTES or self._hold.bodies_bytes:
+            self._hold.set_bodies(held if held > SMALL_BYTES and not self.closed else 0)
+            if self._account.full and self._hold.bodies_bytes:
+                error = self._account.refusal()
+                self._owner.refuse(error, None)
+                self.close(CloseCode.TRY_AGAIN_LATER, LIMIT)
 
     @property
     def _full(self) -> bool:
@@ -117,16 +125,15 @@ class FrameLink(Upgraded):
         """Read from the socket while what is read has somewhere to go, and go on with what was read before."""
         if self.closed:
             return
-        reading = not (self._full or self._turn_due or self._buffer)
+        reading = not (self._full or self._place.waits or self._buffer)
         if reading != self._reading and not self._transport.is_closing():
             self._reading = reading
             if reading:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-        if self._buffer and not self._full and not self._turn_due:
-            self._turn_due = True
-            self._turns.wait(self._go_on)
+        if self._buffer and not self._full:
+            self._place.wait()
 
     def _receive(self, frame: Frame) -> None:
         if frame.opcode is Opcode.TEXT or frame.opcode is Opcode.CONT:
@@ -158,6 +165,11 @@ class FrameLink(Upgraded):
     def send(self, message: bytes) -> bool:
         """Send a framed message with the next `flush`; whether that has to be asked for."""
         if self._protocol.state is not State.OPEN or self.closed:
+            return False
+        if len(message) >= OUTBOX_BYTES_MAX:
+            # By itself, as it is: copied into one write with others, it would not be shared with other clients.
+            self.flush()
+            self._transport.write(message)
             return False
         outbox = self._outbox
         outbox.append(message)
@@ -209,6 +221,8 @@ class FrameLink(Upgraded):
     def _end(self) -> None:
         self.closed = True
         self._buffer.clear()
+        self._fragments = None
+        self._hold.release()
         self._owner.over()
 
     def shut_down(self) -> None:

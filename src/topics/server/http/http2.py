@@ -14,7 +14,7 @@ Rules:
    destroy the GOAWAY too.
 2. The first piece of a read is looked at when it comes. What follows, and answers that are long, share a turn of the
    loop with all other connections (`Turns`); nothing is read while something waits.
-3. While more than `UNSENT_MAX_BYTES` of answers wait for the client, further requests wait unanswered.
+3. While more than a bound of answers waits for the client, further requests wait unanswered.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ from collections import deque
 from typing import Final
 
 from h2 import events
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
-from h2.settings import SettingCodes, Settings
 
 from topics.errors import (
     ExpectationFailed,
@@ -41,72 +38,33 @@ from topics.errors import (
     Throttled,
     TopicsError,
 )
+from topics.server.http.account import SMALL_BYTES
 from topics.server.http.connection import LARGE_READ_BYTES, LINGER_MAX_BYTES, LINGER_MS, Connection
 from topics.server.http.connections import Connections
-from topics.server.http.credit import (
-    ANSWER_EARNS,
-    FRAME_SENT_EARNS,
-    LIVE_RESET_EARNS,
-    PIECE_FRAMES,
-    Credit,
-    FrameMeter,
-    Overdrawn,
-)
+from topics.server.http.credit import LIVE_RESET_EARNS, Credit, FrameMeter, Overdrawn
 from topics.server.http.deadlines import NEVER
 from topics.server.http.exchange import as_answer
 from topics.server.http.head import Head, add_field
 from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.lane import Lane
+from topics.server.http.road import Road, protocol
+from topics.server.http.turns import Place
 from topics.server.http.upgrade import Upgraded
 
-STREAMS_MAX: Final = 100
-WINDOW_BYTES: Final = 1024 * 1024
-"""How much of one request's body, and of all bodies together, may be on the way before it is read."""
 HELD_BODIES: Final = 2
 """Unfinished bodies of one connection may hold this many times the limit of a single one."""
-UNSENT_MAX_BYTES: Final = 1024 * 1024
-CLOSED_STREAMS_MAX: Final = 1024
-"""How many ended streams h2 remembers, for frames that arrive late."""
 
 _METHOD: Final = re.compile(rb"[A-Z]+")
 _TARGET: Final = re.compile(rb"[!-~]+")
-
-
-class _Protocol(H2Connection):
-    MAX_CLOSED_STREAMS = CLOSED_STREAMS_MAX
 
 
 class Http2(Upgraded):
     """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2=Http2)`."""
 
     __slots__ = (
-        "_app",
-        "_at",
-        "_awaited",
-        "_connection",
-        "_credit",
-        "_deadlines",
-        "_h2",
-        "_held_bytes",
-        "_lanes",
-        "_limits",
-        "_line",
-        "_linger_left",
-        "_mark",
-        "_meter",
-        "_paused",
-        "_progress",
-        "_pumping",
-        "_queued",
-        "_reading",
-        "_receiving",
-        "_sent",
-        "_stopping",
-        "_transport",
-        "_turns",
-        "_unread",
-        "_unsent_bytes",
-        "_waiting",
+        "_account", "_app", "_at", "_awaited", "_connection", "_credit", "_deadlines", "_h2", "_limits", "_linger_left",
+        "_mark", "_meter", "_place", "_progress", "_reading", "_receiving", "_road", "_stopping", "_transport",
+        "_unread", "_waiting",
     )  # fmt: skip
 
     def __init__(self, connections: Connections, connection: Connection, transport: asyncio.Transport) -> None:
@@ -116,43 +74,24 @@ class Http2(Upgraded):
         self._transport = transport
         self._app = connections.app
         self._limits = connections.limits
-        self._h2 = _Protocol(H2Configuration(client_side=False, header_encoding=None))
-        # Initial values, so that the first SETTINGS frame carries them and they hold from the first byte on.
-        limit = self._limits.max_header_bytes
-        self._h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
-                SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
-                SettingCodes.MAX_HEADER_LIST_SIZE: limit,
-            },
-        )
-        self._h2.decoder.max_header_list_size = limit
+        self._place = Place(connections.turns, self._go_on)
+        self._account = connections.account
+        self._h2 = protocol(self._limits.max_header_bytes)
         self._credit = Credit(connections.turns.clock_ns)
-        self._meter = FrameMeter(self._credit, limit)
-        self._turns = connections.turns
+        self._meter = FrameMeter(self._credit, self._limits.max_header_bytes)
+        self._road = Road(self._h2, transport, self._credit, connection.hold, self._place, self._when_pumped)
         self._unread = b""
         self._at = 0
-        self._queued = False
         self._reading = True
         self._linger_left = -1
-        self._lanes: dict[int, Lane] = {}
-        # Lanes that have something to send, and complete requests that wait until there is less of it.
-        self._line: deque[Lane] = deque()
+        # Complete requests that wait until there is less to send.
         self._waiting: deque[Lane] = deque()
-        self._held_bytes = 0
-        self._unsent_bytes = 0
-        self._paused = False
-        self._pumping = False
         self._receiving = False
         self._stopping = False
         self._awaited = False
         self._progress = 0
-        self._sent = 0
         self._mark = 0
-        self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(WINDOW_BYTES)
-        self._flush()
+        self._road.flush()
         self._await_next()
 
     def data_received(self, data: bytes) -> None:
@@ -164,33 +103,30 @@ class Http2(Upgraded):
             return
         self._unread = self._unread[self._at :] + data if self._at < len(self._unread) else data
         self._at = 0
-        if not self._queued:
-            self._take(0)
+        if not self._place.waits:
+            self._take()
 
     def _go_on(self) -> None:
         """It is this connection's turn."""
-        self._queued = False
         if self._linger_left < 0 and not self._transport.is_closing():
-            self._take(self._turns.deadline_ns())
+            self._take()
 
-    def _take(self, deadline_ns: int) -> None:
+    def _take(self) -> None:
         """Look at what was read, piece by piece, until it ends, has to wait, or the time is up (rules 1 and 2)."""
         self._receiving = True
         try:
-            while self._at < len(self._unread) and not self._paused:
+            while self._at < len(self._unread) and not self._road.paused:
                 begin, self._at = self._at, self._meter.piece(self._unread, self._at)
                 for event in self._h2.receive_data(self._unread[begin : self._at]):
                     self._on_event(event)
                     if self._transport.is_closing():
                         return
-                self._flush()
-                if self._at < len(self._unread):
-                    deadline_ns = deadline_ns or self._turns.deadline_ns()
-                    if self._turns.clock_ns() >= deadline_ns:
-                        self._queue()
-                        break
+                self._road.flush()
+                if self._at < len(self._unread) and self._place.give_way():
+                    break
             if self._at == len(self._unread):
-                self._give_way()
+                if len(self._unread) >= LARGE_READ_BYTES:
+                    self._place.give_way()
                 self._unread = b""
                 self._at = 0
         except ProtocolError:
@@ -202,24 +138,13 @@ class Http2(Upgraded):
             return
         finally:
             self._receiving = False
-        self.pump()
+        self._road.pump()
         self._await_next()
         self._set_reading()
 
-    def _queue(self) -> None:
-        """Wait in line for another turn of the loop."""
-        if not self._queued:
-            self._queued = True
-            self._turns.wait(self._go_on)
-
-    def _give_way(self) -> None:
-        """After a large read, read on in another turn of the loop if this one has taken long enough already."""
-        if len(self._unread) >= LARGE_READ_BYTES and self._turns.clock_ns() >= self._turns.deadline_ns():
-            self._queue()
-
     def _set_reading(self) -> None:
         """Read from the socket exactly while what is read has somewhere to go."""
-        reading = not (self._paused or self._queued)
+        reading = self._linger_left >= 0 or not (self._road.paused or self._place.waits)
         if reading != self._reading and not self._transport.is_closing():
             self._reading = reading
             if reading:
@@ -230,15 +155,14 @@ class Http2(Upgraded):
     def _calm_down(self) -> None:
         """The client only makes work: say so, and close once it had the time to read that."""
         self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-        self._flush()
-        for lane in list(self._lanes.values()):
-            self._drop(lane)
+        self._road.flush()
+        self._road.end()
         if self._transport.is_closing():
             return
         self._linger_left = LINGER_MAX_BYTES
         self._unread = b""
         self._at = 0
-        self._paused = self._queued = False
+        self._road.paused = False
         self._set_reading()
         self._deadlines.clear()
         self._deadlines.read = self._deadlines.clock.after(LINGER_MS)
@@ -246,27 +170,24 @@ class Http2(Upgraded):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every exchange ends."""
-        lanes = list(self._lanes.values())
-        self._lanes.clear()
         self._waiting.clear()
-        for lane in lanes:
-            lane.end()
+        self._road.end()
 
     def pause_writing(self) -> None:
         """The client does not read: send and read nothing more until it does."""
         if self._linger_left < 0:
-            self._paused = True
+            self._road.paused = True
             self._set_reading()
             self._await_next()
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        self._paused = False
+        self._road.paused = False
         if self._linger_left < 0 and not self._transport.is_closing():
-            self.pump()
+            self._road.pump()
             self._await_next()
             if self._at < len(self._unread):
-                self._queue()
+                self._place.wait()
             self._set_reading()
 
     def shut_down(self) -> None:
@@ -275,7 +196,7 @@ class Http2(Upgraded):
         The GOAWAY comes last: h2 on either side lets no open stream finish after one.
         """
         self._stopping = True
-        for lane in list(self._lanes.values()):
+        for lane in list(self._road.lanes.values()):
             if lane.stream is not None:
                 lane.stream.close()
             elif lane.exchange is not None:
@@ -288,64 +209,23 @@ class Http2(Upgraded):
             self._transport.abort()
             return
         if self._deadlines.write <= now:
-            if self._sent - self._mark < PROGRESS_BYTES:
+            if self._road.sent_bytes - self._mark < PROGRESS_BYTES:
                 self._transport.abort()
                 return
             self._deadlines.write = NEVER
         if self._deadlines.read <= now:
-            if not self._lanes:
+            if not self._road.lanes:
                 self._h2.close_connection()
                 self._close()
                 return
             limit = self._limits.body_timeout_ms
-            for lane in [each for each in self._lanes.values() if each.receiving]:
+            for lane in [each for each in self._road.lanes.values() if each.receiving]:
                 lane.fail(RequestTimeout("The body arrived too slowly.", limit="body_timeout_ms", max=limit))
         self._await_next()
 
-    def send_head(self, lane: Lane, fields: list[tuple[bytes, bytes]], *, ends: bool) -> None:
-        """Send the head of an answer, which may be all of it."""
-        try:
-            self._h2.send_headers(lane.id, fields, end_stream=ends)
-        except ProtocolError:
-            self._drop(lane)
-            return
-        if ends:
-            self._finish(lane)
-        self._flush()
-
-    def pump(self, lane: Lane | None = None) -> None:
-        """Send what the flow control allows, a frame per lane and turn. `lane` is one that has something to send."""
-        line = self._line
-        if lane is not None and lane not in line:
-            line.append(lane)
-        if self._pumping or self._linger_left >= 0:
-            return
-        self._pumping = True
-        blocked: list[Lane] = []
-        deadline_ns = frames = 0
-        while line and not self._paused:
-            lane = line.popleft()
-            if lane.over:
-                continue
-            try:
-                if not self._send_frame(lane):
-                    blocked.append(lane)
-                elif lane.unsent_bytes:
-                    line.append(lane)
-            except ProtocolError:
-                self._drop(lane)
-            lane.drained()
-            self._flush()
-            frames += 1
-            if frames >= PIECE_FRAMES and line:
-                deadline_ns = deadline_ns or self._turns.deadline_ns()
-                if self._turns.clock_ns() >= deadline_ns:
-                    self._queue()
-                    break
-        line.extend(blocked)
-        self._pumping = False
-        self._flush()
-        if not self._receiving:
+    def _when_pumped(self) -> None:
+        """What could be sent is sent."""
+        if not self._receiving and self._linger_left < 0:
             self._serve_waiting()
             self._await_next()
             self._set_reading()
@@ -356,46 +236,13 @@ class Http2(Upgraded):
             return
         # Each answer would otherwise come back here by itself.
         self._receiving = True
-        deadline_ns = self._turns.deadline_ns()
-        while self._waiting and not self._clogged:
+        while self._waiting and not self._road.clogged:
             lane = self._waiting.popleft()
             if not lane.over:
                 self._handle(lane)
-            if self._turns.clock_ns() >= deadline_ns:
-                self._queue()
+            if self._place.give_way():
                 break
         self._receiving = False
-
-    @property
-    def _clogged(self) -> bool:
-        return self._paused or self._unsent_bytes > UNSENT_MAX_BYTES
-
-    def _send_frame(self, lane: Lane) -> bool:
-        """Send one frame of the lane; False if its flow control allows none."""
-        if lane.unsent_bytes:
-            room = min(self._h2.local_flow_control_window(lane.id), self._h2.max_outbound_frame_size)
-            if room <= 0:
-                return False
-            part = lane.next_part(room)
-            ends = lane.ending and not lane.unsent_bytes
-            self._h2.send_data(lane.id, part, end_stream=ends)
-            self._sent += len(part)
-            self._credit.earn(FRAME_SENT_EARNS)
-        else:
-            ends = lane.ending
-            if ends:
-                self._h2.end_stream(lane.id)
-        if ends:
-            self._finish(lane)
-        return True
-
-    def count_unsent(self, added_bytes: int) -> None:
-        """What waits for the client has grown by this much."""
-        self._unsent_bytes += added_bytes
-
-    def count_held(self, added_bytes: int) -> None:
-        """What is held of unfinished bodies has grown by this much."""
-        self._held_bytes += added_bytes
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.RequestReceived):
@@ -403,29 +250,29 @@ class Http2(Upgraded):
         elif isinstance(event, events.DataReceived):
             self._receive(event)
         elif isinstance(event, events.StreamEnded):
-            lane = self._lanes.get(event.stream_id)
+            lane = self._road.lanes.get(event.stream_id)
             if lane is not None:
                 lane.receiving = False
                 if lane.exchange is None:
                     self._dispatch(lane)
         elif isinstance(event, events.StreamReset):
-            lane = self._lanes.get(event.stream_id)
+            lane = self._road.lanes.get(event.stream_id)
             if lane is not None:
                 self._credit.earn(LIVE_RESET_EARNS)
-                self._drop(lane)
+                self._road.drop(lane)
         elif isinstance(event, (events.WindowUpdated, events.RemoteSettingsChanged)):
-            self.pump()
+            self._road.pump()
         elif isinstance(event, events.ConnectionTerminated):
             self._close()
 
     def _begin(self, event: events.RequestReceived) -> None:
         """A request's head: have it resolved before its body."""
-        lane = Lane(self, event.stream_id)
+        lane = Lane(self._road, event.stream_id)
         lane.receiving = event.stream_ended is None
-        self._lanes[lane.id] = lane
+        self._road.lanes[lane.id] = lane
         if self._stopping:
             self._h2.reset_stream(lane.id, ErrorCodes.REFUSED_STREAM)
-            self._drop(lane)
+            self._road.drop(lane)
             return
         try:
             lane.head = self._read_head([(bytes(name), bytes(value)) for name, value in event.headers])
@@ -463,13 +310,15 @@ class Http2(Upgraded):
         return Head(method.decode(), target, headers, b"2")
 
     def _receive(self, event: events.DataReceived) -> None:
-        lane = self._lanes.get(event.stream_id)
+        lane = self._road.lanes.get(event.stream_id)
         limit = self._limits.max_body_bytes
         try:
             if lane is not None and lane.exchange is None:
                 lane.receive(event.data, limit)
-                if self._held_bytes > HELD_BODIES * limit:
+                if self._road.held_bytes > HELD_BODIES * limit:
                     raise Throttled("Too many large requests at a time.", limit="max_body_bytes", max=limit)
+                if self._account.full and lane.held_bytes > SMALL_BYTES:
+                    raise self._account.refusal()
                 self._progress += len(event.data)
         except TopicsError as error:
             assert lane is not None
@@ -479,7 +328,7 @@ class Http2(Upgraded):
 
     def _dispatch(self, lane: Lane) -> None:
         """The request is complete."""
-        if self._clogged or self._waiting:
+        if self._road.clogged or self._waiting:
             self._waiting.append(lane)
         else:
             self._handle(lane)
@@ -490,24 +339,8 @@ class Http2(Upgraded):
         except Exception as error:
             lane.fail(as_answer(error, "handling", lane.head))
 
-    def _finish(self, lane: Lane) -> None:
-        """The answer is complete. A body that still arrives is not wanted."""
-        self._credit.earn(ANSWER_EARNS)
-        if lane.receiving:
-            self._h2.reset_stream(lane.id, ErrorCodes.NO_ERROR)
-        self._drop(lane)
-
-    def _drop(self, lane: Lane) -> None:
-        if self._lanes.pop(lane.id, None) is not None:
-            lane.end()
-
-    def _flush(self) -> None:
-        data = self._h2.data_to_send()
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
-
     def _close(self) -> None:
-        self._flush()
+        self._road.flush()
         self._connection.close()
 
     def _await_next(self) -> None:
@@ -515,19 +348,21 @@ class Http2(Upgraded):
         deadlines = self._deadlines
         if self._transport.is_closing():
             return
-        if self._stopping and not self._lanes:
+        if self._stopping and not self._road.lanes:
             self._h2.close_connection()
             self._close()
             return
-        awaited = any(lane.receiving and lane.exchange is None for lane in self._lanes.values())
+        awaited = any(lane.receiving and lane.exchange is None for lane in self._road.lanes.values())
         if not awaited:
-            deadlines.read = NEVER if self._lanes else deadlines.clock.idle_deadline
+            deadlines.read = NEVER if self._road.lanes else deadlines.clock.idle_deadline
         elif not self._awaited or self._progress >= PROGRESS_BYTES:
             self._progress = 0
             deadlines.read = deadlines.clock.after(self._limits.body_timeout_ms)
         self._awaited = awaited
-        if not self._paused and not any(lane.unsent_bytes for lane in self._lanes.values() if lane.stream is None):
+        if not self._road.paused and not any(
+            lane.unsent_bytes for lane in self._road.lanes.values() if lane.stream is None
+        ):
             deadlines.write = NEVER
         elif deadlines.write == NEVER:
-            self._mark = self._sent
+            self._mark = self._road.sent_bytes
             deadlines.write = deadlines.clock.after(self._limits.write_timeout_ms)

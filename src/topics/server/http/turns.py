@@ -77,3 +77,32 @@ class Turns:
             self._wake()
         else:
             self._begun = False
+
+
+class Place:
+    """The place of one connection in the line."""
+
+    __slots__ = ("_go_on", "_turns", "waits")
+
+    def __init__(self, turns: Turns, go_on: Callable[[], None]) -> None:
+        """`go_on` is called when it is the connection's turn."""
+        self._turns = turns
+        self._go_on = go_on
+        self.waits = False
+
+    def wait(self) -> None:
+        """Wait in line, if it does not already."""
+        if not self.waits:
+            self.waits = True
+            self._turns.wait(self._serve)
+
+    def give_way(self) -> bool:
+        """Wait in line if this turn has taken long enough already; whether it waits."""
+        turns = self._turns
+        if not self.waits and turns.clock_ns() >= turns.deadline_ns():
+            self.wait()
+        return self.waits
+
+    def _serve(self) -> None:
+        self.waits = False
+        self._go_on()
