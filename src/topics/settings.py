@@ -136,7 +136,6 @@ class Settings:
         256 << 20,
         "Most bytes of request bodies, answers and stream frames that are held for all clients together. "
         "Leave room for a few bodies of `TOPICS_MAX_BODY_BYTES`.",
-        least=1 << 20,
     )
     max_connections: int = _cap(20_000, "Most open TCP connections; fewer if the process may not open that many files.")
 

@@ -49,13 +49,14 @@ class DiffHandler:
     def diff(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic/diff`."""
         diff = bodies.diff(exchange.body)
-        if self.account.total_bytes:
+        account = self.account
+        if account.total_bytes:
             diff = self.within(diff)
         difference = self.engine.diff(exchange.head.route.name, diff)
         if diff.wait_ms and _is_empty(difference):
             LongPoll(self, exchange, diff, difference)
-        elif self.account.full and sum(map(len, difference.pieces)) > SMALL_BYTES:
-            raise self.account.refusal()
+        elif account.total_bytes >= account.max_bytes and sum(map(len, difference.pieces)) > SMALL_BYTES:
+            raise account.refusal()
         else:
             _send(exchange, difference)
 
