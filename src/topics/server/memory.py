@@ -1,4 +1,4 @@
-"""Memory: how the process takes it from the system, and how it gives it back.
+"""Memory: how the process takes it from the system, how it gives it back, and the most that it can take.
 
 The allocator is told to keep what it has: a large reply that is mapped anew for every request spends most of its time
 in page faults. So what a burst took would stay with the process for ever. `Trimming` returns it when the burst is over:
@@ -19,11 +19,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from topics.engine.log.render import WIRE_CACHE_BYTES_MAX
+from topics.settings import Settings
+from topics.storage.segment.cache import CACHE_BYTES as BLOCK_CACHE_BYTES
+from topics.storage.wal.shard import QUEUE_BYTES_MAX
+
 LOOK_S: Final = 1.0
 GROWN_BYTES: Final = 64 << 20
 WORTH_BYTES: Final = 16 << 20
 PAUSE_LOOKS_MAX: Final = 64
 """The most looks that are left out after trims that were not worth it."""
+BASE_BYTES: Final = 64 << 20
+"""The process itself, and what the allocator holds between two requests."""
+CACHE_BYTES: Final = WIRE_CACHE_BYTES_MAX + BLOCK_CACHE_BYTES
+TOPIC_BYTES: Final = 4 << 10
+CONNECTION_BYTES: Final = 128 << 10
+"""What a connection may hold without being counted in the account; one that is idle holds 6 KiB."""
+BODIES_AT_HAND: Final = 3
+"""A body that is handled at this moment is there as it was received, as records and as a Block."""
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _STATM: Final = Path("/proc/self/statm")
 
@@ -41,6 +54,19 @@ def tune() -> None:
     mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     mallopt(_M_TRIM_THRESHOLD, 512 << 20)
     mallopt(_M_TOP_PAD, 16 << 20)
+
+
+def most_bytes(settings: Settings, *, topics: int = 0, connections: int = 0) -> int:
+    """The most memory that a server with these settings takes with so many topics and open connections (FAIR-6)."""
+    return (
+        BASE_BYTES
+        + settings.max_buffered_bytes
+        + BODIES_AT_HAND * settings.max_body_bytes
+        + settings.wal_shards * QUEUE_BYTES_MAX
+        + CACHE_BYTES
+        + topics * TOPIC_BYTES
+        + connections * CONNECTION_BYTES
+    )
 
 
 def resident_bytes() -> int:

@@ -20,6 +20,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from topics.server.http.account import LIMIT, SMALL_BYTES, Account, Hold
+from topics.server.http.connection import LINGER_MAX_BYTES
 from topics.server.http.turns import Place, Turns
 from topics.server.http.upgrade import Upgraded
 from topics.settings import Settings
@@ -41,9 +42,9 @@ class FrameLink(Upgraded):
     """The frames of one client, see the module."""
 
     __slots__ = (
-        "_account", "_buffer", "_close_timeout_s", "_closing", "_fragments", "_hold", "_loop", "_outbox",
-        "_outbox_bytes", "_owner", "_partial_bytes", "_place", "_protocol", "_reading", "_transport", "closed", "heard",
-        "write_paused",
+        "_account", "_buffer", "_close_timeout_s", "_closing", "_fragments", "_hold", "_linger_left", "_loop",
+        "_outbox", "_outbox_bytes", "_owner", "_partial_bytes", "_place", "_protocol", "_reading", "_stopping",
+        "_transport", "closed", "heard", "write_paused",
     )  # fmt: skip
 
     def __init__(
@@ -75,11 +76,18 @@ class FrameLink(Upgraded):
         self._outbox_bytes = 0
         self._reading = True
         self._closing: asyncio.TimerHandle | None = None
+        self._linger_left = LINGER_MAX_BYTES
+        self._stopping = False
 
     # In
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
+        if self.closed:
+            self._linger_left -= len(data)
+            if self._linger_left < 0:
+                self._transport.abort()
+            return
         self.heard = True
         self._buffer += data
         if not self._place.waits:
@@ -227,6 +235,7 @@ class FrameLink(Upgraded):
 
     def shut_down(self) -> None:
         """The server stops."""
+        self._stopping = True
         self.close(CloseCode.GOING_AWAY, "the server is shutting down")
 
     def close(self, code: CloseCode, reason: str) -> None:
@@ -251,5 +260,15 @@ class FrameLink(Upgraded):
                 self._transport.write(data)
             else:
                 self._end()
-                self._transport.close()
-                self._closing = self._loop.call_later(self._close_timeout_s, self._transport.abort)
+                self._linger()
+
+    def _linger(self) -> None:
+        """Close once the client has read why: what it still sends is thrown away, for a while (rule 3 of HTTP/1.1)."""
+        if self._stopping:
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+            if not self._reading:
+                self._reading = True
+                self._transport.resume_reading()
+        self._closing = self._loop.call_later(self._close_timeout_s, self._transport.abort)
