@@ -79,7 +79,9 @@ class Http2(Upgraded):
         self._h2 = protocol(self._limits.max_header_bytes)
         self._credit = Credit(connections.turns.clock_ns)
         self._meter = FrameMeter(self._credit, self._limits.max_header_bytes)
-        self._road = Road(self._h2, transport, self._credit, connection.hold, self._place, self._when_pumped)
+        self._road = Road(
+            self._h2, transport, self._credit, connection.hold, connections.turns, self._place, self._when_pumped
+        )
         self._unread = b""
         self._at = 0
         self._reading = True

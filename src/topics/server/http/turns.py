@@ -8,6 +8,8 @@ go they would hold up everybody else. So:
 3. Who has more than that waits in line and reads nothing meanwhile, so that the kernel's buffers push back. The line is
    served once per turn of the loop, `TURN_NS` altogether and `SHARE_NS` for each, first come, first served.
 
+4. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment.
+
 So whatever any number of clients sends, a turn takes about twice `TURN_NS` for it, and what has just arrived elsewhere
 is read in between.
 """
@@ -52,6 +54,13 @@ class Turns:
         """Call `go_on` when it is its turn."""
         self._line.append(go_on)
         self._wake()
+
+    def in_turn(self, call: Callable[[], None]) -> None:
+        """Call now if this turn has time left, else in a later one."""
+        if self.clock_ns() < self.deadline_ns():
+            call()
+        else:
+            self.wait(call)
 
     def _wake(self) -> None:
         if not self._due:

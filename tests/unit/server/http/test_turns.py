@@ -7,6 +7,7 @@ from typing import Any, cast
 from tests.harness.connection import Client, PathApp, connections_of, request
 from tests.harness.loop import ManualLoop
 from topics.server.http.connections import Connections
+from topics.server.http.exchange import Exchange
 from topics.server.http.turns import TURN_NS, Turns
 from topics.testing import ManualClock
 
@@ -130,3 +131,30 @@ def test_a_large_body_reads_on_in_another_turn() -> None:
     assert client.transport.reading
     client.send(whole[800_000:])
     assert client.replies()[0].status == 200
+
+
+def test_large_answers_are_made_one_at_a_time() -> None:
+    """FAIR-1: a hundred clients that ask for a lot at the same moment hold up nobody."""
+
+    class LargeApp(PathApp):
+        def handle(self, exchange: Exchange) -> None:
+            if exchange.head.path == "/parts":
+                exchange.respond_parts([b"x" * 300_000])
+            else:
+                super().handle(exchange)
+
+    app = LargeApp()
+    connections = ticking(app)
+    clients = [Client(app, connections=connections) for _ in range(100)]
+    for client in clients:
+        client.send(request("GET", "/parts"))
+    sent = sum(bool(client.transport.sent) for client in clients)
+    assert sent < 20
+    bystander = Client(app, connections=connections)
+    bystander.send(request("GET", "/bystander"))
+    assert ("GET", "/bystander", b"") in app.handled
+    clients[99].lose()
+    loop_of(connections).run_until_idle()
+    assert [len(client.replies()) for client in clients] == [1] * 99 + [0]
+    clients[0].send(request("GET", "/again"))
+    assert clients[0].replies()[0].status == 200
