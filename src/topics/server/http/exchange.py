@@ -153,13 +153,13 @@ class Exchange:
         else:
             self.respond_raw(reply.render(status, body, content_type, headers))
 
-    def respond_parts(self, parts: list[bytes]) -> None:
+    def respond_parts(self, parts: list[bytes], *, in_turn: bool = False) -> None:
         """Answer 200 with JSON in parts, so that a large answer is copied only once. The list is used up.
 
-        A large answer is put together when the loop has time for it.
+        A large answer is put together when the loop has time for it, or now if it is its turn already.
         """
         size = sum(map(len, parts))
-        if size > LARGE_ANSWER_BYTES:
+        if size > LARGE_ANSWER_BYTES and not in_turn:
             self._begin_answer()
             self.carrier.in_turn(partial(self._respond_large, parts, size))
         else:

@@ -199,6 +199,8 @@ class Outbox:
     def lose(self) -> None:
         """The connection is gone: nothing is sent any more."""
         self._lost = True
+        self.write_paused = False
+        self._held_bytes = 0
         self.write = self.answer = _ignore
 
     def abandon(self) -> None:

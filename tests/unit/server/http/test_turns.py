@@ -158,3 +158,23 @@ def test_large_answers_are_made_one_at_a_time() -> None:
     assert [len(client.replies()) for client in clients] == [1] * 99 + [0]
     clients[0].send(request("GET", "/again"))
     assert clients[0].replies()[0].status == 200
+
+
+def test_after_work_that_took_long_the_line_rests_for_a_moment() -> None:
+    """FAIR-1: a small request meets at most one large one on its way to its answer."""
+    clock = Ticking()
+    loop = ManualLoop(ManualClock())
+    turns = Turns(cast("Any", loop), clock)
+    served: list[int] = []
+
+    def heavy(number: int) -> None:
+        served.append(number)
+        clock.now_ns += 10 * TURN_NS
+
+    for number in range(3):
+        turns.wait(lambda number=number: heavy(number))  # type: ignore[misc]
+    seen = []
+    while loop.turn():
+        seen.append(len(served))
+    assert served == [0, 1, 2]
+    assert seen[:7] == [1, 1, 1, 2, 2, 2, 3]
