@@ -178,6 +178,11 @@ class FrameLink(Upgraded):
         self._credit.earn(ANSWER_EARNS)
         self._owner.receive(text)
 
+    def give_up_message(self) -> None:
+        """Called now and then: a large message that has hardly moved since the last time ends the connection."""
+        if self._hold.mark() and self._hold.bodies_bytes:
+            self.close(CloseCode.POLICY_VIOLATION, "the message arrived too slowly")
+
     # Out
 
     def send(self, message: bytes) -> bool:

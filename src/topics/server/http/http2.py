@@ -198,6 +198,9 @@ class Http2(Upgraded):
         The GOAWAY comes last: h2 on either side lets no open stream finish after one.
         """
         self._stopping = True
+        if self._linger_left >= 0:
+            self._transport.abort()
+            return
         for lane in list(self._road.lanes.values()):
             if lane.stream is not None:
                 lane.stream.close()

@@ -7,9 +7,8 @@ go they would hold up everybody else. So:
 2. What comes after it shares `TURN_NS` per turn of the loop, over all connections.
 3. Who has more than that waits in line and reads nothing meanwhile, so that the kernel's buffers push back. The line is
    served once per turn of the loop, `TURN_NS` altogether and `SHARE_NS` for each, first come, first served.
-
-4. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment. After
-   one that took long, the line rests for a moment, so that a small request meets at most one on its way to its answer.
+4. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment.
+   After one that took long the line rests for a moment, so that a small request meets at most one of them on its way.
 
 So whatever any number of clients sends, a turn takes about twice `TURN_NS` for it, and what has just arrived elsewhere
 is read in between.
