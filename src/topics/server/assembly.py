@@ -13,10 +13,10 @@ from topics.engine import Engine
 from topics.engine.upkeep.upkeep import Upkeep
 from topics.server.api.attempts import Attempts
 from topics.server.api.blocks import BlockHandlers
+from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
 from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
-from topics.server.api.page import Page
 from topics.server.api.phase import Phase
 from topics.server.api.probes import Probes
 from topics.server.api.queues import QueueHandlers
@@ -68,7 +68,6 @@ class Assembly:
         slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
         metrics = Metrics(engine, slots, self.phase, cache)
-        page = Page(engine, self.phase, f"{settings.host}:{settings.port}", guarded=len(keys) > 0)
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission),
@@ -79,8 +78,9 @@ class Assembly:
             work=Work(engine, self.delivery, self.parking, slots),
             watch=Watch(engine, self.delivery, slots, settings),
             websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, loop),
-            probes=Probes(engine, self.phase, metrics, page),
+            probes=Probes(engine, self.phase, metrics),
             library=Library(),
+            console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
         )
         inflight, probe_auth = slots.inflight_per_key, settings.probe_auth
         self.app = App(Routes(self.rows), keys, self.phase, inflight, self.admission, attempts, probe_auth=probe_auth)
