@@ -47,14 +47,16 @@ def test_draining_server_is_shutting_down() -> None:
         socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as probe,
         socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as sending,
     ):
-        probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: x\r\n\r\n")
+        probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b" 200 OK" in probe.recv(4096)
-        head = b"PUT /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        head = (
+            b"PUT /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        )
         sending.sendall(head + b"Expect: 100-continue\r\n\r\n")
         assert b" 100 Continue" in sending.recv(4096)
         os.kill(running.pid, signal.SIGTERM)
         until(lambda: "stopping" in running.log(), "the server drains")
-        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
         reply_of(probe).refused(503, "shutting_down")
         sending.sendall(b"{}")
         assert reply_of(sending).status in (201, 503)
