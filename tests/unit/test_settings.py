@@ -46,7 +46,8 @@ def test_every_setting_is_read_from_its_variable_and_documents_itself(setting: d
         tuple: ("*", ("*",)),
     }
     kind = next(kind for kind in samples if type(setting.default) is kind or isinstance(setting.default, kind))
-    text, expected = samples[kind] if setting.name != "wal_shards" else ("7", 7)
+    special: dict[str, tuple[str, object]] = {"wal_shards": ("7", 7), "min_free_bytes": ("77777777", 77_777_777)}
+    text, expected = special.get(setting.name) or samples[kind]
 
     given, warnings = settings.read({f"TOPICS_{setting.name.upper()}": text})
 
@@ -70,6 +71,8 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         ("TOPICS_PORT", "٤٠٠٠", "a whole number from 0 to 65535"),
         ("TOPICS_MAX_BODY_BYTES", "0", "a whole number of at least 1"),
         ("TOPICS_MAX_TOPICS", "9" * 20, "a whole number of at least 0"),
+        ("TOPICS_MIN_FREE_BYTES", "0", "a whole number of at least 67108864"),
+        ("TOPICS_MIN_FREE_BYTES", "67108863", "a whole number of at least 67108864"),
         ("TOPICS_PROBE_AUTH", "maybe", "true or false (also 1/0, yes/no, on/off)"),
         ("TOPICS_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
         ("TOPICS_HOST", "http://localhost", "an IP address or a host name"),

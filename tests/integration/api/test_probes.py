@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,37 @@ def test_ready(api: Api, topic_name: str, path: str) -> None:
     assert api.get(path).ok(200)["topics"] == before["topics"] + 1
     api.remove(topic_name).ok(200)
     assert api.get(path).ok(200)["topics"] == before["topics"]
+
+
+# The server's own code on a disk whose syncs fail from a moment on.
+_BAD_DISK = """
+import os
+sync = os.fdatasync
+def fdatasync(handle):
+    if os.path.exists({trigger!r}):
+        raise OSError(5, "Input/output error")
+    sync(handle)
+os.fdatasync = fdatasync
+"""
+
+
+def test_not_ready_once_a_sync_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_api: StartApi) -> None:
+    """PROBE-11: a load balancer learns that nothing can be stored; reads and the health probe go on."""
+    trigger = tmp_path / "broken"
+    (tmp_path / "sitecustomize.py").write_text(_BAD_DISK.format(trigger=str(trigger)))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    api = start_api()
+    api.put("t", durability="fsync").ok(201)
+    api.fill("t", 1)
+    api.get("/v0/ready").ok(200)
+    trigger.touch()
+    api.post("t", {"records": [{"data": 2}]}).refused(503, "storage_read_only")
+    for path in ("/v0/ready", "/readyz"):
+        reply = api.get(path)
+        reply.refused_naming("Input/output error", status=503, code="storage_read_only")
+        assert reply.headers["retry-after"]
+    api.get("/v0/health").ok(200)
+    assert api.seqs("t") == [1]
 
 
 def test_draining_server_is_shutting_down() -> None:
