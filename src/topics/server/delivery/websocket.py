@@ -166,6 +166,8 @@ class WebSocket(Subscriber):
         if not named:
             raise InvalidRequest("topics must name at least one topic", field="topics")
         check_names(named, principal, settings.max_watch_topics - len(self._feeds.keys() - named.keys()))
+        if self._service.admission.gathered:
+            self._service.admission.flush()
         topics = {}
         for name in named:
             topic = self._service.engine.topics.get(name)
