@@ -57,7 +57,7 @@ class Origins:
         self._listed = frozenset(origin.encode() for origin in settings.cors_origins)
         self._any_host = guarded or "*" in settings.allowed_hosts
         self._any_address = not is_loopback(settings.host)
-        self._names = frozenset({"localhost", settings.host.lower(), *settings.allowed_hosts})
+        self._names = frozenset({"localhost", "127.0.0.1", "::1", settings.host.lower(), *settings.allowed_hosts})
         self._suffixes = (".localhost", *(name[1:] for name in settings.allowed_hosts if name.startswith("*.")))
 
     def greet(self, head: Head) -> None:
