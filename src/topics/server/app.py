@@ -15,7 +15,7 @@ from topics.server.api.attempts import Attempts
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
 from topics.server.api.route import Route, Row
-from topics.server.auth import Keys, bearer_token
+from topics.server.auth import Keys, bearer_token, subprotocol_token
 from topics.server.flow.admission import Admission
 from topics.server.flow.slots import CapPerKey
 from topics.server.http.exchange import Exchange
@@ -67,6 +67,8 @@ class App:
             allow = sorted(match.rows)
             message = f"{head.path[:200]} does not take {head.method}, but {', '.join(allow)}"
             raise MethodNotAllowed(message, method=head.method, allow=allow)
+        if row.public:
+            head.add_to_answers(b"")
         if method != "GET" or row.get_changes:
             origins.require_own(head)
         return self._route(head, row, match.name)
@@ -100,6 +102,8 @@ class App:
         token: bytes | str | None = bearer_token(head.headers.get(b"authorization"))
         if row.token and b"authorization" not in head.headers:
             token = Query(head.query).text("token") or None
+        if row.subprotocol and b"authorization" not in head.headers:
+            token = subprotocol_token(head.headers.get(b"sec-websocket-protocol"))
         principal = self._keys.authenticate(token)
         principal.require_scopes(row.scopes or 0)
         return principal

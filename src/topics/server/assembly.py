@@ -14,6 +14,7 @@ from topics.engine.upkeep.upkeep import Upkeep
 from topics.server.api.attempts import Attempts
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.diff import DiffHandler
+from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
 from topics.server.api.page import Page
 from topics.server.api.phase import Phase
@@ -80,6 +81,7 @@ class Assembly:
             watch=Watch(engine, self.delivery, slots, settings),
             websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, loop),
             probes=Probes(engine, self.phase, metrics, page),
+            library=Library(),
         )
         self.app = App(
             Routes(self.rows),

@@ -74,14 +74,19 @@ class Origins:
             head.add_to_answers(_VARY)
 
     def require_own(self, head: Head) -> None:
-        """Raise Forbidden where a browser would change something for a page that may not (AUTH-22)."""
-        if self._guarded or not self._is_foreign(head):
+        """Raise Forbidden where a browser would change something for a page that may not (AUTH-22).
+
+        With keys, a browser itself refuses what a page that is not listed sends; but not a WebSocket, whose key is no
+        header (AUTH-20).
+        """
+        if self._guarded and (head.upgrade is None or b"authorization" in head.headers):
+            return
+        if not self._is_foreign(head):
             return
         origin = head.headers.get(b"origin")
         page = "another site" if origin is None else _shown(origin)
         raise Forbidden(
-            f"without keys, a page of {page} may change nothing here: add its origin to TOPICS_CORS_ORIGINS, or use "
-            "keys",
+            f"a page of {page} may not do this: add its origin to TOPICS_CORS_ORIGINS",
             origin=None if origin is None else _shown(origin),
         )
 

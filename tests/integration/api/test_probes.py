@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ os.fdatasync = fdatasync
 
 
 def test_not_ready_once_a_sync_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_api: StartApi) -> None:
-    """PROBE-11: a load balancer learns that nothing can be stored; reads and the health probe go on."""
+    """PROBE-12: a load balancer learns that nothing can be stored; reads and the health probe go on."""
     trigger = tmp_path / "broken"
     (tmp_path / "sitecustomize.py").write_text(_BAD_DISK.format(trigger=str(trigger)))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
@@ -312,6 +314,16 @@ def test_root_is_a_page_for_people(api: Api) -> None:
     assert f"{api.host}:{api.port}" in reply.text
     assert "curl" in reply.text
     assert 'src="http' not in reply.text
+
+
+def test_the_javascript_library_is_served(start_server: Callable[..., ServerProcess]) -> None:
+    """PROBE-11: the very file of the package, without a key, for pages of any origin."""
+    server = start_server(api_keys="secret")
+    reply = server.request("GET", "/topics.js")
+    assert reply.status == 200
+    assert reply.body == files("topics").joinpath("javascript", "topics.js").read_bytes()
+    assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert reply.headers["access-control-allow-origin"] == "*"
 
 
 def test_page_shows_what_topics_and_queues_hold(api: Api, topic_name: str) -> None:

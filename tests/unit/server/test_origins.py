@@ -19,6 +19,7 @@ LISTED = f"Origin: {APP}"
 ROWS = [(row.method, row.path, row.get_changes) for row in ManualServer().assembly.rows]
 CHANGES = [(method, path) for method, path, get_changes in ROWS if method != "GET" or get_changes]
 READS = [(method, path) for method, path, get_changes in ROWS if method == "GET" and not get_changes]
+READS.remove(("GET", "/topics.js"))
 
 
 def path_of(pattern: str) -> str:
@@ -157,6 +158,16 @@ def test_a_foreign_page_gets_a_read_answered_that_its_browser_hides(method: str,
         assert not any(name.startswith("access-control") for name in reply.headers)
     own = ask(server, method, path_of(pattern), OWN, "Sec-Fetch-Site: same-origin")
     assert "cross-origin-resource-policy" not in own.headers
+
+
+def test_any_page_may_load_the_library() -> None:
+    """PROBE-11: the headers of its own are the only ones."""
+    for server in (ManualServer(), with_list()):
+        for header in (FOREIGN, LISTED, "Sec-Fetch-Site: cross-site"):
+            reply = ask(server, "GET", "/topics.js", header)
+            assert reply.status == 200
+            assert reply.headers["access-control-allow-origin"] == "*"
+            assert reply.headers["cross-origin-resource-policy"] == "cross-origin"
 
 
 def with_list(keys: str = "") -> ManualServer:
@@ -310,3 +321,24 @@ def test_with_keys_neither_host_nor_origin_is_checked() -> None:
     body = {"records": [{"data": 1}]}
     assert ask(server, "POST", "/v0/topics/t", FOREIGN, key, body=body).status == 201
     assert ask(server, "POST", "/v0/topics/t", FOREIGN, body=body).status == 401
+
+
+def test_with_keys_a_websocket_follows_the_list_where_its_key_is_no_header() -> None:
+    """AUTH-20: a browser asks no server whether a page may open one."""
+    upgrade = (
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version: 13",
+    )
+    server, key = with_list("k"), "Sec-WebSocket-Protocol: topics, topics.bearer.aw"
+    for headers, status in (
+        ((LISTED, key), b"101"),
+        ((OWN, key), b"101"),
+        ((key,), b"101"),
+        ((FOREIGN, key), b"403"),
+        ((FOREIGN, "Authorization: Bearer k"), b"101"),
+        ((LISTED,), b"401"),
+    ):
+        answer = server.send("GET", "/v0/ws", None, *upgrade, *headers).received()
+        assert answer.startswith(b"HTTP/1.1 " + status), (headers, answer)
