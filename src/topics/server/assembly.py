@@ -36,6 +36,7 @@ from topics.server.flow.governor import Governor
 from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
+from topics.server.origins import Origins
 from topics.server.routes import Routes, rows
 from topics.settings import Settings
 from topics.storage.segment.cache import BlockCache
@@ -82,7 +83,15 @@ class Assembly:
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
         )
-        inflight, probe_auth = slots.inflight_per_key, settings.probe_auth
-        self.app = App(Routes(self.rows), keys, self.phase, inflight, self.admission, attempts, probe_auth=probe_auth)
+        self.app = App(
+            Routes(self.rows),
+            keys,
+            Origins(settings, guarded=len(keys) > 0),
+            self.phase,
+            slots.inflight_per_key,
+            self.admission,
+            attempts,
+            probe_auth=settings.probe_auth,
+        )
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
         self.governor = Governor(loop, self.pressure, engine.store, on_level, self.delivery.pulse)

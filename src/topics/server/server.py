@@ -39,6 +39,7 @@ from topics.settings import Settings
 from topics.storage.damage import UnknownFormat, Unusable
 from topics.storage.disk import Locked, RealDisk
 from topics.storage.store import Store
+from topics.storage.wal.shard_files import FILE_BYTES
 
 log = logging.getLogger("topics")
 
@@ -161,7 +162,7 @@ class Server:
             disk=RealDisk(),
             clock=clock,
             shards=settings.wal_shards,
-            min_free_bytes=settings.min_free_bytes,
+            min_free_bytes=max(settings.min_free_bytes, settings.wal_shards * FILE_BYTES),
             cold_directory=None if settings.cold_dir is None else str(settings.cold_dir),
             on_synced=unsynced.synced,
         )

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,37 @@ def test_ready(api: Api, topic_name: str, path: str) -> None:
     assert api.get(path).ok(200)["topics"] == before["topics"]
 
 
+# The server's own code on a disk whose syncs fail from a moment on.
+_BAD_DISK = """
+import os
+sync = os.fdatasync
+def fdatasync(handle):
+    if os.path.exists({trigger!r}):
+        raise OSError(5, "Input/output error")
+    sync(handle)
+os.fdatasync = fdatasync
+"""
+
+
+def test_not_ready_once_a_sync_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_api: StartApi) -> None:
+    """PROBE-12: a load balancer learns that nothing can be stored; reads and the health probe go on."""
+    trigger = tmp_path / "broken"
+    (tmp_path / "sitecustomize.py").write_text(_BAD_DISK.format(trigger=str(trigger)))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    api = start_api()
+    api.put("t", durability="fsync").ok(201)
+    api.fill("t", 1)
+    api.get("/v0/ready").ok(200)
+    trigger.touch()
+    api.post("t", {"records": [{"data": 2}]}).refused(503, "storage_read_only")
+    for path in ("/v0/ready", "/readyz"):
+        reply = api.get(path)
+        reply.refused_naming("Input/output error", status=503, code="storage_read_only")
+        assert reply.headers["retry-after"]
+    api.get("/v0/health").ok(200)
+    assert api.seqs("t") == [1]
+
+
 def test_draining_server_is_shutting_down() -> None:
     """PROBE-4: what is in flight is answered, and the exit code is 0."""
     with (
@@ -50,14 +82,16 @@ def test_draining_server_is_shutting_down() -> None:
         socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as probe,
         socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as sending,
     ):
-        probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: x\r\n\r\n")
+        probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b" 200 OK" in probe.recv(4096)
-        head = b"PUT /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        head = (
+            b"PUT /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        )
         sending.sendall(head + b"Expect: 100-continue\r\n\r\n")
         assert b" 100 Continue" in sending.recv(4096)
         os.kill(running.pid, signal.SIGTERM)
         until(lambda: "stopping" in running.log(), "the server drains")
-        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
         reply_of(probe).refused(503, "shutting_down")
         sending.sendall(b"{}")
         assert reply_of(sending).status in (201, 503)
@@ -321,7 +355,7 @@ def test_every_file_of_the_console_is_served_with_a_strict_policy(api: Api) -> N
     [("k", ["read", "write", "delete", "admin"], []), ("k:r+w:a.|b.", ["read", "write"], ["a.", "b."])],
 )
 def test_a_key_learns_what_it_may_do(start_api: StartApi, entry: str, scopes: list[str], prefixes: list[str]) -> None:
-    """AUTH-21: and never a secret."""
+    """AUTH-27: and never a secret."""
     api = start_api(key="k", api_keys=entry)
     body = api.get("/v0/whoami").ok(200)
     assert (body["scopes"], body["prefixes"]) == (scopes, prefixes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from topics import __version__
 from topics.engine import Engine
+from topics.errors import RETRY_AFTER_MS, StorageReadOnly
 from topics.server.api import metrics
 from topics.server.api.answers import answer
 from topics.server.api.metrics import Metrics
@@ -31,10 +32,13 @@ class Probes:
         answer(exchange, 200, {"key": principal.key_id, "scopes": scopes, "prefixes": list(principal.prefixes)})
 
     def ready(self, exchange: Exchange) -> None:
-        """`GET /v0/ready`: 200 when serving, 503 while the log is replayed or the server drains."""
+        """`GET /v0/ready`: 200 when serving, 503 while it starts, drains or can store nothing."""
         if not self._phase.ready:
             exchange.fail(self._phase.unready())
             return
+        for shard in self._engine.store.shards:
+            if shard.read_only is not None:
+                raise StorageReadOnly(shard.read_only.message, retry_after_ms=RETRY_AFTER_MS)
         body = {"status": "ready", "wal_replay_complete": True, "topics": len(self._engine.topics)}
         answer(exchange, 200, body)
 

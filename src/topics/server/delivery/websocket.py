@@ -27,7 +27,7 @@ from websockets.typing import Subprotocol
 
 from topics.engine import Engine
 from topics.engine.write.ticket import Ticket
-from topics.errors import Forbidden, InvalidRequest, TopicNotFound, TopicsError
+from topics.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.names import check_topic_name
 from topics.server.api.principal import ADMIN, READ, WRITE, Principal
 from topics.server.delivery import commands
@@ -76,7 +76,7 @@ class WebSockets:
         """`GET /v0/ws`."""
         principal: Principal = exchange.head.route.principal
         self.delivery.refresh()
-        response = _handshake(exchange.head, principal)
+        response = _handshake(exchange.head)
         slot = self._slots.take_stream(principal)
 
         def upgrade(transport: asyncio.Transport) -> FrameLink:
@@ -92,19 +92,13 @@ def _select(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | 
     return SUBPROTOCOL if SUBPROTOCOL in offered else None
 
 
-def _handshake(head: Head, principal: Principal) -> bytes:
-    """The answer to a handshake; raises InvalidRequest or Forbidden where it cannot be accepted."""
+def _handshake(head: Head) -> bytes:
+    """The answer to a handshake; raises InvalidRequest where it cannot be accepted."""
     if head.upgrade != b"websocket":
         raise InvalidRequest("this address speaks WebSocket: send Upgrade: websocket and Connection: Upgrade")
     headers = Headers()
     for name, value in head.headers.items():
         headers[name.decode("latin-1")] = value.decode("latin-1")
-    origin = head.headers.get(b"origin")
-    if principal.key_id is None and origin is not None:
-        # Without keys any web page that a person opens could otherwise read and write through their browser.
-        host = origin.partition(b"://")[2]
-        if host.lower() != head.headers.get(b"host", b"").lower():
-            raise Forbidden("without keys, only pages of this server itself may open a WebSocket")
     response = ServerProtocol(logger=quiet, select_subprotocol=_select).accept(
         Request(head.target.decode("latin-1"), headers)
     )
@@ -182,6 +176,8 @@ class WebSocket(Subscriber):
         if not named:
             raise InvalidRequest("topics must name at least one topic", field="topics")
         check_names(named, principal, settings.max_watch_topics - len(self._feeds.keys() - named.keys()))
+        if self._service.admission.gathered:
+            self._service.admission.flush()
         topics = {}
         for name in named:
             topic = self._service.engine.topics.get(name)
