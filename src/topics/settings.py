@@ -172,6 +172,11 @@ class Settings:
     max_sse_connections_per_key: int = _cap(1000, "Most open streams (SSE and WebSocket) of one key.")
     max_inflight_per_key: int = _cap(1000, "Most requests of one key that are answered at the same time.")
     max_total_bytes: int = _cap(0, "Most retained record bytes over all topics.")
+    max_buffered_bytes: int = _whole(
+        256 << 20,
+        "Most bytes of request bodies, answers and stream frames that are held for all clients together. "
+        "Leave room for a few bodies of `TOPICS_MAX_BODY_BYTES`.",
+    )
     max_connections: int = _cap(20_000, "Most open TCP connections; fewer if the process may not open that many files.")
 
     session_ttl_ms: int = _whole(300_000, "Milliseconds that a watch session lives without an open stream.")

@@ -7,8 +7,6 @@ in flight (bounded by `TOPICS_DRAIN_TIMEOUT_MS`) while `/v0/ready` answers `shut
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import logging
 import os
 import signal
@@ -26,7 +24,7 @@ from topics.clock import SystemClock
 from topics.engine import Engine, Limits
 from topics.engine.log.archive import Shelf
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
-from topics.server import descriptors, startup_errors
+from topics.server import descriptors, memory, startup_errors
 from topics.server.assembly import Assembly
 from topics.server.auth import Keys
 from topics.server.delivery.channel import Unsynced
@@ -49,7 +47,6 @@ EXIT_CANNOT_LISTEN: Final = 1
 EXIT_CANNOT_STORE: Final = 3
 RECOVERY_SLICE_S: Final = 0.02
 BACKLOG: Final = 4096
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 class Server:
@@ -66,7 +63,7 @@ class Server:
             stream=sys.stderr,
             format="%(asctime)s %(levelname)s %(name)s %(message)s",
         )
-        _tune_memory()
+        memory.tune()
         return uvloop.run(self._serve())
 
     async def _serve(self) -> int:
@@ -96,7 +93,9 @@ class Server:
             cache=store.segments.tiers.cache,
             replayed=lambda: store.history.progress,
         )
-        connections = Connections(assembly.app, loop, self._connection_limits(), Http2)
+        connections = Connections(
+            assembly.app, loop, self._connection_limits(), assembly.turns, assembly.account, Http2
+        )
         code = await self._run(assembly, connections, store, upkeep, stop)
         connections.stop()
         assembly.driver.stop()
@@ -115,6 +114,8 @@ class Server:
         if listener is None:
             return EXIT_CANNOT_LISTEN
         connections.start()
+        trimming = memory.Trimming(asyncio.get_running_loop())
+        trimming.start()
         try:
             recovered = await self._recover(assembly.engine, store, upkeep, stop)
         except (Unusable, UnknownFormat, OSError) as error:
@@ -131,6 +132,7 @@ class Server:
         listener.close()
         if not await connections.drain(self._settings.drain_timeout_ms / 1000):
             log.warning("some requests did not finish within %s ms", self._settings.drain_timeout_ms)
+        trimming.stop()
         assembly.governor.stop()
         assembly.parking.stop()
         await assembly.driver.run_until_idle()
@@ -242,18 +244,3 @@ def _write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text + "\n")
     temporary.replace(path)
-
-
-def _tune_memory() -> None:
-    """Keep large replies off mmap, where each is faulted in again, and garbage collection off the hot path."""
-    # Not collected first: that would take a tenth of an empty start, and imports leave next to no garbage.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    gc.enable()
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-    mallopt(_M_TRIM_THRESHOLD, 512 << 20)
-    mallopt(_M_TOP_PAD, 16 << 20)

@@ -61,6 +61,10 @@ class Carrier(Sink, Protocol):
     waiting: bool
     answer: Callable[[bytes], None]
 
+    @property
+    def clogged(self) -> bool:
+        """Whether the client has not taken earlier answers, so that a further one would only wait in memory."""
+
     def carry_on(self) -> None:
         """The current exchange is answered."""
 
