@@ -157,7 +157,8 @@ class Settings:
     segment_max_bytes: int = _whole(64 << 20, "Bytes after which a segment is sealed.")
     segment_max_age_ms: int = _whole(3_600_000, "Milliseconds after which a segment is sealed.")
     checkpoint_wal_bytes: int = _whole(
-        128 << 20, "Bytes of log after which a checkpoint is made; bounds the log and the time of a restart."
+        128 << 20,
+        "Bytes of log, and of what routers copied, after which a checkpoint is made; bounds a restart's time.",
     )
     hot_retain_segments: int = _whole(4, "Sealed segments per topic that stay in the data directory.", least=0)
     hot_retain_bytes: int = _cap(0, "Sealed bytes per topic that stay in the data directory.")
