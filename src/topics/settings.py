@@ -132,6 +132,12 @@ class Settings:
     max_sse_connections_per_key: int = _cap(1000, "Most open streams (SSE and WebSocket) of one key.")
     max_inflight_per_key: int = _cap(1000, "Most requests of one key that are answered at the same time.")
     max_total_bytes: int = _cap(0, "Most retained record bytes over all topics.")
+    max_producers_per_topic: int = _cap(
+        10_000, "Most producers (`producer_id`) of one topic; those that have not written for a week make way."
+    )
+    max_dedupe_bytes: int = _cap(
+        256 << 20, "Most bytes of memory for the idempotency keys and producers of all topics, about 350 each."
+    )
     max_connections: int = _cap(20_000, "Most open TCP connections; fewer if the process may not open that many files.")
 
     session_ttl_ms: int = _whole(300_000, "Milliseconds that a watch session lives without an open stream.")

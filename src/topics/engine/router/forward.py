@@ -61,10 +61,10 @@ class Backpressure:
         self.backoff_ms = 0
         self.retry_ms: int | None = None
 
-    def block(self, now: int) -> None:
+    def block(self, steady_ms: int) -> None:
         """The destination refused: pause, for longer each time."""
         self.backoff_ms = min(max(BACKOFF_MS_MIN, self.backoff_ms * 2), BACKOFF_MS_MAX)
-        self.retry_ms = now + self.backoff_ms
+        self.retry_ms = steady_ms + self.backoff_ms
 
     def unblock(self) -> None:
         """The destination took something."""
@@ -163,7 +163,7 @@ class Forward:
         fate, end = source.unkept.run(before + 1)
         lost_to, runs = source.reading(backlog.next, max(1, SLICE_RECORDS // len(self.routers)), end)
         if lost_to:
-            return self._lose(lost_to, now)
+            return self._lose(lost_to)
         if not runs:
             backlog.cursor = max(before, min(end, backlog.end()))
             return backlog.cursor > before
@@ -173,11 +173,11 @@ class Forward:
         dest, visibility = self.dest, self.visibility
         runs = self.pressure.admit(runs, self.routers, now)
         if not runs:
-            return self._block(now)
+            return self._block()
         try:
             awaited = visibility.waits_for(runs, len(self.routers), fate)
         except TopicsError:
-            return self._block(now)
+            return self._block()
         if self.pressure.backoff_ms:
             self.pressure.unblock()
         if now - runs[0][0].ts_at(runs[0][1]) > LATE_MS and now > max(self.ts_min, dest.last_ts):
@@ -191,7 +191,7 @@ class Forward:
             self.notes.add_unkept(made.block, fate)
             self._unseen.append((before, made.counts))
             derive(dest, made.block, self._shown, awaited)
-            visibility.mark_if_due(now)
+            visibility.mark_if_due()
         return True
 
     def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
@@ -228,17 +228,17 @@ class Forward:
             router.forwarded_total -= count
         if self.dest.next_seq == ticket.last_seq + 1:
             self.dest.next_seq = ticket.first_seq
-        self._block(self._clock.now_ms())
+        self._block()
 
-    def _block(self, now: int) -> bool:
-        self.pressure.block(now)
+    def _block(self) -> bool:
+        self.pressure.block(self._clock.steady_ms())
         self._retry_later(self)
         return False
 
-    def _lose(self, cursor: int, now: int) -> bool:
+    def _lose(self, cursor: int) -> bool:
         if self.dest.last_ticket is not None:
             # A lost range has no ticket: it waits until the writes before it are visible.
-            return self._block(now)
+            return self._block()
         # Each of the routers would have made a copy.
         count = (cursor - self.backlog.cursor) * len(self.routers)
         self.pressure.retry_ms = None

@@ -153,7 +153,7 @@ class Schedule:
             self._joins.forget()
 
     def _retry(self) -> None:
-        now = self._clock.now_ms()
+        now = self._clock.steady_ms()
         for forward in list(self.blocked):
             source, pressure = forward.source, forward.pressure
             if forward.has_backlog and pressure.retry_ms is not None and pressure.retry_ms > now:

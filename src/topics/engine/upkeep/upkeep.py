@@ -139,6 +139,8 @@ class Upkeep:
                 self._shelf.ask(topic)
             if topic.archive.segments and not self._relocating:
                 self._relocate(topic)
+            if topic.dedupe is not None:
+                topic.dedupe.expire(self._engine.clock.steady_ms(), topic.config.idempotency_window_ms)
         return True
 
     def _relocate(self, topic: Topic) -> None:
