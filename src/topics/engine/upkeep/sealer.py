@@ -5,16 +5,20 @@ the same records before, during and after. The segments of several topics are wr
 directory once; at most `JOBS_MAX` such jobs run, so that reads find a thread, and a topic is in one of them only. So
 the slower the disk is, the more each job writes, and the rate is the disk's own.
 
+A tail that is large enough gathers more for `gather_ns` first, unless memory is short: a topic that is written at full
+speed gets a few large segments instead of many small ones.
+
 Where a job fails, nothing has changed: its tails are in memory and in the WAL, and are tried again after a while.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import Final
 
 from topics.clock import Clock
-from topics.engine.log.archive import Shelf
+from topics.engine.log.archive import Sealable, Shelf
 from topics.engine.upkeep.seal import Seal
 from topics.storage.segment.segment import Segment
 
@@ -25,14 +29,19 @@ JOBS_MAX: Final = 2
 BATCH_SEGMENTS: Final = 16
 BATCH_BYTES: Final = 16 << 20
 RETRY_NS: Final = 5_000_000_000
+GATHER_NS: Final = 250_000_000
+FOREVER_NS: Final = 1 << 62
 
 
 class Sealer:
     """Makes the segments that the shelf was asked for."""
 
-    def __init__(self, shelf: Shelf, clock: Clock) -> None:
+    def __init__(self, shelf: Shelf, clock: Clock, gather_ns: int = 0) -> None:
         self._shelf = shelf
         self._clock = clock
+        self._gather_ns = gather_ns
+        # What was asked for, and when its time has come.
+        self._gathering: deque[tuple[int, Sealable]] = deque()
         self._seal: Seal | None = None
         self._batch: list[Seal] = []
         self._jobs = 0
@@ -42,36 +51,45 @@ class Sealer:
         """What is being sealed takes this much in memory."""
 
     @property
+    def waits(self) -> bool:
+        """Whether tails wait to be sealed."""
+        return bool(self._shelf.asked or self._gathering)
+
+    @property
     def is_idle(self) -> bool:
         """Whether no tail waits to be sealed or is being sealed."""
-        return not (self._shelf.asked or self._seal or self._batch or self._jobs)
+        return not (self.waits or self._seal or self._batch or self._jobs)
 
-    def step(self) -> bool:
-        """Do one slice; returns whether there is more to do at once."""
+    def step(self, *, at_once: bool = False) -> bool:
+        """Do one slice; returns whether there is more to do at once. With `at_once`, nothing gathers any longer."""
         if self._jobs >= JOBS_MAX:
             return False
         now_ns = self._clock.elapsed_ns()
         if now_ns < self._retry_ns:
             return False
+        shelf = self._shelf
+        while shelf.asked:
+            self._gathering.append((now_ns + self._gather_ns, shelf.asked.popleft()))
         until_ns = now_ns + SLICE_NS
-        while self._seal is not None or self._begin():
+        due_ns = FOREVER_NS if at_once else now_ns
+        while self._seal is not None or self._begin(due_ns):
             assert self._seal is not None
             if not self._seal.step():
                 self._batch.append(self._seal)
                 self._seal = None
                 if self._is_full():
                     self._write()
-                    return self._jobs < JOBS_MAX and bool(self._shelf.asked)
+                    return self._jobs < JOBS_MAX
             if self._clock.elapsed_ns() >= until_ns:
                 return True
         if self._batch:
             self._write()
         return False
 
-    def _begin(self) -> bool:
-        shelf = self._shelf
-        while shelf.asked:
-            seal = Seal(shelf.asked.popleft(), shelf.max_events, shelf.max_bytes)
+    def _begin(self, due_ns: int) -> bool:
+        shelf, gathering = self._shelf, self._gathering
+        while gathering and gathering[0][0] <= due_ns:
+            seal = Seal(gathering.popleft()[1], shelf.max_events, shelf.max_bytes)
             if seal.held_bytes and not seal.topic.deleted:
                 self._seal = seal
                 self.held_bytes += seal.held_bytes

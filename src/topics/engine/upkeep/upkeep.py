@@ -19,6 +19,7 @@ from topics.engine.restart.routers import reached, resume
 from topics.engine.topic import Topic
 from topics.engine.upkeep.checkpointer import Checkpointer
 from topics.engine.upkeep.sealer import Sealer
+from topics.engine.upkeep.survey import Survey
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 
@@ -37,19 +38,26 @@ class UpkeepSettings(Struct, frozen=True):
     hot_retain_segments: int = 4
     hot_retain_bytes: int = 0
     checkpoint_wal_bytes: int = 128 << 20
+    max_unsealed_bytes: int = 200 << 20
 
 
 class Upkeep:
     """The background work of one engine on one store."""
 
-    def __init__(self, engine: Engine, store: Store, settings: UpkeepSettings | None = None) -> None:
+    def __init__(
+        self, engine: Engine, store: Store, settings: UpkeepSettings | None = None, *, gather_ns: int = 0
+    ) -> None:
+        """`gather_ns` is how long a tail that is large enough waits for more before it is sealed."""
         self._engine = engine
         self._store = store
         self._settings = settings or UpkeepSettings()
         shelf = engine.catalog.shelf
         assert shelf is not None, "an engine with a data directory has a shelf"
         self._shelf = shelf
-        self._sealer = Sealer(self._shelf, engine.clock)
+        self._sealer = Sealer(self._shelf, engine.clock, gather_ns)
+        self._survey = Survey(
+            engine.topics, shelf, engine.clock, engine.totals.unsealed, self._settings.max_unsealed_bytes
+        )
         self._round: Iterator[Topic] | None = None
         self._round_due_ns = 0
         self._relocating = False
@@ -101,7 +109,9 @@ class Upkeep:
 
     def step(self) -> bool:
         """Do a slice of what is due; returns whether there is more to do at once."""
-        more = self._sealer.step()
+        sealer, survey = self._sealer, self._survey
+        more = not sealer.waits and survey.step(sealer.held_bytes)
+        more = sealer.step(at_once=survey.is_short) or more
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
             self._round_due_ns = now_ns + ROUND_NS
