@@ -99,4 +99,4 @@ class Assembly:
             probe_auth=settings.probe_auth,
         )
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
-        self.governor = Governor(loop, self.pressure, engine.store, on_level, self.delivery.pulse)
+        self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, self.delivery.pulse)
