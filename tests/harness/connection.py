@@ -207,7 +207,7 @@ def split_replies(data: bytes, *, head_only: bool = False) -> list[Reply]:
             assert name.lower() not in headers, f"{name} twice"
             headers[name.lower()] = value
         status = int(match.group(1))
-        length = 0 if status == 100 or head_only else int(headers["content-length"])
+        length = 0 if status in (100, 204) or head_only else int(headers["content-length"])
         assert len(data) >= length, f"{length} bytes announced, {len(data)} sent"
         replies.append(Reply(status, headers, data[:length]))
         data = data[length:]
@@ -216,7 +216,7 @@ def split_replies(data: bytes, *, head_only: bool = False) -> list[Reply]:
 
 def request(method: str, path: str, body: bytes | None = None, *lines: str, version: str = "1.1") -> bytes:
     """A request as a plain client writes it."""
-    head = [f"{method} {path} HTTP/{version}", "Host: topics.test", *lines]
+    head = [f"{method} {path} HTTP/{version}", "Host: topics.localhost", *lines]
     if body is not None:
         head.append(f"Content-Length: {len(body)}")
     return "\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + (body or b"")

@@ -23,6 +23,7 @@ from topics import __version__
 from topics.clock import SystemClock
 from topics.engine import Engine, Limits
 from topics.engine.log.archive import Shelf
+from topics.engine.upkeep.sealer import GATHER_NS
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.server import descriptors, memory, startup_errors
 from topics.server.assembly import Assembly
@@ -37,6 +38,7 @@ from topics.settings import Settings
 from topics.storage.damage import UnknownFormat, Unusable
 from topics.storage.disk import Locked, RealDisk
 from topics.storage.store import Store
+from topics.storage.wal.shard_files import FILE_BYTES
 
 log = logging.getLogger("topics")
 
@@ -80,7 +82,7 @@ class Server:
         settings = self._part(UpkeepSettings)
         shelf = Shelf(store, settings.segment_max_events, settings.segment_max_bytes)
         engine = Engine(clock, store, self._part(Limits), shelf=shelf, wake=wakeup.wake)
-        upkeep = Upkeep(engine, store, settings)
+        upkeep = Upkeep(engine, store, settings, gather_ns=GATHER_NS)
         assembly = Assembly(
             self._settings,
             self._keys,
@@ -163,7 +165,7 @@ class Server:
             disk=RealDisk(),
             clock=clock,
             shards=settings.wal_shards,
-            min_free_bytes=settings.min_free_bytes,
+            min_free_bytes=max(settings.min_free_bytes, settings.wal_shards * FILE_BYTES),
             cold_directory=None if settings.cold_dir is None else str(settings.cold_dir),
             on_synced=unsynced.synced,
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any, Final, assert_never
 
@@ -22,10 +23,11 @@ from websockets.datastructures import Headers
 from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from topics.engine import Engine
 from topics.engine.write.ticket import Ticket
-from topics.errors import Forbidden, InvalidRequest, TopicNotFound, TopicsError
+from topics.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.names import check_topic_name
 from topics.server.api.principal import ADMIN, READ, WRITE, Principal
 from topics.server.delivery import commands
@@ -48,6 +50,7 @@ log = logging.getLogger("topics.websocket")
 
 PING_AFTER_MS: Final = 30_000
 PUBLISHES_MAX: Final = 256
+SUBPROTOCOL: Final = Subprotocol("topics")
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -79,7 +82,7 @@ class WebSockets:
         """`GET /v0/ws`."""
         principal: Principal = exchange.head.route.principal
         self.delivery.refresh()
-        response = _handshake(exchange.head, principal)
+        response = _handshake(exchange.head)
         slot = self._slots.take_stream(principal)
 
         def upgrade(transport: asyncio.Transport) -> FrameLink:
@@ -90,20 +93,21 @@ class WebSockets:
         exchange.upgrade(upgrade)
 
 
-def _handshake(head: Head, principal: Principal) -> bytes:
-    """The answer to a handshake; raises InvalidRequest or Forbidden where it cannot be accepted."""
+def _select(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """The subprotocol that is answered: a browser gives up where it offered some and none is."""
+    return SUBPROTOCOL if SUBPROTOCOL in offered else None
+
+
+def _handshake(head: Head) -> bytes:
+    """The answer to a handshake; raises InvalidRequest where it cannot be accepted."""
     if head.upgrade != b"websocket":
         raise InvalidRequest("this address speaks WebSocket: send Upgrade: websocket and Connection: Upgrade")
     headers = Headers()
     for name, value in head.headers.items():
         headers[name.decode("latin-1")] = value.decode("latin-1")
-    origin = head.headers.get(b"origin")
-    if principal.key_id is None and origin is not None:
-        # Without keys any web page that a person opens could otherwise read and write through their browser.
-        host = origin.partition(b"://")[2]
-        if host.lower() != head.headers.get(b"host", b"").lower():
-            raise Forbidden("without keys, only pages of this server itself may open a WebSocket")
-    response = ServerProtocol(logger=quiet).accept(Request(head.target.decode("latin-1"), headers))
+    response = ServerProtocol(logger=quiet, select_subprotocol=_select).accept(
+        Request(head.target.decode("latin-1"), headers)
+    )
     if response.status_code != 101:
         reason = (response.body or b"").decode("utf-8", "replace").strip().splitlines()
         raise InvalidRequest(reason[0] if reason else "the WebSocket handshake is malformed")
@@ -178,6 +182,8 @@ class WebSocket(Subscriber):
         if not named:
             raise InvalidRequest("topics must name at least one topic", field="topics")
         check_names(named, principal, settings.max_watch_topics - len(self._feeds.keys() - named.keys()))
+        if self._service.admission.gathered:
+            self._service.admission.flush()
         topics = {}
         for name in named:
             topic = self._service.engine.topics.get(name)

@@ -83,7 +83,7 @@ class Http2Client:
     def ask(self, method: str, path: str, body: bytes | None = None, *fields: tuple[str, str], end: bool = True) -> int:
         """Send a request; its stream."""
         stream = self.h2.get_next_available_stream_id()
-        head = [(":method", method), (":scheme", "http"), (":authority", "topics.test"), (":path", path), *fields]
+        head = [(":method", method), (":scheme", "http"), (":authority", "topics.localhost"), (":path", path), *fields]
         self.h2.send_headers(stream, head, end_stream=body is None and end)
         at = 0
         while body is not None and at < len(body):
