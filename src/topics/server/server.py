@@ -48,6 +48,7 @@ EXIT_CANNOT_LISTEN: Final = 1
 EXIT_CANNOT_STORE: Final = 3
 RECOVERY_SLICE_S: Final = 0.02
 BACKLOG: Final = 4096
+RESERVE_BYTES: Final = 16 << 20
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
@@ -162,6 +163,7 @@ class Server:
             clock=clock,
             shards=settings.wal_shards,
             min_free_bytes=settings.min_free_bytes,
+            reserve_bytes=RESERVE_BYTES,
             cold_directory=None if settings.cold_dir is None else str(settings.cold_dir),
             on_synced=unsynced.synced,
         )

@@ -7,9 +7,11 @@ it, the WAL files that it covers, and whatever else was waiting for it are remov
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 
 from topics.storage.disk import Disk
+from topics.storage.reserve import Reserve
 from topics.storage.segment.flips import Flips
 from topics.storage.snapshot import snapshot
 from topics.storage.wal.file import WalName
@@ -32,6 +34,7 @@ class Checkpoint:
         flips: Flips,
         covered: Sequence[WalName],
         removals: list[Callable[[], None]],
+        reserve: Reserve,
         on_done: Callable[[Checkpoint, BaseException | None], None],
     ) -> None:
         self.name = "checkpoint"
@@ -45,6 +48,7 @@ class Checkpoint:
         self._snapshots = snapshot_directory
         self._sections = sections
         self._essential = essential
+        self._reserve = reserve
         self._on_done = on_done
         # A flag on disk must never be ahead of the frame that explains it: that frame may say more than the delete.
         self._flushes = [(shard, shard.flush()) for shard in shards] if flips else []
@@ -58,10 +62,19 @@ class Checkpoint:
             flush()
         self._flushing = None
         self._write_flips()
-        snapshot.write(self._disk, self._snapshots, self.header, self._sections, self._essential)
+        self._write_snapshot()
         self.is_durable = True
         self._remove_replaced()
         self.removals = [removal for removal in self.removals if not _done(removal)]
+
+    def _write_snapshot(self) -> None:
+        """Write the snapshot; where there is no room, in that of the reserve: afterwards there is more."""
+        try:
+            snapshot.write(self._disk, self._snapshots, self.header, self._sections, self._essential)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not self._reserve.release():
+                raise
+            snapshot.write(self._disk, self._snapshots, self.header, self._sections, self._essential)
 
     def _remove_replaced(self) -> None:
         """Unlink older snapshots and covered WAL files. Oldest first, so that a crash leaves no hole in the WAL."""

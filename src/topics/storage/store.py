@@ -6,6 +6,7 @@
     DIR/snapshots/        the checkpoint (snapshot/)
     DIR/segments/         sealed segments (segment/)
     DIR/quarantine/       copies of damaged bytes, one file per damaged region
+    DIR/RESERVE           room that is kept for a checkpoint on a full disk (reserve.py)
 
 How an engine uses it, on one thread (a driver executes the jobs; `run_inline` of job.py is the simplest one):
 
@@ -46,6 +47,7 @@ from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk, read_at, write_whole
 from topics.storage.history import Event, History
 from topics.storage.job import Job, run_inline
+from topics.storage.reserve import RESERVE_NAME, Reserve
 from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
 from topics.storage.snapshot import snapshot
@@ -55,7 +57,9 @@ from topics.storage.wal.shard_files import FILE_BYTES
 
 LAYOUT_NAME: Final = "LAYOUT"
 LAYOUT_MAGIC: Final = "topics data directory, format "
-LAYOUT_VERSION: Final = 1
+# Since version 2 a segment has an edition. A directory of version 1 is taken over as it is.
+LAYOUT_VERSION: Final = 2
+LAYOUTS_READ: Final = tuple(f"{LAYOUT_MAGIC}{version}" for version in (1, LAYOUT_VERSION))
 LOCK_NAME: Final = "LOCK"
 MIN_FREE_BYTES: Final = 256 << 20
 SPACE_INTERVAL_NS: Final = 1_000_000_000
@@ -85,6 +89,7 @@ class Store:
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         sync_interval_ns: int = SYNC_INTERVAL_NS,
         min_free_bytes: int = MIN_FREE_BYTES,
+        reserve_bytes: int = 0,
         cold_directory: str | None = None,
         block_cache_bytes: int = CACHE_BYTES,
         on_synced: Callable[[], None] = lambda: None,
@@ -122,6 +127,9 @@ class Store:
         self._checkpointing = False
         self._bytes_checkpointed = 0
         self._removals: list[Callable[[], None]] = []
+        self._removals_due: list[Callable[[], None]] = []
+        self.removals_failed = 0
+        self._reserve = Reserve(disk, f"{directory}/{RESERVE_NAME}", reserve_bytes)
         self.segments = Segments(
             disk,
             self.segment_directory,
@@ -153,13 +161,15 @@ class Store:
         ):
             disk.make_dir(directory)
         if not disk.exists(path):
-            write_whole(disk, path, [f"{LAYOUT_MAGIC}{LAYOUT_VERSION}\n".encode()])
+            write_whole(disk, path, [f"{LAYOUTS_READ[-1]}\n".encode()])
             # The directory itself is a name in another one.
             disk.sync_dir(self.directory.rstrip("/").rpartition("/")[0] or ("/" if self.directory[:1] == "/" else "."))
             return
         text = read_at(disk, path, 0, 256).decode("utf-8", "replace").strip()
-        if text != f"{LAYOUT_MAGIC}{LAYOUT_VERSION}":
-            raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUT_MAGIC}{LAYOUT_VERSION}")
+        if text not in LAYOUTS_READ:
+            raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUTS_READ[0]} to {LAYOUT_VERSION}")
+        if text != LAYOUTS_READ[-1]:
+            write_whole(disk, path, [f"{LAYOUTS_READ[-1]}\n".encode()])
 
     def recover(self) -> Iterator[Event]:
         """Everything that is in the directory, as events (history.py); take all of them before `start`.
@@ -235,6 +245,33 @@ class Store:
         """The `clock.elapsed_ns()` at which `jobs` will next have a background sync, or None where nothing is dirty."""
         return min((due for due in (shard.next_sync_ns() for shard in self.shards) if due is not None), default=None)
 
+    def begin_checkpoint(self, *, leave_files: bool = False) -> bool:
+        """Comes before the capture of what `checkpoint` gets: what is removed with it is what was given up by now.
+
+        With `leave_files`, everything that is in the WAL now is in files that the checkpoint will remove. False where
+        these cannot be left yet; then nothing has begun.
+        """
+        if leave_files:
+            ready = [shard.may_leave_file for shard in self.shards]
+            if not all(ready):
+                return False
+            for shard in self.shards:
+                shard.leave_file()
+        # What is given up while the checkpoint is captured may be in it, and waits for the next one.
+        self._removals_due += self._removals
+        self._removals = []
+        return True
+
+    @property
+    def removals_pending(self) -> int:
+        """How many removals wait for a checkpoint."""
+        return len(self._removals) + len(self._removals_due)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether writes that take room are refused."""
+        return any(shard.full for shard in self.shards)
+
     def checkpoint(
         self,
         sections: Sequence[bytes],
@@ -252,7 +289,7 @@ class Store:
         a newer image says so in its section. Include only what has committed: a gated frame that still waits for
         its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
         snapshot is durable, the one before it and the WAL files that it covers are removed, and everything given to
-        `after_checkpoint` before this call is done. `on_done` gets the error, or None, at the end.
+        `after_checkpoint` before `begin_checkpoint` is done. `on_done` gets the error, or None, at the end.
         """
         for shard in self.shards:
             if shard.read_only is not None:
@@ -267,7 +304,7 @@ class Store:
             shard.rotate_for_trim()
             covered += shard.files.trimmable(lsn)
 
-        removals, self._removals = self._removals, []
+        removals, self._removals_due = self._removals_due, []
         return Checkpoint(
             self.disk,
             self.wal_directory,
@@ -279,6 +316,7 @@ class Store:
             flips=self.segments.flips,
             covered=covered,
             removals=removals,
+            reserve=self._reserve,
             on_done=partial(self._checkpointed, on_done),
         )
 
@@ -287,6 +325,7 @@ class Store:
     ) -> None:
         self._checkpointing = False
         self._removals = checkpoint.removals + self._removals
+        self.removals_failed = len(checkpoint.removals)
         if checkpoint.is_durable:
             self.history.snapshot_number = checkpoint.header.number
             self.checkpoints_total += 1
@@ -300,6 +339,8 @@ class Store:
 
     def after_checkpoint(self, removal: Callable[[], None]) -> None:
         """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.
+
+        A checkpoint that is being captured may hold what is given up now: only the one after it can go without.
 
         It is done again where it failed, so it must be harmless to repeat.
         """
@@ -329,7 +370,11 @@ class Store:
         with contextlib.suppress(OSError):
             self.free_bytes = self.disk.free_bytes(self.directory)
             for shard in self.shards:
-                shard.full = self.free_bytes < self._min_free_bytes
+                shard.full = self.free_bytes < self._min_free_bytes or shard.files.no_room
+            if self.free_bytes >= self._min_free_bytes and not self._reserve.held and self.shards:
+                restore = self._reserve.job(self.free_bytes - self._min_free_bytes)
+                if restore is not None:
+                    self.enqueue(restore)
 
     def close(self) -> None:
         """Close every file and release the lock."""

@@ -29,13 +29,15 @@ _TRIM_DIRECTORY_AT: Final = 512
 class Totals:
     """Live records and bytes over all topics: what the quota and the metrics ask for."""
 
-    __slots__ = ("bytes", "corruption_total", "count", "pending_bytes")
+    __slots__ = ("bytes", "corruption_total", "count", "freed_bytes", "pending_bytes")
 
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
         # Of writes that have their seqs and are not visible yet.
         self.pending_bytes = 0
+        # Of everything that was live and is not any more, since the start.
+        self.freed_bytes = 0
         self.corruption_total = 0
 
 
@@ -103,6 +105,8 @@ class Directory:
         totals = self.totals
         totals.count += count
         totals.bytes += size
+        if size < 0:
+            totals.freed_bytes -= size
 
     def _merge_run(self) -> None:
         run = min(self._run_blocks, len(self.entries) - self._base)

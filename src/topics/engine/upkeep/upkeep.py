@@ -21,8 +21,13 @@ from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
 from topics.engine.restart.routers import reached, resume
 from topics.engine.topic import Topic
+from topics.engine.upkeep.eraser import Eraser, Pass
+from topics.engine.upkeep.merger import Merger
+from topics.engine.upkeep.reclaimer import Reclaimer
+from topics.engine.upkeep.rewriter import Rewriter
 from topics.engine.upkeep.sealer import Sealer
-from topics.storage.job import run_inline
+from topics.errors import TopicsError
+from topics.storage.job import Miss, run_inline
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 from topics.storage.wal.shard import Shard
@@ -44,6 +49,7 @@ class UpkeepSettings(Struct, frozen=True):
     hot_retain_segments: int = 4
     hot_retain_bytes: int = 0
     checkpoint_wal_bytes: int = 128 << 20
+    erase_after_ms: int = 86_400_000
 
 
 class Upkeep:
@@ -57,6 +63,13 @@ class Upkeep:
         assert shelf is not None, "an engine with a data directory has a shelf"
         self._shelf = shelf
         self._sealer = Sealer(self._shelf)
+        self._rewriter = Rewriter(engine.clock, self._shelf, engine.journal.wake)
+        self._merger = Merger(self._shelf, self._rewriter)
+        self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
+        self._reclaimer = Reclaimer(engine, store)
+        self._round_ns = min(ROUND_NS, self._settings.erase_after_ms * 1_000_000 // 8)
+        # What is erased with the checkpoint that is under way.
+        self._erasing: list[Pass] = []
         self._round: Iterator[Topic] | None = None
         self._round_due_ns = 0
         self._relocating = False
@@ -85,6 +98,8 @@ class Upkeep:
         self._log_losses(recovery.given_up)
         self._log_heads(recovery.heads())
         for topic in engine.topics.values():
+            # The log may have deleted what was left in a segment.
+            topic.archive.drop_dead(0, topic.log.head)
             topic.ask_seal()
 
     def _log_losses(self, ranges: list[tuple[int, int, int]]) -> None:
@@ -114,9 +129,12 @@ class Upkeep:
     def step(self) -> bool:
         """Do a slice of what is due; returns whether there is more to do at once."""
         more = self._sealer.step()
+        more = self._rewriter.step() or more
+        more = self._eraser.step() or more
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
-            self._round_due_ns = now_ns + ROUND_NS
+            self._round_due_ns = now_ns + self._round_ns
+            self._eraser.look_at_deleted(self._engine.clock.now_ms())
             self._round = iter(list(self._engine.topics.values()))
         if self._round is not None:
             more = self._look_round() or more
@@ -125,18 +143,33 @@ class Upkeep:
     def _look_round(self) -> bool:
         """Seal what is old and move what is beyond the hot tier, some topics per slice; returns whether more remain."""
         assert self._round is not None
-        oldest_ts = self._engine.clock.now_ms() - self._settings.segment_max_age_ms
+        now_ms = self._engine.clock.now_ms()
+        oldest_ts = now_ms - self._settings.segment_max_age_ms
         for _ in range(ROUND_TOPICS):
             topic = next(self._round, None)
             if topic is None:
                 self._round = None
                 return False
+            self._expire(topic, now_ms)
+            self._eraser.look(topic, now_ms)
             tail = topic.log.tail_first()
             if tail is not None and tail.first_ts < oldest_ts:
                 self._shelf.ask(topic)
             if topic.archive.segments and not self._relocating:
                 self._relocate(topic)
+            self._merger.look(topic)
         return True
+
+    @staticmethod
+    def _expire(topic: Topic, now_ms: int) -> None:
+        """Apply the TTL where nobody reads; what has to be read for it is there in the next round."""
+        if topic.config.ttl_ms:
+            try:
+                topic.expire(now_ms)
+            except Miss as miss:
+                topic.read_then(miss, lambda: None)
+            except TopicsError as error:
+                log.warning("topic %s: expiring waits: %s", topic.name, error)
 
     def _relocate(self, topic: Topic) -> None:
         segments = self._store.segments
@@ -170,15 +203,26 @@ class Upkeep:
             return False
         if self._waiting is not None:
             return self._await_sync()
-        due = self._store.wal_bytes > self._settings.checkpoint_wal_bytes and not self._checkpointing
-        if due and self._engine.clock.elapsed_ns() >= self._retry_ns:
+        now_ns = self._engine.clock.elapsed_ns()
+        if self._checkpointing or now_ns < self._retry_ns:
+            return False
+        if self._eraser.is_due:
+            self.checkpoint(erase=True)
+        elif self._store.wal_bytes > self._settings.checkpoint_wal_bytes or self._reclaimer.is_due(now_ns):
             self.checkpoint()
         return False
 
-    def checkpoint(self) -> None:
-        """Begin a checkpoint: once everything written up to now is synced, it is captured."""
+    def checkpoint(self, *, erase: bool = False) -> None:
+        """Begin a checkpoint: once everything written up to now is synced, it is captured.
+
+        To `erase`, it leaves no WAL file of before; where these cannot be left yet, it does not begin.
+        """
         if self._checkpointing or any(shard.pending for shard in self._store.shards):
             return
+        if not self._store.begin_checkpoint(leave_files=erase):
+            return
+        self._reclaimer.began(self._engine.clock.elapsed_ns())
+        self._erasing = self._eraser.take() if erase else []
         self._checkpointing = True
         self._waiting_lsn = self._store.last_lsn
         self._waiting = [(shard, shard.written_lsn) for shard in self._store.shards]
@@ -204,12 +248,15 @@ class Upkeep:
             on_done=self._published,
         )
         if job is None:
-            self._checkpointing = False
+            self._published(RuntimeError("another one is under way"))
         else:
             self._store.enqueue(job)
 
     def _published(self, error: BaseException | None) -> None:
         self._checkpointing = False
+        self._reclaimer.ended(self._engine.clock.elapsed_ns())
+        self._eraser.erased(self._erasing, complete=error is None and not self._store.removals_failed)
+        self._erasing = []
         if error is not None:
             self._retry_ns = self._engine.clock.elapsed_ns() + RETRY_NS
             log.error("a checkpoint could not be written, and the WAL grows until one can: %s", error)
@@ -221,6 +268,7 @@ class Upkeep:
             return
         for topic in self._engine.topics.values():
             topic.ceiling.set(topic.log.head)
+        store.begin_checkpoint()
         capture = Capture(self._engine, store, store.last_lsn)
         while not capture.step(CAPTURE_TOPICS):
             pass
