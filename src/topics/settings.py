@@ -159,6 +159,9 @@ class Settings:
     checkpoint_wal_bytes: int = _whole(
         128 << 20, "Bytes of log after which a checkpoint is made; bounds the log and the time of a restart."
     )
+    max_unsealed_bytes: int = _cap(
+        200 << 20, "Most bytes of records in memory that are not sealed yet; from half of it on, sealing hurries."
+    )
     hot_retain_segments: int = _whole(4, "Sealed segments per topic that stay in the data directory.", least=0)
     hot_retain_bytes: int = _cap(0, "Sealed bytes per topic that stay in the data directory.")
     erase_after_ms: int = _whole(

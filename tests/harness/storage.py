@@ -325,7 +325,6 @@ class Mini:
     def checkpoint(self) -> None:
         """Everything that has committed, as a checkpoint."""
         self.store.run_until_idle()
-        self.store.begin_checkpoint()
         lsn = self.store.last_lsn
         sections: list[bytes] = []
         essential: list[int] = []

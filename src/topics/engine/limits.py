@@ -11,6 +11,7 @@ class Limits(Struct, frozen=True):
     max_topics: int = 100_000
     max_routers: int = 10_000
     max_total_bytes: int = 0
+    max_unsealed_bytes: int = 200 << 20
     max_batch_records: int = 10_000
     max_record_bytes: int = 1 << 20
     max_meta_bytes: int = 16 << 10

@@ -166,6 +166,7 @@ class Topic:
         self.inbound: Inbound | None = None
         self.outbound: Outbound | None = None
         self.letters = False
+        self.count_tail()
 
     # Writes
 
@@ -261,12 +262,19 @@ class Topic:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
         self.expire(now_ms)
         self.config = config
+        self.count_tail()
         self.expire(now_ms)
         self.hold_caps()
 
     def erased_before(self, now_ms: int) -> int:
         """Text of what was deleted, evicted or had expired before this time is not on the disk (SPACE-5)."""
         return now_ms if self.archive.shelf is None else self.erasure.before(gone(self.log), now_ms)
+
+    def count_tail(self) -> None:
+        """Count the tail among those that will be sealed, or that stay in memory, as the class says."""
+        totals = self.log.totals
+        sealable = self.archive.shelf is not None and self.config.durability != "ephemeral"
+        self.log.hold_in(totals.unsealed if sealable else totals.resident)
 
     def ask_seal(self) -> None:
         """Have the tail sealed if it is large enough."""

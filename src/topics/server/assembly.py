@@ -83,4 +83,4 @@ class Assembly:
         inflight, probe_auth = slots.inflight_per_key, settings.probe_auth
         self.app = App(Routes(self.rows), keys, self.phase, inflight, self.admission, attempts, probe_auth=probe_auth)
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
-        self.governor = Governor(loop, self.pressure, engine.store, on_level, self.delivery.pulse)
+        self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, self.delivery.pulse)

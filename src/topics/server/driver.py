@@ -163,7 +163,8 @@ class Driver:
         except Exception:
             log.exception("the outcome of a %s job could not be applied", job.name)
         self._start_jobs()
-        if self._engine.store.pending:
+        if self._engine.store.pending or job.name != "read":
+            # Upkeep goes on where this job has ended: with the next segments, or with a checkpoint that waited.
             self._wakeup.wake()
         if not self._running and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)

@@ -25,6 +25,7 @@ from topics import __version__
 from topics.clock import SystemClock
 from topics.engine import Engine, Limits
 from topics.engine.log.archive import Shelf
+from topics.engine.upkeep.sealer import GATHER_NS
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.server import descriptors, startup_errors
 from topics.server.assembly import Assembly
@@ -84,7 +85,7 @@ class Server:
         settings = self._part(UpkeepSettings)
         shelf = Shelf(store, settings.segment_max_events, settings.segment_max_bytes)
         engine = Engine(clock, store, self._part(Limits), shelf=shelf, wake=wakeup.wake)
-        upkeep = Upkeep(engine, store, settings)
+        upkeep = Upkeep(engine, store, settings, gather_ns=GATHER_NS)
         assembly = Assembly(
             self._settings,
             self._keys,

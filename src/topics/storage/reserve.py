@@ -2,7 +2,7 @@
 
 Files are removed only once a checkpoint is durable that does not need them, and a checkpoint takes room itself. On a
 disk that is full to the last byte, deleting would free nothing without this: the checkpoint that finds no room gives
-the reserve back and tries again. The file is made anew once there is room to spare.
+the reserve back and goes on at once, before anything else takes it. The file is made anew once there is room to spare.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RESERVE_NAME: Final = "RESERVE"
 
 
 class Reserve:
-    """The reserve of one data directory; of 0 bytes, there is none. `release` is called on a job's thread."""
+    """The reserve of one data directory; of 0 bytes, there is none."""
 
     def __init__(self, disk: Disk, path: str, size_bytes: int) -> None:
         self.held = size_bytes == 0
@@ -56,9 +56,10 @@ class Reserve:
             disk.close(handle)
 
     def release(self) -> bool:
-        """Give the room back; False where there was none."""
-        if self._size_bytes == 0 or not self._disk.exists(self._path):
+        """Give the room back, at once; False where there is none. For a job's thread."""
+        try:
+            self._disk.unlink(self._path)
+        except FileNotFoundError:
             return False
-        self._disk.unlink(self._path)
         self.held = False
         return True

@@ -20,7 +20,8 @@ How an engine uses it, on one thread (a driver executes the jobs; `run_inline` o
     store.write()                         # once per turn: one write per shard; commits waiters that are not gated
     for job in store.jobs(): ...          # syncs and file preparations that may start now; the driver runs each
 
-    job = store.checkpoint(sections, ...) # state as of an lsn; trims the WAL once it is durable
+    draft = store.begin_checkpoint()      # state as of an lsn, added section by section, written by jobs
+    job = store.end_checkpoint(draft, ...)       # trims the WAL once it is durable
     store.run_until_idle()                # at the end: write and sync everything, here and now
     store.close()                         # after a last checkpoint with clean=True, where the stop is orderly
 
@@ -36,21 +37,23 @@ first, and the engine shows records only in seq order.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import errno
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from topics.clock import Clock
 from topics.errors import StorageReadOnly
-from topics.storage.checkpoint import Checkpoint
+from topics.storage.checkpoint import Checkpoint, Draft
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk, read_at, write_whole
 from topics.storage.history import Event, History
-from topics.storage.job import Job, run_inline
+from topics.storage.job import Job, Task, run_inline
 from topics.storage.reserve import RESERVE_NAME, Reserve
 from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
-from topics.storage.snapshot import snapshot
+from topics.storage.snapshot.snapshot import Header
+from topics.storage.snapshot.writer import SnapshotWriter
 from topics.storage.wal.file import WalName, boot_digest
 from topics.storage.wal.shard import QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
 from topics.storage.wal.shard_files import FILE_BYTES
@@ -122,12 +125,12 @@ class Store:
         self._queued: list[Job] = []
         self.history = History(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
         self.checkpoints_total = 0
+        self.snapshot_bytes = 0
         self._recovered = False
         self._old_files: dict[WalName, int] = {}
         self._checkpointing = False
         self._bytes_checkpointed = 0
         self._removals: list[Callable[[], None]] = []
-        self._removals_due: list[Callable[[], None]] = []
         self.removals_failed = 0
         self._reserve = Reserve(disk, f"{directory}/{RESERVE_NAME}", reserve_bytes)
         self.segments = Segments(
@@ -181,6 +184,10 @@ class Store:
         self.segments.tiers.open()
         self.segments.tiers.patient = True
         yield from self.history.events(segment_files)
+        for name in self.disk.list(self.snapshot_directory):
+            handle = self.disk.open(f"{self.snapshot_directory}/{name}")
+            self.snapshot_bytes += self.disk.size(handle)
+            self.disk.close(handle)
         self._recovered = True
         self._lsn = self.history.last_lsn
         self._old_files = dict(self.history.files)
@@ -190,7 +197,14 @@ class Store:
         assert self._recovered, "recover() comes first, and to its end"
         self.segments.tiers.patient = False
         generation = self.history.last_generation + 1
-        self.shards = tuple(self._open_shard(generation, index) for index in range(self._shard_count))
+        for index in range(self._shard_count):
+            try:
+                shard = self._open_shard(generation, index)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not self._reserve.release():
+                    raise
+                shard = self._open_shard(generation, index)
+            self.shards += (shard,)
         self._check_space(self.clock.elapsed_ns())
 
     def next_lsn(self) -> int:
@@ -245,51 +259,33 @@ class Store:
         """The `clock.elapsed_ns()` at which `jobs` will next have a background sync, or None where nothing is dirty."""
         return min((due for due in (shard.next_sync_ns() for shard in self.shards) if due is not None), default=None)
 
-    def begin_checkpoint(self, *, leave_files: bool = False) -> bool:
-        """Comes before the capture of what `checkpoint` gets: what is removed with it is what was given up by now.
+    def leave_files(self) -> bool:
+        """Move on from every WAL file with anything in it, so that a checkpoint that begins now will remove them.
 
-        With `leave_files`, everything that is in the WAL now is in files that the checkpoint will remove. False where
-        these cannot be left yet; then nothing has begun.
+        False where the next files are not ready; they will be.
         """
-        if leave_files:
-            ready = [shard.may_leave_file for shard in self.shards]
-            if not all(ready):
-                return False
-            for shard in self.shards:
-                shard.leave_file()
-        # What is given up while the checkpoint is captured may be in it, and waits for the next one.
-        self._removals_due += self._removals
-        self._removals = []
+        ready = [shard.may_leave_file for shard in self.shards]
+        if not all(ready):
+            return False
+        for shard in self.shards:
+            shard.leave_file()
         return True
 
     @property
     def removals_pending(self) -> int:
         """How many removals wait for a checkpoint."""
-        return len(self._removals) + len(self._removals_due)
+        return len(self._removals)
 
     @property
     def is_full(self) -> bool:
         """Whether writes that take room are refused."""
         return any(shard.full for shard in self.shards)
 
-    def checkpoint(
-        self,
-        sections: Sequence[bytes],
-        essential: Iterable[int],
-        *,
-        lsn: int,
-        next_topic_id: int,
-        clean: bool = False,
-        on_done: Callable[[BaseException | None], None] = lambda error: None,
-    ) -> Job | None:
-        """The job that publishes a checkpoint, or None while one is under way.
+    def begin_checkpoint(self) -> Draft | None:
+        """A checkpoint to add sections to, or None while one is under way; then `end_checkpoint`, or `give_up`.
 
-        `sections` are made with snapshot.py, and `essential` are the indices of those to be written twice (every
-        TOPIC). `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic with
-        a newer image says so in its section. Include only what has committed: a gated frame that still waits for
-        its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
-        snapshot is durable, the one before it and the WAL files that it covers are removed, and everything given to
-        `after_checkpoint` before `begin_checkpoint` is done. `on_done` gets the error, or None, at the end.
+        Sections are made with snapshot.py and added to its `snapshot`; every TOPIC is essential. Everything given to
+        `after_checkpoint` before this call is done once it is durable.
         """
         for shard in self.shards:
             if shard.read_only is not None:
@@ -297,28 +293,70 @@ class Store:
         if self._checkpointing:
             return None
         self._checkpointing = True
+        removals, self._removals = self._removals, []
         number = self.history.snapshot_number + 1
+        writer = SnapshotWriter(self.disk, self.snapshot_directory, number, self._reserve.release)
+        return Draft(writer, sum(shard.bytes_written_total for shard in self.shards), removals)
+
+    def end_checkpoint(
+        self,
+        draft: Draft,
+        *,
+        lsn: int,
+        next_topic_id: int,
+        clean: bool = False,
+        on_done: Callable[[BaseException | None], None] = lambda error: None,
+    ) -> Job:
+        """The job that publishes a checkpoint, all of whose sections were added.
+
+        `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic with
+        a newer image says so in its section. Include only what has committed: a gated frame that still waits for
+        its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
+        snapshot is durable, the one before it and the WAL files that it covers are removed. `on_done` gets the error,
+        or None, at the end.
+        """
         boot = boot_digest(self.disk.boot_id())
         covered = sorted(name for name, last_lsn in self._old_files.items() if last_lsn <= lsn)
         for shard in self.shards:
             shard.rotate_for_trim()
             covered += shard.files.trimmable(lsn)
-
-        removals, self._removals_due = self._removals_due, []
         return Checkpoint(
             self.disk,
             self.wal_directory,
             self.snapshot_directory,
-            snapshot.Header(number, lsn, boot, next_topic_id, clean),
-            sections,
-            list(essential),
+            Header(draft.snapshot.number, lsn, boot, next_topic_id, clean),
+            draft,
             shards=self.shards,
             flips=self.segments.flips,
             covered=covered,
-            removals=removals,
-            reserve=self._reserve,
             on_done=partial(self._checkpointed, on_done),
         )
+
+    def give_up(self, draft: Draft) -> Job:
+        """The job that removes what was written of a checkpoint that will not be published; then another may begin."""
+        self._removals = draft.removals + self._removals
+
+        def done(error: BaseException | None) -> None:
+            self._checkpointing = False
+
+        return Task("snapshot", draft.snapshot.abandon, done)
+
+    def checkpoint(
+        self,
+        sections: Sequence[bytes],
+        essential: Collection[int],
+        *,
+        lsn: int,
+        next_topic_id: int,
+        clean: bool = False,
+    ) -> Job | None:
+        """As `begin_checkpoint` and `end_checkpoint`, for sections that are at hand; `essential` are indices."""
+        draft = self.begin_checkpoint()
+        if draft is None:
+            return None
+        for i, section in enumerate(sections):
+            draft.snapshot.add(section, essential=i in essential)
+        return self.end_checkpoint(draft, lsn=lsn, next_topic_id=next_topic_id, clean=clean)
 
     def _checkpointed(
         self, on_done: Callable[[BaseException | None], None], checkpoint: Checkpoint, error: BaseException | None
@@ -329,6 +367,7 @@ class Store:
         if checkpoint.is_durable:
             self.history.snapshot_number = checkpoint.header.number
             self.checkpoints_total += 1
+            self.snapshot_bytes = checkpoint.snapshot_bytes
             self._bytes_checkpointed = checkpoint.bytes_written
             gone = set(checkpoint.covered)
             for name in gone:

@@ -13,6 +13,7 @@ from typing import Final
 from topics.engine.log.archive import Shelf
 from topics.engine.topic import Topic
 from topics.engine.upkeep.rewriter import Rewriter
+from topics.engine.upkeep.sealer import Sealer
 from topics.storage.segment.rewrite import SEQS_MAX
 from topics.storage.segment.segment import Segment
 
@@ -23,14 +24,15 @@ LOOK_SEGMENTS: Final = 64
 class Merger:
     """Looks for segments to merge."""
 
-    def __init__(self, shelf: Shelf, rewriter: Rewriter) -> None:
+    def __init__(self, shelf: Shelf, sealer: Sealer, rewriter: Rewriter) -> None:
         self._shelf = shelf
+        self._sealer = sealer
         self._rewriter = rewriter
 
     def look(self, topic: Topic) -> None:
         """Begin to merge segments of this topic, if there are enough and nothing more urgent is under way."""
         segments = topic.archive.segments
-        if len(segments) < 2 or self._shelf.asked or not self._rewriter.is_free:
+        if len(segments) < 2 or self._sealer.waits or not self._rewriter.is_free:
             return
         found = mergeable(segments[-LOOK_SEGMENTS:], self._shelf.max_bytes, MERGE_SEGMENTS)
         if found:

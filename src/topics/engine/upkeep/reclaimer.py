@@ -1,6 +1,6 @@
 """Reclaimer: says when a checkpoint is worth making because of the files that go with it .
 
-Segments that hold nothing live, and WAL files full of records that are gone, are removed only with a checkpoint. So one
+Segments that hold nothing live, and WAL files and a snapshot full of what is gone, go only with a checkpoint. So one
 falls due soon after something was freed, whether or not anything is written. What is freed within a second shares one,
 and between two of them the server rests for a multiple of the time that one takes: a server with very many topics pays
 at most a tenth of its time for this.
@@ -16,9 +16,9 @@ from topics.storage.store import Store
 GATHER_NS: Final = 1_000_000_000
 REST_NS: Final = 2_500_000_000
 REST_TIMES: Final = 9
-# Less than this in the WAL, or less of it than a quarter, is not worth a checkpoint.
-WAL_BYTES_MIN: Final = 1 << 20
-WAL_FRACTION: Final = 4
+# Less than this in the WAL and the snapshot, or less of them than a quarter, is not worth a checkpoint.
+FREED_BYTES_MIN: Final = 1 << 20
+FREED_FRACTION: Final = 4
 
 
 class Reclaimer:
@@ -34,16 +34,22 @@ class Reclaimer:
 
     def is_due(self, now_ns: int) -> bool:
         """Whether a checkpoint should be made now."""
-        if not self._store.removals_pending and not self._is_wal_dead():
+        if not self._store.removals_pending and not self._is_log_dead():
             self._since_ns = None
             return False
         if self._since_ns is None:
             self._since_ns = now_ns
         return now_ns >= max(self._rest_until_ns, self._since_ns + (0 if self._store.is_full else GATHER_NS))
 
-    def _is_wal_dead(self) -> bool:
+    def _is_log_dead(self) -> bool:
+        if self._store.is_full and self._store.wal_bytes >= FREED_BYTES_MIN:
+            # Most of it is in segments too.
+            return True
         freed_bytes = self._engine.totals.freed_bytes - self._freed_bytes
-        return freed_bytes >= WAL_BYTES_MIN and freed_bytes * WAL_FRACTION >= self._store.wal_bytes >= WAL_BYTES_MIN
+        if freed_bytes < FREED_BYTES_MIN:
+            return False
+        log_bytes = self._store.wal_bytes + self._store.snapshot_bytes
+        return freed_bytes * FREED_FRACTION >= log_bytes >= FREED_BYTES_MIN
 
     def began(self, now_ns: int) -> None:
         """A checkpoint has begun, for whatever reason."""

@@ -21,6 +21,7 @@ from topics.storage.flags import deleted_runs
 from topics.storage.job import Job, Miss, Task
 from topics.storage.segment.rewrite import Rewrite
 from topics.storage.segment.segment import SealedBlock, Segment
+from topics.storage.store import Store
 
 log = logging.getLogger("topics.rewriter")
 
@@ -33,8 +34,9 @@ OnDone = Callable[[bool], None]
 class Rewriter:
     """The rewrite that is under way, if any."""
 
-    def __init__(self, clock: Clock, shelf: Shelf, wake: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, shelf: Shelf, store: Store, wake: Callable[[], None]) -> None:
         """`wake` asks for a turn: the next slice follows when a job is done."""
+        self._store = store
         self._clock = clock
         self._wake = wake
         self._shelf = shelf
@@ -44,8 +46,9 @@ class Rewriter:
 
     @property
     def is_free(self) -> bool:
-        """Whether the next rewrite may begin."""
-        return self._rewrite is None and self._clock.elapsed_ns() >= self._rest_until_ns
+        """Whether the next rewrite may begin: not on a full disk, where the old and the new do not fit together."""
+        rests = self._clock.elapsed_ns() < self._rest_until_ns
+        return self._rewrite is None and not rests and not self._store.is_full
 
     def begin(self, topic: Topic, sources: Sequence[Segment], on_done: OnDone) -> None:
         """Begin to put one segment in the place of these, which are next to each other."""

@@ -169,14 +169,15 @@ class Builder:
         """Take the next Block, with the delete flags it has now."""
         assert found.first_seq > self._last_seq, "Blocks come in order"
         assert found.topic_id == self.topic_id
-        encoded = found.encoded()
-        length = len(encoded) - found.n
+        # The records are not copied: a segment in the making costs no more memory than the tail it is made of.
+        flags = bytes(found.n) if found.flags is None else bytes(found.flags)
+        length = len(found.raw)
         self._last_seq = found.last_seq
         self.places.append(place_of(found, self.data_bytes, length))
-        self._parts.append(encoded)
+        self._parts += (found.raw, flags)
         self.sources.append(found)
-        self.written_flags.append(encoded[length:])
-        self.data_bytes += len(encoded)
+        self.written_flags.append(flags)
+        self.data_bytes += length + found.n
         self.records += found.n
         if found.bits & block.HAS_TAG:
             distance = found.first_seq - self.name.first_seq

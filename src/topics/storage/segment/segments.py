@@ -65,23 +65,29 @@ class Segments:
 
     def seal_job(self, builder: Builder, on_sealed: Callable[[Segment | None, BaseException | None], None]) -> Job:
         """Write a segment. Deletes that came since the Blocks were added are taken over when it is done."""
-        name, hot = builder.name, self.tiers.hot
-        parts = builder.data_parts()
-        index_bytes = 0
+        return self.seal_all_job([builder], lambda sealed, error: on_sealed(sealed[0] if sealed else None, error))
+
+    def seal_all_job(
+        self, builders: Sequence[Builder], on_sealed: Callable[[list[Segment], BaseException | None], None]
+    ) -> Job:
+        """As `seal_job`, for several segments, in the order of the builders: all of them are written, or none."""
+        hot = self.tiers.hot
+        index_bytes: list[int] = []
 
         def work() -> None:
-            nonlocal index_bytes
-            index = builder.index()
-            index_bytes = len(index)
-            hot.put(name.index_file, [index])
-            hot.put(name.data_file, parts)
+            files: list[tuple[str, Sequence[bytes]]] = []
+            for builder in builders:
+                index = builder.index()
+                index_bytes.append(len(index))
+                files += [(builder.name.index_file, [index]), (builder.name.data_file, builder.data_parts())]
+            hot.put_all(files)
 
         def finish(error: BaseException | None) -> None:
             if error is not None:
-                on_sealed(None, error)
+                on_sealed([], error)
                 return
-            self.loader.known.add(name)
-            on_sealed(self._sealed(builder, index_bytes), None)
+            self.loader.known |= {builder.name for builder in builders}
+            on_sealed([self._sealed(*made) for made in zip(builders, index_bytes, strict=True)], None)
 
         return Task("seal", work, finish)
 
