@@ -200,6 +200,9 @@ class Topic:
             shelf.ask(self)
         if self.listeners:
             self.notify()
+        if self.deleted:
+            # It was on its way when the topic was deleted: it is acked, and gone.
+            log.clear()
 
     def notify(self) -> None:
         """Call the listeners: the topic has changed."""

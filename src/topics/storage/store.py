@@ -372,9 +372,14 @@ class Store:
             gone = set(checkpoint.covered)
             for name in gone:
                 self._old_files.pop(name, None)
-            for shard in self.shards:
-                shard.files.trimmed(gone)
+            handles = [handle for shard in self.shards for handle in shard.files.trimmed(gone)]
+            if handles:
+                self.enqueue(Task("close", lambda: self._close_all(handles), lambda error: None))
         on_done(error)
+
+    def _close_all(self, handles: Sequence[int]) -> None:
+        for handle in handles:
+            self.disk.close(handle)
 
     def after_checkpoint(self, removal: Callable[[], None]) -> None:
         """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.

@@ -128,10 +128,8 @@ class Capture:
         self.draft = draft
         self._engine = engine
         self._store = store
-        lineage = engine.routers.lineage
-        self._links_version = lineage.version
-        # Sources before their destinations: then a destination lacks nothing that its source no longer has.
-        self._rest: Iterator[Topic] = lineage.in_order(list(engine.topics.values()))
+        self._links_version = engine.routers.lineage.version
+        self._rest: Iterator[Topic] = self._topics()
         self._tail: Iterator[_Flagged] = iter(())
         self._tail_of = (0, 0)
         self.is_complete = False
@@ -161,6 +159,10 @@ class Capture:
             if clock.elapsed_ns() >= until_ns:
                 break
         return False
+
+    def _topics(self) -> Iterator[Topic]:
+        """Sources before their destinations: then a destination lacks nothing that its source no longer has."""
+        yield from self._engine.routers.lineage.in_order(list(self._engine.topics.values()))
 
     def _next_topic(self) -> bool:
         topic = next((topic for topic in self._rest if not topic.deleted), None)

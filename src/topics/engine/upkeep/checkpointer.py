@@ -44,9 +44,9 @@ class Checkpointer:
         # What is erased with the checkpoint that is under way.
         self._erasing: list[Pass] = []
         self._wal_bytes = wal_bytes
-        self._waiting: list[tuple[Shard, int]] | None = None
-        self._waiting_lsn = 0
+        # From its beginning until it is handed to a job: what is captured, and what has to be synced first.
         self._capture: Capture | None = None
+        self._waiting: list[tuple[Shard, int]] = []
         self._under_way = False
         # The next checkpoint after one that failed does not begin before then.
         self._retry_ns = 0
@@ -58,14 +58,12 @@ class Checkpointer:
             return False
         if self._capture is not None:
             return self._step_capture(self._capture)
-        if self._waiting is not None:
-            return self._await_sync()
         now_ns = self._engine.clock.elapsed_ns()
         if not self._under_way and now_ns >= self._retry_ns:
             erase = self._eraser.is_due
             if erase or self._reclaimer.is_due(now_ns) or self._is_due():
                 self.begin(erase=erase)
-        return False
+        return self._capture is not None
 
     def _is_due(self) -> bool:
         wal_bytes = self._store.wal_bytes
@@ -83,30 +81,25 @@ class Checkpointer:
 
         To `erase`, it leaves the WAL files of before; while that is not possible, it does not begin.
         """
-        if self._under_way or any(shard.pending for shard in self._store.shards):
+        store = self._store
+        if self._under_way or any(shard.pending for shard in store.shards):
             return
-        if erase and not self._store.leave_files():
+        if erase and not store.leave_files():
+            return
+        draft = store.begin_checkpoint()
+        if draft is None:
+            # What one that failed has left is still being removed.
             return
         self._erasing = self._eraser.take() if erase else []
         self._reclaimer.began(self._engine.clock.elapsed_ns())
         self._under_way = True
-        self._waiting_lsn = self._store.last_lsn
-        self._waiting = [(shard, shard.written_lsn) for shard in self._store.shards]
-
-    def _await_sync(self) -> bool:
-        assert self._waiting is not None
-        if any(shard.synced_lsn < lsn for shard, lsn in self._waiting):
-            return False
-        draft = self._store.begin_checkpoint()
-        if draft is None:
-            # What one that failed has left is still being removed.
-            return False
-        self._waiting = None
-        self._capture = Capture(self._engine, self._store, self._waiting_lsn, draft)
-        return True
+        self._capture = Capture(self._engine, store, store.last_lsn, draft)
+        self._waiting = [(shard, shard.written_lsn) for shard in store.shards]
 
     def _step_capture(self, capture: Capture) -> bool:
         store, writer = self._store, capture.draft.snapshot
+        if any(shard.synced_lsn < lsn for shard, lsn in self._waiting):
+            return False
         if any(shard.pending for shard in store.shards):
             # What would be captured may have been changed by frames that are not even written yet.
             return False
@@ -172,4 +165,5 @@ class Checkpointer:
             job = draft.snapshot.job()
             run_inline([] if job is None else [job])
         self._publish(capture, clean=True)
-        run_inline(store.jobs())
+        while run_inline(store.jobs()):
+            pass
