@@ -98,3 +98,70 @@ def test_deleted_text_is_in_no_file_after_the_horizon(durability: str, where: st
         look_round(found, 3)
         assert found.engine.state("t").erased_before_ts > deleted_ts
         assert not holders(found)
+
+
+def test_a_tag_delete_finds_records_of_merged_segments() -> None:
+    """SPACE-1: the tags of a merged segment are those of its live records."""
+    found = machine()
+    for i in range(20):
+        records = [RecordIn(Raw(b"%d" % k), tag=f"t{k % 3}") for k in range(10)]
+        found.engine.write("t", Write(records))
+        found.run_until_idle()
+        if i == 10:
+            found.engine.delete("t", Delete(match="t1"))
+    look_round(found, 12)
+    assert any(segment.name.edition for segment in found.engine.topics["t"].archive.segments)
+    before = found.visible("t")
+    result = found.engine.delete("t", Delete(match="t2")).result
+    assert result.deleted == sum(tag == b"t2" for _, _, tag, _ in before.values())
+    assert found.visible("t") == {seq: record for seq, record in before.items() if record[2] != b"t2"}
+    state = found.engine.state("t")
+    found.crash()
+    again = found.engine.state("t")
+    assert (again.count, again.bytes) == (state.count, state.bytes)
+
+
+def test_a_damaged_flag_brings_no_erased_record_back() -> None:
+    """SPACE-5: that a record is erased is under the checksum of its Block; no flag has to be believed."""
+    found = machine()
+    fill(found, "t", 3)
+    found.engine.delete("t", Delete(before_seq=5))
+    found.engine.write("t", Write([RecordIn(Raw(b"1"), tag="x"), RecordIn(Raw(b"2"))] * 5))
+    found.run_until_idle()
+    found.engine.delete("t", Delete(match="x"))
+    found.run_until_idle()
+    found.clock.advance(HOUR_MS)
+    look_round(found, 6)
+    live = found.visible("t")
+    damaged = 0
+    for segment in found.engine.topics["t"].archive.segments:
+        for sealed in segment.blocks:
+            if sealed.erased:
+                damaged += sealed.erased
+                path = f"data/segments/{segment.name.data_file}"
+                found.disk.damage(path, sealed.offset + sealed.length, bytes(sealed.n))
+    assert damaged
+    count = found.engine.topics["t"].log.count
+    found.crash()
+    assert found.visible("t") == live
+    assert found.engine.topics["t"].log.count == count
+
+
+def test_a_damaged_block_of_a_merge_is_a_lost_range_and_the_rest_is_merged() -> None:
+    """SPACE-1, DURABLE-18: what a merge cannot read is reported as a reader would, and nothing else is lost."""
+    found = machine()
+    fill(found, "t", 12)
+    found.checkpoint()
+    segment = found.engine.topics["t"].archive.segments[3]
+    sealed = segment.blocks[0]
+    lost = (sealed.first_seq, sealed.last_seq)
+    found.disk.damage(f"data/segments/{segment.name.data_file}", sealed.offset + 70, b"\xff")
+    found.store.segments.tiers.cache.drop(sealed)
+    look_round(found, 6)
+    assert any(segment.name.edition for segment in found.engine.topics["t"].archive.segments)
+    seqs, gaps = found.read("t")
+    assert gaps == [(*lost, "corruption")]
+    assert seqs == [seq for seq in range(1, 121) if not lost[0] <= seq <= lost[1]]
+    found.checkpoint()
+    found.crash()
+    assert found.read("t") == (seqs, gaps)

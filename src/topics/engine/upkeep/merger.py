@@ -2,7 +2,8 @@
 
 Segments next to each other are merged when together they make about one whole segment, or when there are many of them
 and none is larger than the others together: then each record is rewritten a few times in its life, not with every new
-segment. Only the newest are looked at: the older ones were looked at when they were the newest.
+segment. Only the newest are looked at: the older ones were looked at when they were the newest. Segments of the cold
+tier are merged among themselves; what is made of them is hot at first, and moves as any other.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 from topics.engine.log.archive import Shelf
 from topics.engine.topic import Topic
 from topics.engine.upkeep.rewriter import Rewriter
-from topics.engine.upkeep.sealer import Sealer
+from topics.engine.upkeep.survey import Survey
 from topics.storage.segment.rewrite import SEQS_MAX
 from topics.storage.segment.segment import Segment
 
@@ -24,15 +25,15 @@ LOOK_SEGMENTS: Final = 64
 class Merger:
     """Looks for segments to merge."""
 
-    def __init__(self, shelf: Shelf, sealer: Sealer, rewriter: Rewriter) -> None:
+    def __init__(self, shelf: Shelf, survey: Survey, rewriter: Rewriter) -> None:
         self._shelf = shelf
-        self._sealer = sealer
+        self._survey = survey
         self._rewriter = rewriter
 
     def look(self, topic: Topic) -> None:
-        """Begin to merge segments of this topic, if there are enough and nothing more urgent is under way."""
+        """Begin to merge segments of this topic, if there are enough and sealing does not need the disk more."""
         segments = topic.archive.segments
-        if len(segments) < 2 or self._sealer.waits or not self._rewriter.is_free:
+        if len(segments) < 2 or self._survey.is_short or not self._rewriter.is_free:
             return
         found = mergeable(segments[-LOOK_SEGMENTS:], self._shelf.max_bytes, MERGE_SEGMENTS)
         if found:
@@ -51,7 +52,8 @@ def mergeable(segments: Sequence[Segment], whole_bytes: int, segments_min: int) 
             if len(group) > 1:
                 return group
             group, size, largest = [], 0, 0
-        if group and (not usable or segment.sealed_to - group[0].first_seq >= SEQS_MAX):
+        ends = not usable or (group and not _go_together(group[0], segment))
+        if group and ends:
             if _are_many(group, size, largest, segments_min):
                 return group
             group, size, largest = [], 0, 0
@@ -60,6 +62,11 @@ def mergeable(segments: Sequence[Segment], whole_bytes: int, segments_min: int) 
             size += own
             largest = max(largest, own)
     return group if _are_many(group, size, largest, segments_min) else []
+
+
+def _go_together(first: Segment, other: Segment) -> bool:
+    """Whether two may be in one: what has moved to the cold tier does not come back for the sake of what has not."""
+    return first.tier is other.tier and other.sealed_to - first.first_seq < SEQS_MAX
 
 
 def _are_many(group: Sequence[Segment], size: int, largest: int, segments_min: int) -> bool:

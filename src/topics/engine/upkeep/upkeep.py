@@ -69,7 +69,7 @@ class Upkeep:
         self._relocating = False
         self._round_ns = min(ROUND_NS, self._settings.erase_after_ms * 1_000_000 // 8)
         self._rewriter = Rewriter(engine.clock, self._shelf, store, engine.journal.wake)
-        self._merger = Merger(self._shelf, self._sealer, self._rewriter)
+        self._merger = Merger(self._shelf, self._survey, self._rewriter)
         self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
         self._checkpointer = Checkpointer(
             engine, store, self._sealer, self._eraser, self._settings.checkpoint_wal_bytes

@@ -22,6 +22,9 @@ from topics.storage.wal.file import WalName
 FILE_BYTES: Final = 64 << 20
 FIRST_FILE_BYTES: Final = 4 << 20
 FILE_GROWTH: Final = 4
+# A file that would be full sooner than this is followed by a larger one, and one that lasts long by a smaller one.
+GROW_BELOW_NS: Final = 60_000_000_000
+SHRINK_FROM_NS: Final = 600_000_000_000
 PREPARE_AT_FRACTION: Final = 4
 PREPARE_AT_BYTES: Final = 256 << 10
 PREPARE_RETRY_NS: Final = 1_000_000_000
@@ -69,7 +72,7 @@ class ShardFiles:
         # The size of the file before the current one.
         self._filled_bytes = 0
         self.current = self._create(1, min(file_bytes, FIRST_FILE_BYTES), zero_fill=True)
-        self._since_ns = clock.elapsed_ns()
+        self._since_ns = self._began_ns = clock.elapsed_ns()
         self.next: WrittenFile | None = None
         # Full and not synced; taken by the running sync; full and synced.
         self.retired: list[WrittenFile] = []
@@ -108,6 +111,7 @@ class ShardFiles:
         self._filled_bytes = self.current.size
         self.retired += [self.current, *skipped]
         self.current = following
+        self._began_ns = self._clock.elapsed_ns()
         self.rotations_total += 1
         return True
 
@@ -115,6 +119,16 @@ class ShardFiles:
     def prepare_needed(self) -> bool:
         """Whether the current file is so far used that its successor should be made: early, for a slow disk."""
         return self._leaving or self.current.at >= min(self.current.size // PREPARE_AT_FRACTION, PREPARE_AT_BYTES)
+
+    def _next_bytes(self, now_ns: int) -> int:
+        """How large the next file should be: what is allocated ahead of use is room that nobody else has."""
+        size = self.current.size + walfile.TAIL_BYTES
+        fills_ns = (now_ns - self._began_ns) * size // self.current.at
+        if fills_ns > SHRINK_FROM_NS:
+            size = max(size // FILE_GROWTH, FIRST_FILE_BYTES)
+        elif fills_ns < GROW_BELOW_NS and not self._leaving:
+            size = self.current.size * FILE_GROWTH
+        return min(self._file_bytes, size)
 
     def prepare_job(self, now_ns: int) -> Job | None:
         """The making of the next file, or None where it is there, being made, not needed soon, or has just failed."""
@@ -125,8 +139,7 @@ class ShardFiles:
         self._since_ns = now_ns
         made: list[WrittenFile] = []
         number = self.current.name.number + 1
-        grown = self.current.size + walfile.TAIL_BYTES if self._leaving else self.current.size * FILE_GROWTH
-        size = min(self._file_bytes, grown)
+        size = self._next_bytes(now_ns)
         smallest = min(size, FIRST_FILE_BYTES)
 
         def work() -> None:
