@@ -31,6 +31,8 @@ from topics.storage.wal import frame as frames
 log = logging.getLogger("topics.upkeep")
 
 ROUND_TOPICS: Final = 500
+ROUND_CHECK_TOPICS: Final = 16
+ROUND_SLICE_NS: Final = 500_000
 ROUND_NS: Final = 5_000_000_000
 
 
@@ -140,9 +142,12 @@ class Upkeep:
     def _look_round(self) -> bool:
         """Seal what is old and move what is beyond the hot tier, some topics per slice; returns whether more remain."""
         assert self._round is not None
-        now_ms = self._engine.clock.now_ms()
+        clock = self._engine.clock
+        now_ms, until_ns = clock.now_ms(), clock.elapsed_ns() + ROUND_SLICE_NS
         oldest_ts = now_ms - self._settings.segment_max_age_ms
-        for _ in range(ROUND_TOPICS):
+        for i in range(ROUND_TOPICS):
+            if i % ROUND_CHECK_TOPICS == ROUND_CHECK_TOPICS - 1 and clock.elapsed_ns() >= until_ns:
+                break
             topic = next(self._round, None)
             if topic is None:
                 self._round = None

@@ -25,7 +25,7 @@ UNWRITTEN_BYTES_MAX: Final = 4 << 20
 class SnapshotWriter:
     """A snapshot file that is being written."""
 
-    def __init__(self, disk: Disk, directory: str, number: int, make_room: Callable[[], bool]) -> None:
+    def __init__(self, disk: Disk, directory: str, number: int, make_room: Callable[[], bool] = lambda: False) -> None:
         """`make_room` is called where the disk is full: whether there is more room now."""
         self.number = number
         self._make_room = make_room
