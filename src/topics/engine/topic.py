@@ -44,8 +44,8 @@ class Jobs(Protocol):
     leaving: int
     """How many jobs are acked and still in the log."""
 
-    def delay(self, seq: int, due_ms: int) -> None:
-        """Hide a job that was just written until `due_ms`."""
+    def delay(self, seq: int, due_ms: int, since_ms: int | None) -> None:
+        """Hide a job that was just written: from `since_ms` until `due_ms`, or until the date `due_ms` (None)."""
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
@@ -66,6 +66,9 @@ class Inbound(Protocol):
 
     def mark(self, leaves: str = "ephemeral") -> None:
         """Log where the copies are, for a frame after it that cannot say so itself."""
+
+    def end_run(self) -> tuple[int, int]:
+        """Where the last uninterrupted copies began, as (seq, source seq before the first); a frame ends them here."""
 
     def note_stamps(self, block: Block) -> None:
         """A direct write came between the copies."""

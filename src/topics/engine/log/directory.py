@@ -43,7 +43,16 @@ class ByteCount:
 class Totals:
     """Live records and bytes over all topics: what the quota and the metrics ask for."""
 
-    __slots__ = ("bytes", "corruption_total", "count", "freed_bytes", "pending_bytes", "resident", "unsealed")
+    __slots__ = (
+        "bytes",
+        "corruption_total",
+        "count",
+        "dedupe_bytes",
+        "freed_bytes",
+        "pending_bytes",
+        "resident",
+        "unsealed",
+    )
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,6 +65,8 @@ class Totals:
         # Of everything on the disk that was live and is not any more, since the start.
         self.freed_bytes = 0
         self.corruption_total = 0
+        # What idempotency keys and producers take in memory.
+        self.dedupe_bytes = 0
 
 
 class Directory:

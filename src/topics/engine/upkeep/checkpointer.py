@@ -1,10 +1,10 @@
 """Checkpointer: when a checkpoint begins, and its way from there to a durable snapshot.
 
 A checkpoint begins when a restart would have to read more than `checkpoint_wal_bytes`, so that both the size of the WAL
-and the time of a restart are bounded by a setting and not by history. What is sealed costs a checkpoint nothing, and
-what is not is copied into the snapshot. So it waits for the sealer: until little is left to seal, or the WAL has grown
-to `WAIT_FACTOR` times that size. One that frees room on the disk (reclaimer.py), or erases what was deleted
-(eraser.py), begins when that is due.
+and the time of a restart are bounded by a setting and not by history. What routers copied counts too: it is in no
+frame, but a restart has to make it again. What is sealed costs a checkpoint nothing, and what is not is copied into the
+snapshot. So it waits for the sealer: until little is left to seal, or a restart would read `WAIT_FACTOR` times as much.
+One that frees room on the disk (reclaimer.py), or erases what was deleted (eraser.py), begins when that is due.
 
 Once everything written so far is synced, the topics are captured in slices, and the snapshot is written meanwhile. A
 checkpoint that fails is tried again after a while; until then the WAL has everything.
@@ -48,6 +48,8 @@ class Checkpointer:
         self._capture: Capture | None = None
         self._waiting: list[tuple[Shard, int]] = []
         self._under_way = False
+        # What had been derived when the checkpoint began: all of it is in the snapshot.
+        self._derived_bytes = 0
         # The next checkpoint after one that failed does not begin before then.
         self._retry_ns = 0
 
@@ -66,14 +68,14 @@ class Checkpointer:
         return self._capture is not None
 
     def _is_due(self) -> bool:
-        wal_bytes = self._store.wal_bytes
-        if wal_bytes <= self._wal_bytes:
+        to_read = self._store.wal_bytes + self._engine.journal.derived_bytes
+        if to_read <= self._wal_bytes:
             return False
         unsealed_bytes = self._engine.totals.unsealed.bytes
         return (
             unsealed_bytes <= self._wal_bytes // UNSEALED_PART
             or self._sealer.is_idle
-            or wal_bytes > self._wal_bytes * WAIT_FACTOR
+            or to_read > self._wal_bytes * WAIT_FACTOR
         )
 
     def begin(self, *, erase: bool = False) -> None:
@@ -93,6 +95,7 @@ class Checkpointer:
         self._erasing = self._eraser.take() if erase else []
         self._reclaimer.began(self._engine.clock.elapsed_ns())
         self._under_way = True
+        self._derived_bytes = self._engine.journal.derived_bytes
         self._capture = Capture(self._engine, store, store.last_lsn, draft)
         self._waiting = [(shard, shard.written_lsn) for shard in store.shards]
 
@@ -141,7 +144,10 @@ class Checkpointer:
         self._reclaimer.ended(now_ns)
         self._eraser.erased(self._erasing, complete=error is None and not self._store.removals_failed)
         self._erasing = []
-        if error is not None:
+        if error is None:
+            self._engine.journal.derived_bytes -= self._derived_bytes
+            self._derived_bytes = 0
+        else:
             self._retry_ns = now_ns + RETRY_NS
             log.error("a checkpoint could not be written, and the WAL grows until one can: %s", error)
 

@@ -29,7 +29,7 @@ PREPARE_AT_FRACTION: Final = 4
 PREPARE_AT_BYTES: Final = 256 << 10
 PREPARE_RETRY_NS: Final = 1_000_000_000
 # A file of the full size that fills faster than this is under bulk load, and so is a smaller one in proportion: writing
-# its successor's zeros would double the load, and the dearer sync of unwritten extents is shared by large groups too.
+# its successor's zeros would double the load, and the dearer sync of unwritten extents is shared by large groups.
 ZERO_FILL_LIFE_NS: Final = 5_000_000_000
 # How full a file must be for a checkpoint to move on from it: below that, reading it again costs less than a new one.
 TRIM_USED_PERCENT: Final = 25
