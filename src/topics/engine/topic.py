@@ -165,6 +165,7 @@ class Topic:
         self.inbound: Inbound | None = None
         self.outbound: Outbound | None = None
         self.letters = False
+        self.count_tail()
 
     # Writes
 
@@ -198,6 +199,9 @@ class Topic:
             shelf.ask(self)
         if self.listeners:
             self.notify()
+        if self.deleted:
+            # It was on its way when the topic was deleted: it is acked, and gone.
+            log.clear()
 
     def notify(self) -> None:
         """Call the listeners: the topic has changed."""
@@ -260,8 +264,15 @@ class Topic:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
         self.expire(now_ms)
         self.config = config
+        self.count_tail()
         self.expire(now_ms)
         self.hold_caps()
+
+    def count_tail(self) -> None:
+        """Count the tail among those that will be sealed, or that stay in memory, as the class says."""
+        totals = self.log.totals
+        sealable = self.archive.shelf is not None and self.config.durability != "ephemeral"
+        self.log.hold_in(totals.unsealed if sealable else totals.resident)
 
     def ask_seal(self) -> None:
         """Have the tail sealed if it is large enough."""

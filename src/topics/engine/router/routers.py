@@ -77,12 +77,17 @@ class Routers:
         page_size: int = 100,
         allowed: tuple[str, ...] = (),
     ) -> tuple[list[RouterSummary], str | None]:
-        """A page of routers after the name `after`, and the name to continue from if there are more."""
+        """A page of routers after the name `after`, and the name to continue from if there are more.
+
+        With `allowed`, only those whose name, source and dest begin with one of these.
+        """
         page: list[RouterSummary] = []
         for name in self.graph.names.after(after, prefix, allowed):
             router = self.graph.by_name[name]
             ends = router.source.name, router.dest.name
             if source not in (None, ends[0]) or dest not in (None, ends[1]):
+                continue
+            if allowed and not all(end.startswith(allowed) for end in ends):
                 continue
             if len(page) == page_size:
                 return page, page[-1].router
