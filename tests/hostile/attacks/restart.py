@@ -1,4 +1,4 @@
-"""Attacks by what one write makes the server do elsewhere: routers that fan out, and retries that it has to remember."""
+"""Attacks by what one write makes the server do elsewhere: routers that fan out, and retries to remember."""
 
 from __future__ import annotations
 
