@@ -144,14 +144,33 @@ class ClassStory(Story):
         return any(topics[each].config.durability == "ephemeral" for each in found[1:])
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("seed", range(10))
-def test_no_seq_is_used_again_for_what_a_reader_has_seen(seed: int, shards: int, damage: str) -> None:
-    """ROUTER-22: seqs are never reused across restarts, those of copies and letters included."""
+def tell(seed: int, shards: int, damage: str) -> None:
     with small():
         story = ClassStory(seed, shards)
         for _ in range(3):
             for _ in range(story.rng.randrange(5, 40)):
                 story.step()
             story.crash(damage)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("seed", range(10))
+def test_no_seq_is_used_again_for_what_a_reader_has_seen(seed: int, shards: int, damage: str) -> None:
+    """ROUTER-22: seqs are never reused across restarts, those of copies and letters included."""
+    tell(seed, shards, damage)
+
+
+@pytest.mark.parametrize(
+    ("seed", "damage"),
+    [
+        (1001, "kill"),  # dead letters whose own frames wait for copies that are gone
+        (1108, "dropped"),  # copies into `fsync` of copies whose place was not on the disk yet
+        (1108, "torn"),
+        (1108, "garbled"),
+        (2020, "garbled"),
+    ],
+)
+def test_nothing_is_lost_in_the_stories_that_a_search_found(seed: int, damage: str) -> None:
+    """ROUTER-32: what a copy or a letter follows from is on the disk, so it is there under its seq."""
+    tell(seed, 3, damage)

@@ -80,18 +80,23 @@ def append(
     if topic.inbound is not None:
         topic.inbound.note_stamps(block)
     if not logged:
-        _show(topic, ticket, created, last)
+        _show(topic, ticket, last)
     return ticket
 
 
-def _show(topic: Topic, ticket: Ticket, created: Receipt | None, last: Ticket | None) -> None:
-    """Show a write that is in no log: at once, or after the writes before it, or once its topic is durable."""
+def _show(topic: Topic, ticket: Ticket, last: Ticket | None) -> None:
+    """Show a write that is in no log: at once, or after the writes before it, or once its topic's config is durable."""
     topic.unkept.add(ticket.first_seq, ticket.last_seq, GONE)
-    if created is not None:
-        # The records go nowhere, but a client that learns of the topic must find its config after a restart.
-        ticket.gated = True
+    config = topic.last_config
+    if config is not None and not config.done:
+        # The records go nowhere. But a client that learns of the topic must find it after a restart, and a restart has
+        # to know that there were records which it does not have.
+        ticket.gated = ticket.apart = True
+        ticket.before = last
         topic.last_ticket = ticket
-    ticket.follow(last if created is None else created)
+        ticket.follow_all([config])
+    else:
+        ticket.follow(last)
 
 
 def append_together(

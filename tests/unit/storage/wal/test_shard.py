@@ -65,6 +65,21 @@ def test_frames_that_arrive_during_a_sync_form_the_next_group() -> None:
     assert store.shard_of(1).fsyncs_total == fsyncs + 1, "both share one sync"
 
 
+def test_waiter_without_a_frame_waits_for_frames_that_are_queued() -> None:
+    """ROUTER-32: everything that was submitted before it is durable, written or not."""
+    store, _ = open_store(FakeDisk())
+    shard, writer = store.shard_of(1), Writer(store)
+    queued = writer.append(1, [b"1"])
+    waiter = type(queued)()
+    shard.after_sync(waiter)
+    assert waiter.committed is None
+    store.write()
+    assert queued.committed is not None
+    assert waiter.committed is None
+    run_inline(store.jobs())
+    assert waiter.committed is not None
+
+
 def test_each_sync_is_reported_once_its_tickets_are_committed() -> None:
     """What waits for durable records is woken by the sync instead of asking again and again."""
     seen: list[tuple[bool, int]] = []
