@@ -125,7 +125,9 @@ class Engine:
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which a turn will next have something to do by time alone, or None."""
         due_ns = self.store.next_due_ns()
-        for due_ms in (self.routers.schedule.next_due_ms(), self.queues.passes.next_due_ms()):
+        # Where memory is full, copies wait for a job and not for a time.
+        forwards_ms = None if self.is_full else self.routers.schedule.next_due_ms()
+        for due_ms in (forwards_ms, self.queues.passes.next_due_ms()):
             if due_ms is not None:
                 ns = self.clock.elapsed_ns() + (due_ms - self.clock.steady_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)

@@ -28,8 +28,8 @@ log = logging.getLogger("topics.driver")
 
 DISK_THREADS: Final = 3
 BULK_THREADS: Final = 3
-BULK: Final = frozenset(("seal", "snapshot", "checkpoint", "relocate", "close"))
-"""The jobs that nobody waits for."""
+AWAITED: Final = frozenset(("read", "prepare"))
+"""The jobs that requests wait for, besides syncs."""
 TICK_S: Final = 1.0
 COMMIT_WINDOW_S: Final = 0.002
 
@@ -86,7 +86,7 @@ class Driver:
         self._idle: asyncio.Future[None] | None = None
         self._syncs: SimpleQueue[Job | None] = SimpleQueue()
         self._bulk: SimpleQueue[Job | None] = SimpleQueue()
-        self._others: SimpleQueue[Job | None] = SimpleQueue()
+        self._awaited: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         wakeup.listeners.append(self._turn)
 
@@ -133,7 +133,7 @@ class Driver:
         if not self._threads:
             self._start_threads()
         self._running += 1
-        queue = self._syncs if job.name == "sync" else self._bulk if job.name in BULK else self._others
+        queue = self._syncs if job.name == "sync" else self._awaited if job.name in AWAITED else self._bulk
         queue.put(job)
 
     def run_then(self, job: Job, then: Callable[[], None]) -> None:
@@ -146,7 +146,7 @@ class Driver:
         self.start(Task(job.name, job.run, finish))
 
     def _start_threads(self) -> None:
-        pools = (("sync", self._syncs, 1), ("disk", self._others, DISK_THREADS), ("bulk", self._bulk, BULK_THREADS))
+        pools = (("sync", self._syncs, 1), ("disk", self._awaited, DISK_THREADS), ("bulk", self._bulk, BULK_THREADS))
         for name, queue, count in pools:
             for i in range(count):
                 title = name if count == 1 else f"{name}-{i}"
@@ -194,7 +194,7 @@ class Driver:
             if timer is not None:
                 timer.cancel()
         if self._threads:
-            for queue, count in ((self._syncs, 1), (self._others, DISK_THREADS), (self._bulk, BULK_THREADS)):
+            for queue, count in ((self._syncs, 1), (self._awaited, DISK_THREADS), (self._bulk, BULK_THREADS)):
                 for _ in range(count):
                     queue.put(None)
             for thread in self._threads:

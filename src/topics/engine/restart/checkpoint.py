@@ -132,12 +132,14 @@ class Capture:
         self._rest: Iterator[Topic] = self._topics()
         self._tail: Iterator[_Flagged] = iter(())
         self._tail_of = (0, 0)
+        # Every section is there, and their second copies are being made.
+        self._all_there = False
         self.is_complete = False
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the order of topics has changed before it was complete, so that it has to begin again."""
-        return not self.is_complete and self._links_version != self._engine.routers.lineage.version
+        """Whether the order of topics has changed before all were captured, so that it has to begin again."""
+        return not self._all_there and self._links_version != self._engine.routers.lineage.version
 
     def step(self) -> bool:
         """Capture for about a millisecond; returns whether that was all. Not to be called once it is outdated."""
@@ -149,13 +151,12 @@ class Capture:
             flagged = next(self._tail, None)
             if flagged is not None:
                 self._add_block(*flagged)
-            elif not self._next_topic():
-                for section in capture_routers(self._engine.routers.graph, self.lsn):
-                    writer.add(section, essential=True)
+            elif not self._all_there:
+                topics += 1
+                self._all_there = not self._next_topic()
+            elif not writer.copy_next():
                 self.is_complete = True
                 return True
-            else:
-                topics += 1
             if clock.elapsed_ns() >= until_ns:
                 break
         return False
@@ -167,6 +168,8 @@ class Capture:
     def _next_topic(self) -> bool:
         topic = next((topic for topic in self._rest if not topic.deleted), None)
         if topic is None:
+            for section in capture_routers(self._engine.routers.graph, self.lsn):
+                self.draft.snapshot.add(section, essential=True)
             return False
         taken_lsn = self._store.last_lsn
         lsn = self.lsn if topic.pending_records else taken_lsn
