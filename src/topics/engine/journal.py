@@ -39,7 +39,7 @@ class Journal:
         self.next_lsn = store.next_lsn
         self._shard_of = store.shard_of
 
-    def submit(self, topic: Topic, frame: bytes, gated: bool, future: Promise | None) -> None:
+    def submit(self, topic: Topic, frame: frames.Frame, gated: bool, future: Promise | None) -> None:
         """Queue a frame about a topic, and ask for the turn that writes it. Raises where the WAL takes no more."""
         self._shard_of(topic.id).submit(frame, gated, future)
         self.wake()
