@@ -14,6 +14,7 @@ from topics.engine.upkeep.upkeep import Upkeep
 from topics.server.api.attempts import Attempts
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.diff import DiffHandler
+from topics.server.api.large_writes import LargeWrites
 from topics.server.api.metrics import Metrics
 from topics.server.api.page import Page
 from topics.server.api.phase import Phase
@@ -66,21 +67,22 @@ class Assembly:
         self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, settings)
         slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
+        large = LargeWrites(loop, engine.limits, settings.max_command_bytes)
         metrics = Metrics(engine, slots, self.phase, cache)
         page = Page(engine, self.phase, f"{settings.host}:{settings.port}", guarded=len(keys) > 0)
         self.rows = rows(
             topics=TopicHandlers(engine),
-            records=RecordHandlers(engine, self.admission),
+            records=RecordHandlers(engine, self.admission, attempts, large),
             diffs=DiffHandler(engine, loop, attempts),
             blocks=BlockHandlers(engine, loop, attempts),
             queues=QueueHandlers(engine, self.parking, attempts),
             routers=RouterHandlers(engine),
             work=Work(engine, self.delivery, self.parking, slots),
             watch=Watch(engine, self.delivery, slots, settings),
-            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, loop),
+            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, loop, large),
             probes=Probes(engine, self.phase, metrics, page),
         )
-        inflight, probe_auth = slots.inflight_per_key, settings.probe_auth
-        self.app = App(Routes(self.rows), keys, self.phase, inflight, self.admission, attempts, probe_auth=probe_auth)
+        inflight = slots.inflight_per_key
+        self.app = App(Routes(self.rows), keys, self.phase, inflight, self.admission, attempts, settings)
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
         self.governor = Governor(loop, self.pressure, engine.store, on_level, self.delivery.pulse)

@@ -14,8 +14,9 @@ from msgspec import Struct
 from topics.engine import requests
 from topics.errors import InvalidRequest
 from topics.server.api import bodies
-from topics.server.delivery.subscription import TopicWatch, check_numbers
+from topics.server.delivery.subscription import TopicWatch, check_count, check_numbers
 from topics.server.delivery.view import WatchOptions
+from topics.server.http.body import WHOLE_MAX_BYTES, BodyLimit
 
 RequestId = str | int | None
 
@@ -57,6 +58,13 @@ class Publish(requests.Write, tag_field="op", tag="publish", kw_only=True):
     return_seqs: bool = True
 
 
+class StrictPublish(Publish, tag_field="op", tag="publish", kw_only=True, forbid_unknown_fields=True):
+    """A publish without unknown fields."""
+
+    records: list[bodies.StrictRecord]  # type: ignore[assignment]
+    config: bodies.StrictPatch | None = None
+
+
 class Ping(Struct, tag_field="op", tag="ping", kw_only=True):
     """Ask for a pong."""
 
@@ -95,20 +103,25 @@ _PUBLISH_BYTES: Final = len(b'"op":"publish","topic":"",')
 _REQUEST_ID_BYTES: Final = len(b',"request_id":')
 _RETURN_SEQS_BYTES: Final = len(b',"return_seqs":false')
 
+publish: Final = _PublishCheck(StrictPublish, Publish)
 _checks: Final[dict[type, Any]] = {
     Subscribe: _SubscribeCheck(Subscribe),
     Unsubscribe: bodies.Body(Unsubscribe),
-    Publish: _PublishCheck(Publish),
+    Publish: publish,
+    StrictPublish: publish,
     Ping: bodies.Body(Ping),
 }
-_union: Final = msgspec.json.Decoder(Command)
+_strict: Final = msgspec.json.Decoder(Subscribe | Unsubscribe | StrictPublish | Ping)
+_loose: Final = msgspec.json.Decoder(Command)
 _envelope: Final = msgspec.json.Decoder(_Envelope)
 
 
-def decode(text: bytes) -> Command:
-    """The command in a message; raises InvalidRequest."""
+def decode(text: bytes, topics_max: int = bodies.COMMAND_VALUES_MAX) -> Command:
+    """The command in a message that is handled at once; raises InvalidRequest."""
+    if b'"records"' not in text:
+        bodies.check_values(text)
     try:
-        command = cast("Command", _union.decode(text))
+        command = _decode(text)
     except msgspec.ValidationError as error:
         described = bodies.described(str(error), "the message")
         if described.detail.get("field") == "op":
@@ -118,8 +131,37 @@ def decode(text: bytes) -> Command:
         raise bodies.malformed(text, str(error), "the message") from None
     except RecursionError:
         raise InvalidRequest(f"the message {bodies.TOO_DEEP}") from None
+    if isinstance(command, (Subscribe, Unsubscribe)) and command.topics is not None:
+        check_count(command.topics, topics_max)
     _checks[type(command)].check(text, command)
     return command
+
+
+def _decode(text: bytes) -> Command:
+    try:
+        return cast("Command", _strict.decode(text))
+    except msgspec.ValidationError:
+        return cast("Command", _loose.decode(text))
+
+
+def is_large_publish(text: bytes) -> bool:
+    """Whether a message is to be taken as a large write: it has records, unless it is no command at all."""
+    return len(text) > WHOLE_MAX_BYTES and b'"records"' in text
+
+
+def publish_envelope(text: bytes) -> tuple[Publish, list[str]]:
+    """What surrounds the records of a large publish, and its unknown fields; raises InvalidRequest."""
+    bodies.check_values(text)
+    command = decode(text)
+    if not isinstance(command, Publish):
+        raise InvalidRequest("a command with records must be a publish", field="op")
+    return command, publish.unknown(text) if type(command) is Publish else []
+
+
+def check_size(text: bytes, max_bytes: int) -> None:
+    """Raise PayloadTooLarge where a command that publishes nothing is too large."""
+    if len(text) > max_bytes:
+        raise BodyLimit("max_command_bytes", max_bytes).exceeded(len(text))
 
 
 def request_id_of(text: bytes) -> RequestId:

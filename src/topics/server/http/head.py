@@ -23,6 +23,7 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 from topics.errors import ExpectationFailed, HeadTooLarge, InvalidRequest, UnsupportedMediaType
+from topics.server.http.body import BodyLimit
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
 # Control characters other than TAB and CRLF, and CR or LF without its partner; a CR at the end may still get its LF.
@@ -42,12 +43,12 @@ _SINGLE: Final = frozenset(
 
 
 class Head:
-    """One parsed request head. Nothing changes after `parse`, except that `route` is set once when it is resolved."""
+    """One parsed request head. Nothing changes after `parse`, except what is set once when it is resolved."""
 
     __slots__ = (
-        "accepts_gzip", "cacheable", "chunked", "content_length", "expects_continue", "gzip_body", "headers",
-        "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "target", "upgrade",
-        "version",
+        "accepts_gzip", "body_limit", "cacheable", "chunked", "content_length", "expects_continue", "gzip_body",
+        "headers", "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "target",
+        "upgrade", "version",
     )  # fmt: skip
 
     def __init__(self, method: str, target: bytes, headers: dict[bytes, bytes], version: bytes = b"1.1") -> None:
@@ -64,6 +65,8 @@ class Head:
         """The length of the head, its final empty line included; and that with the body's."""
         self.route: Any = None
         """What `App.resolve` returned for this head."""
+        self.body_limit: BodyLimit | None = None
+        """What `App.resolve` allows the body, where that differs from the limit of the connection."""
         self.content_length: int | None = None
         self.chunked = False
         """Whether a body of unknown length follows."""
@@ -144,10 +147,12 @@ class Head:
             head.path = self.path
             head.query = self.query
             head.route = self.route
+            head.body_limit = self.body_limit
         else:
             head.target = target
             head.path, head.query = _split_target(self.method, target)
             head.route = None
+            head.body_limit = None
         return head
 
     def require_supported(self) -> None:

@@ -27,11 +27,11 @@ from topics.errors import (
     ExpectationFailed,
     HeadTooLarge,
     InvalidRequest,
-    PayloadTooLarge,
     RequestTimeout,
     Throttled,
     TopicsError,
 )
+from topics.server.http.body import BodyLimit
 from topics.server.http.connection import Connection
 from topics.server.http.connections import Connections
 from topics.server.http.deadlines import NEVER
@@ -57,8 +57,9 @@ class Http2(Upgraded):
     """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2=Http2)`."""
 
     __slots__ = (
-        "_answered", "_app", "_awaited", "_connection", "_deadlines", "_h2", "_lanes", "_limits", "_mark", "_paused",
-        "_progress", "_pumping", "_receiving", "_resets", "_sent", "_stopping", "_transport", "_turns",
+        "_answered", "_app", "_awaited", "_body_limit", "_connection", "_deadlines", "_h2", "_lanes", "_limits",
+        "_mark", "_paused", "_progress", "_pumping", "_receiving", "_resets", "_sent", "_stopping", "_transport",
+        "_turns",
     )  # fmt: skip
 
     def __init__(self, connections: Connections, connection: Connection, transport: asyncio.Transport) -> None:
@@ -68,6 +69,7 @@ class Http2(Upgraded):
         self._transport = transport
         self._app = connections.app
         self._limits = connections.limits
+        self._body_limit = BodyLimit("max_body_bytes", connections.limits.max_body_bytes)
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         # Initial values, so that the first SETTINGS frame carries them and they hold from the first byte on.
         limit = self._limits.max_header_bytes
@@ -264,9 +266,9 @@ class Http2(Upgraded):
     def _admit(self, lane: Lane) -> None:
         head = lane.head
         head.route = self._app.resolve(head)
-        limit = self._limits.max_body_bytes
-        if (head.content_length or 0) > limit:
-            raise PayloadTooLarge(limit="max_body_bytes", max=limit)
+        limit = head.body_limit or self._body_limit
+        if (head.content_length or 0) > limit.max_bytes:
+            raise limit.exceeded(head.content_length)
         head.require_supported()
         if b"expect" in head.headers and lane.receiving:
             if head.headers[b"expect"].lower() != b"100-continue":
@@ -294,7 +296,7 @@ class Http2(Upgraded):
         limit = self._limits.max_body_bytes
         try:
             if lane is not None and lane.exchange is None:
-                lane.receive(event.data, limit)
+                lane.receive(event.data, lane.head.body_limit or self._body_limit)
                 if sum(each.body_bytes for each in self._lanes.values()) > HELD_BODIES * limit:
                     raise Throttled("Too many large requests at a time.", limit="max_body_bytes", max=limit)
                 self._progress += len(event.data)
@@ -306,7 +308,7 @@ class Http2(Upgraded):
 
     def _dispatch(self, lane: Lane) -> None:
         try:
-            lane.dispatch(self._app.handle, self._limits.max_body_bytes)
+            lane.dispatch(self._app.handle, lane.head.body_limit or self._body_limit)
         except Exception as error:
             lane.fail(as_answer(error, "handling", lane.head))
 

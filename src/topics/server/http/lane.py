@@ -12,10 +12,11 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from topics.errors import PayloadTooLarge, TopicsError
+from topics.errors import TopicsError
+from topics.server.http.body import BodyLimit, Gathered, receive
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
-from topics.server.http.intake import UNREADABLE, inflate
+from topics.server.http.intake import UNREADABLE
 from topics.server.http.stream import Stream
 from topics.server.http.upgrade import Upgrade
 
@@ -68,7 +69,7 @@ class Lane:
         self.over = False
         self.unsent_bytes = 0
         self._road = road
-        self._body = bytearray()
+        self._body = Gathered()
         self._unsent: deque[bytes] = deque()
         self._sent = 0
         self._drained_below = -1
@@ -79,26 +80,25 @@ class Lane:
         """How much of the request's body is held."""
         return len(self._body)
 
-    def receive(self, data: bytes, limit_bytes: int) -> None:
+    def receive(self, data: bytes, limit: BodyLimit) -> None:
         """Add to the body; raises PayloadTooLarge."""
-        if len(self._body) + len(data) > limit_bytes:
-            raise PayloadTooLarge(limit="max_body_bytes", max=limit_bytes)
-        self._body += data
+        if len(self._body) + len(data) > limit.max_bytes:
+            raise limit.exceeded()
+        self._body.add(data)
 
-    def dispatch(self, handle: Callable[[Exchange], None], limit_bytes: int) -> None:
+    def dispatch(self, handle: Callable[[Exchange], None], limit: BodyLimit) -> None:
         """The request is complete: have it handled."""
-        body = bytes(self._body)
-        self._body.clear()
-        if self.head.gzip_body and body:
-            body = inflate(body, limit_bytes)
+        received, self._body = self._body, Gathered()
+        body, rest = receive(received, limit, gzip=self.head.gzip_body)
         self.exchange = Exchange(self, self.head, body, self._started_ns)
+        self.exchange.rest = rest
         handle(self.exchange)
 
     def fail(self, error: TopicsError) -> None:
         """Answer with an error, if nothing was answered yet."""
         if self.exchange is None:
             self.exchange = Exchange(self, self.head, b"", self._started_ns)
-        self._body.clear()
+        self._body = Gathered()
         if not self.exchange.answered:
             self.exchange.fail(error)
 

@@ -1,0 +1,164 @@
+"""LargeWrites: writes that are too large to be decoded at once take turns on the loop, a millisecond each.
+
+A large write is taken from its body part by part (slicing.py) and, where it is larger still, laid out as the Block that
+it will be (`Draft`), so that what is left to do in one step is to give it its seqs, its checksums and its place in the
+log. Nothing of it is seen by anyone before that: it is one Block, all or nothing, as any write.
+
+At most `ACTIVE_MAX` are under way, in turns; the others wait, compressed where they came so. That bounds the memory:
+what waits has been counted when it was received, and what is under way is at most its body and its Block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from time import perf_counter_ns
+from typing import Any, Final, TypeVar
+
+from topics.engine.limits import Limits
+from topics.engine.requests import NO_RAW, Write
+from topics.engine.write import batch as batches
+from topics.errors import Internal, TopicsError
+from topics.server.api.slicing import PART_BYTES, Slicing
+from topics.server.http.body import Rest
+from topics.storage.block import Draft
+
+W = TypeVar("W", bound=Write)
+
+ACTIVE_MAX: Final = 4
+TURN_NS: Final = 1_000_000
+LAID_OUT_MIN_BYTES: Final = 1 << 20
+"""A write with more text than this is laid out before it is handed over."""
+STEP_BYTES: Final = 1 << 20
+"""How much text is laid out at a time."""
+
+OnTaken = Callable[[W, Write, list[str]], None]
+"""Gets the write as it was decoded, the same as the engine takes it, and the names of its unknown fields."""
+
+log = logging.getLogger("topics.server")
+
+
+class LargeWrites:
+    """The large writes that are under way, see the module."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, envelope_max_bytes: int) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._envelope_max = envelope_max_bytes
+        self._active: deque[_Taking] = deque()
+        self._waiting: deque[_Taking] = deque()
+        self._due = False
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._active) + len(self._waiting)
+
+    def take(
+        self,
+        body: tuple[bytes, Rest],
+        decode: Callable[[bytes], tuple[W, list[str]]],
+        on_taken: OnTaken[W],
+        on_failed: Callable[[TopicsError], None],
+    ) -> None:
+        """Take a write from the beginning and the rest of its body, then call one of the two, later.
+
+        `decode` turns what surrounds the records into a write with none, and the names of its unknown fields.
+        """
+        steps = self._steps(*body, decode, on_taken)
+        (self._active if len(self._active) < ACTIVE_MAX else self._waiting).append(_Taking(steps, on_failed))
+        self._ask_for_turn()
+
+    def _ask_for_turn(self) -> None:
+        if self._active and not self._due:
+            self._due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._due = False
+        taking = self._active.popleft()
+        if taking.go_on(perf_counter_ns() + TURN_NS):
+            self._active.append(taking)
+        elif self._waiting:
+            self._active.append(self._waiting.popleft())
+        self._ask_for_turn()
+
+    def _steps(
+        self, part: bytes, rest: Rest, decode: Callable[[bytes], tuple[W, list[str]]], on_taken: OnTaken[W]
+    ) -> Iterator[None]:
+        slicing = Slicing(self._limits, self._envelope_max)
+        for at in range(0, len(part), PART_BYTES):
+            slicing.feed(part[at : at + PART_BYTES])
+            yield
+        while not rest.done:
+            part = rest.take(PART_BYTES)
+            slicing.feed(part)
+            yield
+        write, unknown = decode(slicing.finish())
+        unknown += slicing.unknown
+        size = sum([part.size_bytes for part in slicing.columns])
+        if size <= LAID_OUT_MIN_BYTES or len(slicing.records) < 2:
+            write.records = slicing.records
+            laid_out: Write = write
+        else:
+            laid_out = yield from self._lay_out(slicing, write)
+        on_taken(write, laid_out, unknown)
+
+    def _lay_out(self, slicing: Slicing, write: Write) -> Generator[None, None, Write]:
+        records, parts = slicing.records, slicing.columns
+        if write.node is not None:
+            batches.add_node(parts, write.node, self._limits)
+        whole = batches.join(parts)
+        parts.clear()
+        meta_lengths = None if whole.metas is None else [len(meta or b"") for meta in whole.metas]
+        draft = Draft(list(map(len, whole.datas)), whole.nodes, whole.tags, meta_lengths)
+        yield
+        for texts in (whole.metas, whole.datas):
+            for some in _by_size(texts or ()):
+                draft.add(some)
+                yield
+        # The texts are in the draft; what they were decoded from can go.
+        for record in records:
+            record.data = record.meta = NO_RAW
+        whole.datas, whole.metas, whole.draft = range(len(records)), None, draft  # type: ignore[assignment]
+        fields: dict[str, Any] = {name: getattr(write, name) for name in Write.__struct_fields__}
+        return batches.CheckedWrite(**fields | {"records": records}, batch=whole)
+
+
+class _Taking:
+    """One large write and how far it is."""
+
+    __slots__ = ("_on_failed", "_steps")
+
+    def __init__(self, steps: Iterator[None], on_failed: Callable[[TopicsError], None]) -> None:
+        self._steps = steps
+        self._on_failed = on_failed
+
+    def go_on(self, until_ns: int) -> bool:
+        """Do the next steps until this time; whether there are more."""
+        try:
+            for _ in self._steps:
+                if perf_counter_ns() >= until_ns:
+                    return True
+        except TopicsError as error:
+            self._on_failed(error)
+        except Exception:
+            log.exception("a large write failed")
+            self._on_failed(Internal())
+        return False
+
+
+def _by_size(texts: Sequence[bytes | None]) -> Iterator[list[bytes]]:
+    """The texts that there are, in groups of about `STEP_BYTES`."""
+    some: list[bytes] = []
+    size = 0
+    for text in texts:
+        if text:
+            some.append(text)
+            size += len(text)
+            if size >= STEP_BYTES:
+                yield some
+                some, size = [], 0
+    if some:
+        yield some
