@@ -15,7 +15,7 @@ from topics.server.api.attempts import Attempts
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
 from topics.server.api.route import Route, Row
-from topics.server.auth import Keys, bearer_token
+from topics.server.auth import Keys, bearer_token, subprotocol_token
 from topics.server.flow.admission import Admission
 from topics.server.flow.slots import CapPerKey
 from topics.server.http.body import BodyLimit
@@ -93,6 +93,8 @@ class App:
         token: bytes | str | None = bearer_token(head.headers.get(b"authorization"))
         if row.token and b"authorization" not in head.headers:
             token = Query(head.query).text("token") or None
+        if row.subprotocol and b"authorization" not in head.headers:
+            token = subprotocol_token(head.headers.get(b"sec-websocket-protocol"))
         principal = self._keys.authenticate(token)
         principal.require_scopes(row.scopes or 0)
         return principal

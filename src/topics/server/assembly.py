@@ -15,6 +15,7 @@ from topics.server.api.attempts import Attempts
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.diff import DiffHandler
 from topics.server.api.large_writes import LargeWrites
+from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
 from topics.server.api.page import Page
 from topics.server.api.phase import Phase
@@ -81,6 +82,7 @@ class Assembly:
             watch=Watch(engine, self.delivery, slots, settings),
             websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, loop, large),
             probes=Probes(engine, self.phase, metrics, page),
+            library=Library(),
         )
         inflight = slots.inflight_per_key
         self.app = App(Routes(self.rows), keys, self.phase, inflight, self.admission, attempts, settings)

@@ -18,6 +18,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import ipaddress
@@ -36,6 +37,8 @@ _is_secret = re.compile(r"[!-~]+").fullmatch
 # The start of some topic or router name.
 _is_prefix = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}").fullmatch
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([!-~]+) *").fullmatch
+
+_subprotocol = re.compile(rb"(?:^|[, ])topics\.bearer\.([A-Za-z0-9_-]+)(?=[, ]|$)").search
 
 
 class Keys:
@@ -93,6 +96,20 @@ def bearer_token(authorization: bytes | None) -> bytes | None:
         return None
     match = _bearer(authorization)
     return match[1] if match is not None else None
+
+
+def subprotocol_token(offered: bytes | None) -> bytes | None:
+    """The token among the subprotocols that a WebSocket offers, `topics.bearer.<token in base64url>`, or None.
+
+    A page cannot give its WebSocket any header but this one.
+    """
+    match = _subprotocol(offered) if offered is not None else None
+    if match is None:
+        return None
+    try:
+        return base64.urlsafe_b64decode(match[1] + b"=" * (-len(match[1]) % 4))
+    except ValueError:
+        return None
 
 
 def is_loopback(host: str) -> bool:

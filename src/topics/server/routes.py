@@ -9,6 +9,7 @@ from typing import NamedTuple
 from topics.names import check_router_name, check_topic_name
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.diff import DiffHandler
+from topics.server.api.library import Library
 from topics.server.api.principal import ADMIN, DELETE, READ, WRITE
 from topics.server.api.probes import Probes
 from topics.server.api.queues import QueueHandlers
@@ -32,6 +33,7 @@ def rows(
     watch: Watch,
     websockets: WebSockets,
     probes: Probes,
+    library: Library,
 ) -> list[Row]:
     """Every route of the server."""
     topic, router = check_topic_name, check_router_name
@@ -57,13 +59,14 @@ def rows(
         Row("DELETE", "/v0/routers/:router", DELETE, routers.delete, router),
         Row("POST", "/v0/watch", READ, watch.create, body=True),
         Row("GET", "/v0/watch/:wid", 0, watch.open, token=True),
-        Row("GET", "/v0/ws", 0, websockets.open),
+        Row("GET", "/v0/ws", 0, websockets.open, subprotocol=True),
         Row("GET", "/v0/metrics", READ, probes.metrics, always_open=True),
         Row("GET", "/v0/health", None, probes.health, probe=True, always_open=True),
         Row("GET", "/healthz", None, probes.health, probe=True, always_open=True),
         Row("GET", "/v0/ready", None, probes.ready, probe=True, always_open=True),
         Row("GET", "/readyz", None, probes.ready, probe=True, always_open=True),
         Row("GET", "/", None, probes.page, always_open=True),
+        Row("GET", "/topics.js", None, library.script, always_open=True),
     ]
 
 

@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -278,6 +280,16 @@ def test_root_is_a_page_for_people(api: Api) -> None:
     assert f"{api.host}:{api.port}" in reply.text
     assert "curl" in reply.text
     assert 'src="http' not in reply.text
+
+
+def test_the_javascript_library_is_served(start_server: Callable[..., ServerProcess]) -> None:
+    """PROBE-11: the very file of the package, without a key, for pages of any origin."""
+    server = start_server(api_keys="secret")
+    reply = server.request("GET", "/topics.js")
+    assert reply.status == 200
+    assert reply.body == files("topics").joinpath("javascript", "topics.js").read_bytes()
+    assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert reply.headers["access-control-allow-origin"] == "*"
 
 
 def test_page_shows_what_topics_and_queues_hold(api: Api, topic_name: str) -> None:

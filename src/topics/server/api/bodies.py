@@ -27,7 +27,14 @@ from topics.engine import requests
 from topics.engine.config import NO_PATCH, ConfigPatch
 from topics.engine.requests import NO_RAW
 from topics.errors import InvalidRequest
-from topics.server.api.repeats import TRUNCATED, Repeats, field_names, names_in_records, spaces_around
+from topics.server.api.repeats import (
+    REPEAT_BYTES,
+    TRUNCATED,
+    Repeats,
+    field_names,
+    names_in_records,
+    spaces,
+)
 
 T = TypeVar("T")
 W = TypeVar("W", bound=requests.Write)
@@ -181,20 +188,20 @@ class RecurringBody(Body[T]):
 
 
 class WriteBody(Body[W]):
-    """Decodes writes, the hot path: only the keys that were set are counted."""
+    """Decodes writes, the hot path: a repeat is looked for only where a body is longer than what was decoded needs."""
 
-    __slots__ = ("_loose", "_rare_keys", "_shape")
+    __slots__ = ("_loose", "_others", "_shape", "_tag_bytes")
 
     def __init__(self, shape: type[W], loose: type[W]) -> None:
         """`shape` forbids unknown fields; `loose` is the same without that."""
         super().__init__(shape)
         self._shape = shape
         self._loose = msgspec.json.Decoder(loose).decode
-        names = [name for name in shape.__struct_fields__ if name not in ("records", "node")]
-        self._rare_keys = [(name, b'"%b"' % name.encode()) for name in names]
-        if shape.__struct_config__.tag_field is not None:
-            # Paired with an attribute that every write of this shape has.
-            self._rare_keys.append(("records", b'"%b"' % shape.__struct_config__.tag_field.encode()))
+        # The config is left out: how long it was is not known.
+        fields = [field for field in msgspec.structs.fields(shape) if field.name not in ("records", "config")]
+        self._others = [(field.name, field.default, len(f',"{field.name}":')) for field in fields]
+        tag_field, tag = shape.__struct_config__.tag_field, shape.__struct_config__.tag
+        self._tag_bytes = 0 if tag_field is None else len(f',"{tag_field}":"{tag}"')
 
     def _read(self, body: bytes) -> W:
         try:
@@ -224,75 +231,56 @@ class WriteBody(Body[W]):
         if decoded.config is not None:
             config.check_range(decoded.config, "config.")
 
-    def command_bytes(self, decoded: W) -> int:
-        """How many bytes a command has around its records beyond the minimum of any write."""
-        return 0
-
     def _may_repeat(self, body: bytes, decoded: W) -> bool:
         records = decoded.records
         # Most bodies hold nothing but what was decoded, which leaves no room for a repeated key.
+        room = len(body) - _ENVELOPE_BYTES
         n = len(records)
-        data_bytes = len(records[0].data) if n == 1 else sum([len(record.data) for record in records])
-        room = len(body) - data_bytes - _ENVELOPE_BYTES - _RECORD_BYTES * n
+        room -= _RECORD_BYTES * n + (len(records[0].data) if n == 1 else sum([len(record.data) for record in records]))
+        if type(decoded) is not self._shape:
+            return True
         if room < REPEAT_BYTES:
             return False
-        room -= self.command_bytes(decoded)
-        if room < REPEAT_BYTES:
-            return False
-        tags = nodes = metas = delays = times = 0
-        for record in records:
-            if record.tag is not None:
-                tags += 1
-                room -= len(record.tag) + _TAG_BYTES
-            if record.node is not None:
-                nodes += 1
-                room -= len(record.node) + _NODE_BYTES
-            if record.meta is not NO_RAW:
-                metas += 1
-                room -= len(record.meta) + _META_BYTES
-            if record.delay_ms is not None:
-                delays += 1
-            if record.deliver_at is not None:
-                times += 1
-        small = len(body) < _SMALL_BYTES
-        if room < REPEAT_BYTES or room - spaces_around(body, records) < REPEAT_BYTES:
-            return False
-        nodes += decoded.node is not None
-        # A name may be spelled with escapes. A search through a large body is not cheap: there only for what was set.
-        return (
-            b"\\" in body
-            or type(decoded) is not self._shape
-            or body.count(b'"records"') != 1
-            or body.count(b'"data"') != n
-            or any(
-                (count or small) and body.count(key) != count
-                for key, count in (
-                    (b'"tag"', tags),
-                    (b'"node"', nodes),
-                    (b'"meta"', metas),
-                    (b'"delay_ms"', delays),
-                    (b'"deliver_at"', times),
-                )
-            )
-            or any((small or getattr(decoded, name)) and body.count(key) > 1 for name, key in self._rare_keys)
-            or (decoded.config is not None and config._may_repeat(body, decoded.config))
-        )
+        room -= self._field_bytes(decoded)
+        return room >= REPEAT_BYTES and _has_room(room, body, records)
+
+    def _field_bytes(self, decoded: W) -> int:
+        """The least that the fields of a write take besides its records, as far as that is known."""
+        size = self._tag_bytes
+        for name, default, name_bytes in self._others:
+            value = getattr(decoded, name)
+            if value != default:
+                size += name_bytes + (len(value) + 2 if isinstance(value, str) else len(str(value)))
+        return size
 
 
 def records_may_repeat(text: bytes, records: list[requests.RecordIn]) -> bool:
-    """Whether an array of these records has room for a repeated key."""
-    n = len(records)
-    room = len(text) - sum([len(record.data) for record in records]) - _RECORD_BYTES * n - 1
+    """Whether an array of these records, all of them without unknown fields, has room for a repeated key."""
+    room = len(text) - sum([len(record.data) for record in records]) - _RECORD_BYTES * len(records) - 1
+    return room >= REPEAT_BYTES and _has_room(room, text, records)
+
+
+def _has_room(room: int, text: bytes, records: list[requests.RecordIn]) -> bool:
+    """Whether so much room is left for a repeated key beside the labels of the records and white space."""
+    tags = [record.tag for record in records if record.tag is not None]
+    nodes = [record.node for record in records if record.node is not None]
+    metas = [record.meta for record in records if record.meta is not NO_RAW]
+    labels = "".join(tags + nodes)
+    room -= len(labels) + _TAG_BYTES * len(tags) + _NODE_BYTES * len(nodes)
+    if metas:
+        room -= sum(map(len, metas)) + _META_BYTES * len(metas)
+    if room < REPEAT_BYTES:
+        return False
+    values = b"".join([record.data for record in records] + metas)
+    room -= spaces(text) - spaces(values) - labels.count(" ")
     if room < REPEAT_BYTES:
         return False
     for record in records:
-        if record.tag is not None:
-            room -= len(record.tag) + _TAG_BYTES
-        if record.node is not None:
-            room -= len(record.node) + _NODE_BYTES
-        if record.meta is not NO_RAW:
-            room -= len(record.meta) + _META_BYTES
-    return room >= REPEAT_BYTES and room - spaces_around(text, records) >= REPEAT_BYTES
+        if record.delay_ms is not None:
+            room -= len(str(record.delay_ms)) + _DELAY_BYTES
+        if record.deliver_at is not None:
+            room -= len(str(record.deliver_at)) + _DELIVER_BYTES
+    return room >= REPEAT_BYTES
 
 
 # The least that the parts of a write take besides their values; the comma after a record counts as part of it.
@@ -301,9 +289,8 @@ _RECORD_BYTES: Final = len(b'{"data":},')
 _TAG_BYTES: Final = len(b',"tag":""')
 _NODE_BYTES: Final = len(b',"node":""')
 _META_BYTES: Final = len(b',"meta":')
-REPEAT_BYTES: Final = len(b'"data":0,')
-"""The least that a repeated key adds to a write."""
-_SMALL_BYTES: Final = 4096
+_DELAY_BYTES: Final = len(b',"delay_ms":')
+_DELIVER_BYTES: Final = len(b',"deliver_at":')
 
 
 def described(text: str, whole: str = "the body") -> InvalidRequest:

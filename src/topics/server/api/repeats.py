@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -21,6 +21,8 @@ from topics.errors import InvalidRequest
 
 WALKED_NAMES_MAX: Final = 1000
 """How many names of one body may be read one by one."""
+REPEAT_BYTES: Final = len(b'"data":0,')
+"""The least that a repeated name of ours adds to a write."""
 _NAME_CHARS_MAX: Final = 64
 _TOGETHER_MAX_BYTES: Final = 256 * 1024
 """In more text than this, fields are not made into one dict."""
@@ -39,28 +41,14 @@ _NEXT: Final = re.compile(r"JSON is malformed: trailing characters \(byte ([0-9]
 _PLACE: Final = re.compile(r"\(byte ([0-9]+)\)$")
 
 
-class Labelled(Protocol):
-    """What is known of a record that was decoded."""
-
-    data: Raw
-    tag: str | None
-    node: str | None
-    meta: Raw
-
-
 def weight(text: bytes) -> int:
     """How many bytes a text has that are not white space."""
     return len(text.translate(None, SPACES))
 
 
-def spaces_around(body: bytes, records: Collection[Labelled]) -> int:
-    """How much white space a body has that is in no value of these records."""
-    values = b"".join([record.data for record in records])
-    metas = b"".join([record.meta for record in records])
-    labels = "".join([label for record in records for label in (record.tag, record.node) if label])
-    inside = len(values) - weight(values) + len(metas) - weight(metas)
-    # In a string only the space itself is white space that is written as it is.
-    return len(body) - weight(body) - inside - labels.count(" ")
+def spaces(text: bytes) -> int:
+    """How much white space a text has."""
+    return len(text) - weight(text)
 
 
 def value_end(text: bytes, at: int) -> int | None:

@@ -29,6 +29,8 @@ class Row(NamedTuple):
     """Whether a body must be JSON."""
     token: bool = False
     """Whether the key may also come as `?token=`: the SSE streams, and nothing else (AUTH-19)."""
+    subprotocol: bool = False
+    """Whether the key may also come as a subprotocol: the WebSocket, and nothing else (JS-7)."""
     probe: bool = False
     """Whether `TOPICS_PROBE_AUTH` asks for a key where `scopes` does not."""
     always_open: bool = False

@@ -262,7 +262,7 @@ class Slicing:
                 limit="max_batch_records",
                 max=most,
             )
-        if bodies.records_may_repeat(text, records):
+        if decode is _loose or bodies.records_may_repeat(text, records):
             self._repeats.of_records(text, first)
         self.columns.append(batches.columns(records, None, self._limits, first))
         self.records += records

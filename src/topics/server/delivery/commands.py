@@ -89,21 +89,7 @@ class _SubscribeCheck(bodies.Body[Subscribe]):
         return decoded.topics is not None or super()._may_repeat(body, decoded)
 
 
-class _PublishCheck(bodies.WriteBody[Publish]):
-    __slots__ = ()
-
-    def command_bytes(self, decoded: Publish) -> int:
-        size = _PUBLISH_BYTES + len(decoded.topic)
-        if decoded.request_id is not None:
-            size += _REQUEST_ID_BYTES + len(str(decoded.request_id)) + 2 * isinstance(decoded.request_id, str)
-        return size if decoded.return_seqs else size + _RETURN_SEQS_BYTES
-
-
-_PUBLISH_BYTES: Final = len(b'"op":"publish","topic":"",')
-_REQUEST_ID_BYTES: Final = len(b',"request_id":')
-_RETURN_SEQS_BYTES: Final = len(b',"return_seqs":false')
-
-publish: Final = _PublishCheck(StrictPublish, Publish)
+publish: Final = bodies.WriteBody(StrictPublish, Publish)
 _checks: Final[dict[type, Any]] = {
     Subscribe: _SubscribeCheck(Subscribe),
     Unsubscribe: bodies.Body(Unsubscribe),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any, Final, assert_never
 
@@ -23,6 +24,7 @@ from websockets.datastructures import Headers
 from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from topics.engine import Engine
 from topics.engine.requests import Write
@@ -50,6 +52,7 @@ log = logging.getLogger("topics.websocket")
 
 PING_AFTER_MS: Final = 30_000
 PUBLISHES_MAX: Final = 256
+SUBPROTOCOL: Final = Subprotocol("topics")
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -90,6 +93,11 @@ class WebSockets:
         exchange.upgrade(upgrade)
 
 
+def _select(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """The subprotocol that is answered: a browser gives up where it offered some and none is."""
+    return SUBPROTOCOL if SUBPROTOCOL in offered else None
+
+
 def _handshake(head: Head, principal: Principal) -> bytes:
     """The answer to a handshake; raises InvalidRequest or Forbidden where it cannot be accepted."""
     if head.upgrade != b"websocket":
@@ -103,7 +111,9 @@ def _handshake(head: Head, principal: Principal) -> bytes:
         host = origin.partition(b"://")[2]
         if host.lower() != head.headers.get(b"host", b"").lower():
             raise Forbidden("without keys, only pages of this server itself may open a WebSocket")
-    response = ServerProtocol(logger=quiet).accept(Request(head.target.decode("latin-1"), headers))
+    response = ServerProtocol(logger=quiet, select_subprotocol=_select).accept(
+        Request(head.target.decode("latin-1"), headers)
+    )
     if response.status_code != 101:
         reason = (response.body or b"").decode("utf-8", "replace").strip().splitlines()
         raise InvalidRequest(reason[0] if reason else "the WebSocket handshake is malformed")
