@@ -68,7 +68,7 @@ class Assembly:
         self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, settings)
         slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
-        large = LargeWrites(loop, engine.limits, settings.max_command_bytes)
+        large = LargeWrites(loop, engine, settings.max_command_bytes, self.driver.run_then)
         metrics = Metrics(engine, slots, self.phase, cache)
         page = Page(engine, self.phase, f"{settings.host}:{settings.port}", guarded=len(keys) > 0)
         self.rows = rows(

@@ -30,6 +30,9 @@ class MemoryShard(Counters):
         """Take a waiter; the frame is forgotten."""
         self._waiters.append(waiter)
 
+    def expect_job(self, frame_bytes: int) -> None:
+        """There is nothing to make ready."""
+
     def after_sync(self, waiter: Waiter) -> None:
         """Commit a waiter that has no frame."""
         waiter.commit(0, 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 
+from websockets.sync.client import connect
+
 from tests.hostile.attack import Answer, Target, attack
 
 MIB = 1 << 20
@@ -114,3 +116,32 @@ def inner_data(target: Target) -> None:
     for _ in range(20):
         answer = target.request("POST", "/v0/topics/victim", body, _JSON)
         assert answer.status in (200, 201), answer.body[:300]
+
+
+@attack("websocket-subscribe-topics")
+def subscribe_topics(target: Target) -> None:
+    """Subscribes over a WebSocket to a million topics, and to as many as fit into the limit of bytes."""
+    with connect(f"ws://{target.host}:{target.port}/v0/ws", max_size=None) as room:
+        for count, limit in (
+            (700_000, "max_command_bytes"),
+            (80_000, "command_values_max"),
+            (9000, "max_watch_topics"),
+        ):
+            names = ",".join(f'"{i:x}":{{}}' for i in range(count))
+            for _ in range(3):
+                room.send(f'{{"op":"subscribe","topics":{{{names}}}}}')
+                answer = json.loads(room.recv())
+                assert answer["detail"]["limit"] == limit, answer
+
+
+@attack("websocket-large-publish")
+def large_publish(target: Target) -> None:
+    """Publishes of almost 8 MiB over a WebSocket, of large records and of many that have a name twice."""
+    with connect(f"ws://{target.host}:{target.port}/v0/ws", max_size=None) as room:
+        large = ",".join(['{"data":"' + "x" * 7000 + '"}'] * 1000)
+        many = ",".join(['{"data":{"data":1}, "tag":"x"}'] * 9999 + ['{"data":1,"data":2}'])
+        for records, code in ((large, "ack"), (many, "error")):
+            for _ in range(3):
+                room.send(f'{{"op":"publish","topic":"victim","return_seqs":false,"records":[{records}]}}')
+                answer = json.loads(room.recv())
+                assert answer["op"] == code, answer

@@ -1,8 +1,9 @@
 """LargeWrites: writes that are too large to be decoded at once take turns on the loop, a millisecond each.
 
 A large write is taken from its body part by part (slicing.py) and, where it is larger still, laid out as the Block that
-it will be (`Draft`), so that what is left to do in one step is to give it its seqs, its checksums and its place in the
-log. Nothing of it is seen by anyone before that: it is one Block, all or nothing, as any write.
+it will be (`Draft`); then a thread makes the log ready for it. What is left to do in one step is to give it its seqs
+and its checksums, and to hand it to the kernel. Nothing of it is seen by anyone before that: it is one Block, all or
+nothing, as any write.
 
 At most `ACTIVE_MAX` are under way, in turns; the others wait, compressed where they came so. That bounds the memory:
 what waits has been counted when it was received, and what is under way is at most its body and its Block.
@@ -17,13 +18,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any, Final, TypeVar
 
-from topics.engine.limits import Limits
+from topics.engine import Engine
 from topics.engine.requests import NO_RAW, Write
 from topics.engine.write import batch as batches
 from topics.errors import Internal, TopicsError
+from topics.server.api.attempts import RunThen
 from topics.server.api.slicing import PART_BYTES, Slicing
 from topics.server.http.body import Rest
 from topics.storage.block import Draft
+from topics.storage.job import Job
 
 W = TypeVar("W", bound=Write)
 
@@ -43,20 +46,27 @@ log = logging.getLogger("topics.server")
 class LargeWrites:
     """The large writes that are under way, see the module."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, envelope_max_bytes: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, engine: Engine, envelope_max_bytes: int, run_then: RunThen
+    ) -> None:
         self._loop = loop
-        self._limits = limits
+        self._engine = engine
+        self._limits = engine.limits
+        self._run_then = run_then
         self._envelope_max = envelope_max_bytes
         self._active: deque[_Taking] = deque()
         self._waiting: deque[_Taking] = deque()
+        # Those that are under way and wait for a thread.
+        self._resting = 0
         self._due = False
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self._active) + len(self._waiting)
+        return len(self._active) + len(self._waiting) + self._resting
 
     def take(
         self,
+        name: str,
         body: tuple[bytes, Rest],
         decode: Callable[[bytes], tuple[W, list[str]]],
         on_taken: OnTaken[W],
@@ -64,10 +74,12 @@ class LargeWrites:
     ) -> None:
         """Take a write from the beginning and the rest of its body, then call one of the two, later.
 
-        `decode` turns what surrounds the records into a write with none, and the names of its unknown fields.
+        The log is made ready for the topic `name`; empty where it is not known yet. `decode` turns what surrounds the
+        records into a write with none, and the names of its unknown fields.
         """
-        steps = self._steps(*body, decode, on_taken)
-        (self._active if len(self._active) < ACTIVE_MAX else self._waiting).append(_Taking(steps, on_failed))
+        steps = self._steps(name, *body, decode, on_taken)
+        full = len(self._active) + self._resting >= ACTIVE_MAX
+        (self._waiting if full else self._active).append(_Taking(steps, on_failed))
         self._ask_for_turn()
 
     def _ask_for_turn(self) -> None:
@@ -78,23 +90,32 @@ class LargeWrites:
     def _turn(self) -> None:
         self._due = False
         taking = self._active.popleft()
-        if taking.go_on(perf_counter_ns() + TURN_NS):
+        more = taking.go_on(perf_counter_ns() + TURN_NS)
+        if not isinstance(more, bool):
+            self._resting += 1
+            self._run_then(more, lambda: self._rested(taking))
+        elif more:
             self._active.append(taking)
         elif self._waiting:
             self._active.append(self._waiting.popleft())
         self._ask_for_turn()
 
+    def _rested(self, taking: _Taking) -> None:
+        self._resting -= 1
+        self._active.append(taking)
+        self._ask_for_turn()
+
     def _steps(
-        self, part: bytes, rest: Rest, decode: Callable[[bytes], tuple[W, list[str]]], on_taken: OnTaken[W]
-    ) -> Iterator[None]:
+        self, name: str, part: bytes, rest: Rest, decode: Callable[[bytes], tuple[W, list[str]]], on_taken: OnTaken[W]
+    ) -> Iterator[Job | None]:
         slicing = Slicing(self._limits, self._envelope_max)
         for at in range(0, len(part), PART_BYTES):
             slicing.feed(part[at : at + PART_BYTES])
-            yield
+            yield None
         while not rest.done:
             part = rest.take(PART_BYTES)
             slicing.feed(part)
-            yield
+            yield None
         write, unknown = decode(slicing.finish())
         unknown += slicing.unknown
         size = sum([part.size_bytes for part in slicing.columns])
@@ -103,9 +124,10 @@ class LargeWrites:
             laid_out: Write = write
         else:
             laid_out = yield from self._lay_out(slicing, write)
+            yield self._engine.expect_job(name, size)
         on_taken(write, laid_out, unknown)
 
-    def _lay_out(self, slicing: Slicing, write: Write) -> Generator[None, None, Write]:
+    def _lay_out(self, slicing: Slicing, write: Write) -> Generator[Job | None, None, Write]:
         records, parts = slicing.records, slicing.columns
         if write.node is not None:
             batches.add_node(parts, write.node, self._limits)
@@ -113,11 +135,11 @@ class LargeWrites:
         parts.clear()
         meta_lengths = None if whole.metas is None else [len(meta or b"") for meta in whole.metas]
         draft = Draft(list(map(len, whole.datas)), whole.nodes, whole.tags, meta_lengths)
-        yield
+        yield None
         for texts in (whole.metas, whole.datas):
             for some in _by_size(texts or ()):
                 draft.add(some)
-                yield
+                yield None
         # The texts are in the draft; what they were decoded from can go.
         for record in records:
             record.data = record.meta = NO_RAW
@@ -131,14 +153,16 @@ class _Taking:
 
     __slots__ = ("_on_failed", "_steps")
 
-    def __init__(self, steps: Iterator[None], on_failed: Callable[[TopicsError], None]) -> None:
+    def __init__(self, steps: Iterator[Job | None], on_failed: Callable[[TopicsError], None]) -> None:
         self._steps = steps
         self._on_failed = on_failed
 
-    def go_on(self, until_ns: int) -> bool:
-        """Do the next steps until this time; whether there are more."""
+    def go_on(self, until_ns: int) -> bool | Job:
+        """Do the next steps until this time; whether there are more, or what has to be executed before them."""
         try:
-            for _ in self._steps:
+            for job in self._steps:
+                if job is not None:
+                    return job
                 if perf_counter_ns() >= until_ns:
                     return True
         except TopicsError as error:

@@ -211,7 +211,7 @@ class WebSocket(Subscriber):
         self._later = deque()
         body = Gathered()
         body.add(text)
-        self._service.large.take((b"", Plain(body)), commands.publish_envelope, taken, failed)
+        self._service.large.take("", (b"", Plain(body)), commands.publish_envelope, taken, failed)
 
     def _catch_up(self) -> None:
         """Execute what was received while a large publish was taken, up to the next one."""

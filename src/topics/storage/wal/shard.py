@@ -335,6 +335,10 @@ class Shard(Counters):
                 jobs.append(prepare)
         return jobs
 
+    def expect_job(self, frame_bytes: int) -> Job | None:
+        """What makes the files ready for a large frame that will be submitted soon, or None."""
+        return None if self._poison is not None else self.files.expect_job(frame_bytes)
+
     def rotate_for_trim(self) -> None:
         """Move on to the next file where one is ready and this one is well used, so that it can be trimmed."""
         if self._poison is None:

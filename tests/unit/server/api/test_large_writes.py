@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from time import thread_time
 from typing import Any, cast
 
 import pytest
 
 from tests.harness.loop import ManualLoop
-from topics.engine.limits import Limits
 from topics.engine.requests import Write
 from topics.engine.write.batch import CheckedWrite
 from topics.errors import TopicsError
 from topics.server.api import bodies, large_writes
 from topics.server.api.large_writes import ACTIVE_MAX, LargeWrites
 from topics.server.http.body import Gathered, Plain
+from topics.storage.job import Job
+from topics.testing import MemoryEngine
 from topics.testing.clock import ManualClock
 
 STEP_S = 0.05
@@ -27,14 +29,17 @@ class Taken:
 
     def __init__(self) -> None:
         self.loop = ManualLoop(ManualClock())
-        self.large = LargeWrites(cast("Any", self.loop), Limits(), 1 << 20)
+        self.large = LargeWrites(cast("Any", self.loop), MemoryEngine(), 1 << 20, self._run_then)
         self.writes: list[Write] = []
         self.errors: list[TopicsError] = []
 
     def take(self, body: bytes) -> None:
         gathered = Gathered()
         gathered.add(body)
-        self.large.take((b"", Plain(gathered)), bodies.write.envelope, self._taken, self.errors.append)
+        self.large.take("t", (b"", Plain(gathered)), bodies.write.envelope, self._taken, self.errors.append)
+
+    def _run_then(self, job: Job, then: Callable[[], None]) -> None:
+        raise AssertionError("an engine in memory has nothing to make ready")
 
     def _taken(self, _: Write, write: Write, unknown: list[str]) -> None:
         self.writes.append(write)
@@ -77,7 +82,7 @@ def test_only_a_few_are_under_way_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
         gathered = Gathered()
         gathered.add(b'{"records":[%b]}' % b",".join([b'{"data":%d}' % i] * 5000))
-        taken.large.take((b"", Watched(gathered)), bodies.write.envelope, taken._taken, taken.errors.append)
+        taken.large.take("t", (b"", Watched(gathered)), bodies.write.envelope, taken._taken, taken.errors.append)
     taken.loop.turn()
     for _ in range(ACTIVE_MAX):
         taken.loop.turn()
