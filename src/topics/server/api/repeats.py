@@ -167,6 +167,22 @@ def _spare_bytes(text: bytes, objects: list[dict[str, Raw]]) -> int:
     return weight(text) - weight(values) - weight(names) - 4 * count - braces
 
 
+def first_fields(text: bytes) -> dict[str, bytes]:
+    """The fields at the beginning of an object whose text may be cut, up to the first that is not whole."""
+    fields: dict[str, bytes] = {}
+    at = len(text) - len(text.lstrip(SPACES)) + 1
+    try:
+        while (named := _NAME.match(text, at)) is not None and len(fields) < WALKED_NAMES_MAX:
+            end = value_end(text, named.end())
+            if end is None:
+                break
+            fields[_name(named[1])] = text[named.end() : end]
+            at = end + 1
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return fields
+
+
 def field_names(text: bytes) -> list[str]:
     """The distinct names of an object's fields; none for what is no object."""
     text = text.strip(SPACES)

@@ -14,11 +14,14 @@ from msgspec import Struct
 from topics.engine import requests
 from topics.errors import InvalidRequest
 from topics.server.api import bodies
+from topics.server.api.repeats import first_fields
 from topics.server.delivery.subscription import TopicWatch, check_count, check_numbers
 from topics.server.delivery.view import WatchOptions
 from topics.server.http.body import WHOLE_MAX_BYTES, BodyLimit
 
 RequestId = str | int | None
+
+_BEGINNING_BYTES: Final = 4096
 
 
 class Subscribe(WatchOptions, tag_field="op", tag="subscribe", kw_only=True):
@@ -151,7 +154,12 @@ def check_size(text: bytes, max_bytes: int) -> None:
 
 
 def request_id_of(text: bytes) -> RequestId:
-    """The `request_id` of a message that is no command, so that its error can still be matched to it."""
+    """The `request_id` of a message that is no command, so that its error can still be matched to it.
+
+    In a large message it is found only near the beginning.
+    """
+    if len(text) > WHOLE_MAX_BYTES:
+        text = b'{"request_id":%b}' % first_fields(text[:_BEGINNING_BYTES]).get("request_id", b"null")
     try:
         return _envelope.decode(text).request_id
     except (msgspec.MsgspecError, RecursionError):
