@@ -123,7 +123,12 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: Settings, keys: Keys) -> None:
-    """Return if the bind is safe with these keys, raise `BadSettings` otherwise (AUTH-18)."""
+    """Return if the settings are safe with these keys, raise `BadSettings` otherwise (AUTH-18, AUTH-25)."""
+    if not keys and "*" in settings.cors_origins:
+        raise BadSettings(
+            "TOPICS_CORS_ORIGINS is '*' and there are no keys: every web page that somebody here opens could do "
+            f"everything; set {KEYS_VARIABLE}, or name the origins of your own pages"
+        )
     if keys or settings.allow_insecure_no_auth or is_loopback(settings.host):
         return
     raise BadSettings(

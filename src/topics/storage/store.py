@@ -19,7 +19,8 @@ How an engine uses it, on one thread (a driver executes the jobs; `run_inline` o
     store.write()                         # once per turn: one write per shard; commits waiters that are not gated
     for job in store.jobs(): ...          # syncs and file preparations that may start now; the driver runs each
 
-    job = store.checkpoint(sections, ...) # state as of an lsn; trims the WAL once it is durable
+    draft = store.begin_checkpoint()      # state as of an lsn, added section by section, written by jobs
+    job = store.end_checkpoint(draft, ...)       # trims the WAL once it is durable
     store.run_until_idle()                # at the end: write and sync everything, here and now
     store.close()                         # after a last checkpoint with clean=True, where the stop is orderly
 
@@ -35,20 +36,21 @@ first, and the engine shows records only in seq order.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from topics.clock import Clock
 from topics.errors import StorageReadOnly
-from topics.storage.checkpoint import Checkpoint
+from topics.storage.checkpoint import Checkpoint, Draft
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk, read_at, write_whole
 from topics.storage.history import Event, History
-from topics.storage.job import Job, run_inline
+from topics.storage.job import Job, Task, run_inline
 from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
-from topics.storage.snapshot import snapshot
+from topics.storage.snapshot.snapshot import Header
+from topics.storage.snapshot.writer import SnapshotWriter
 from topics.storage.wal.file import WalName, boot_digest
 from topics.storage.wal.shard import QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
 from topics.storage.wal.shard_files import FILE_BYTES
@@ -57,7 +59,7 @@ LAYOUT_NAME: Final = "LAYOUT"
 LAYOUT_MAGIC: Final = "topics data directory, format "
 LAYOUT_VERSION: Final = 1
 LOCK_NAME: Final = "LOCK"
-MIN_FREE_BYTES: Final = 256 << 20
+MIN_FREE_BYTES: Final = 128 << 20
 SPACE_INTERVAL_NS: Final = 1_000_000_000
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
@@ -235,24 +237,11 @@ class Store:
         """The `clock.elapsed_ns()` at which `jobs` will next have a background sync, or None where nothing is dirty."""
         return min((due for due in (shard.next_sync_ns() for shard in self.shards) if due is not None), default=None)
 
-    def checkpoint(
-        self,
-        sections: Sequence[bytes],
-        essential: Iterable[int],
-        *,
-        lsn: int,
-        next_topic_id: int,
-        clean: bool = False,
-        on_done: Callable[[BaseException | None], None] = lambda error: None,
-    ) -> Job | None:
-        """The job that publishes a checkpoint, or None while one is under way.
+    def begin_checkpoint(self) -> Draft | None:
+        """A checkpoint to add sections to, or None while one is under way; then `end_checkpoint`, or `give_up`.
 
-        `sections` are made with snapshot.py, and `essential` are the indices of those to be written twice (every
-        TOPIC). `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic with
-        a newer image says so in its section. Include only what has committed: a gated frame that still waits for
-        its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
-        snapshot is durable, the one before it and the WAL files that it covers are removed, and everything given to
-        `after_checkpoint` before this call is done. `on_done` gets the error, or None, at the end.
+        Sections are made with snapshot.py and added to its `snapshot`; every TOPIC is essential. Everything given to
+        `after_checkpoint` before this call is done once it is durable.
         """
         for shard in self.shards:
             if shard.read_only is not None:
@@ -260,27 +249,69 @@ class Store:
         if self._checkpointing:
             return None
         self._checkpointing = True
-        number = self.history.snapshot_number + 1
+        removals, self._removals = self._removals, []
+        writer = SnapshotWriter(self.disk, self.snapshot_directory, self.history.snapshot_number + 1)
+        return Draft(writer, sum(shard.bytes_written_total for shard in self.shards), removals)
+
+    def end_checkpoint(
+        self,
+        draft: Draft,
+        *,
+        lsn: int,
+        next_topic_id: int,
+        clean: bool = False,
+        on_done: Callable[[BaseException | None], None] = lambda error: None,
+    ) -> Job:
+        """The job that publishes a checkpoint, all of whose sections were added.
+
+        `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic with
+        a newer image says so in its section. Include only what has committed: a gated frame that still waits for
+        its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
+        snapshot is durable, the one before it and the WAL files that it covers are removed. `on_done` gets the error,
+        or None, at the end.
+        """
         boot = boot_digest(self.disk.boot_id())
         covered = sorted(name for name, last_lsn in self._old_files.items() if last_lsn <= lsn)
         for shard in self.shards:
             shard.rotate_for_trim()
             covered += shard.files.trimmable(lsn)
-
-        removals, self._removals = self._removals, []
         return Checkpoint(
             self.disk,
             self.wal_directory,
             self.snapshot_directory,
-            snapshot.Header(number, lsn, boot, next_topic_id, clean),
-            sections,
-            list(essential),
+            Header(draft.snapshot.number, lsn, boot, next_topic_id, clean),
+            draft,
             shards=self.shards,
             flips=self.segments.flips,
             covered=covered,
-            removals=removals,
             on_done=partial(self._checkpointed, on_done),
         )
+
+    def give_up(self, draft: Draft) -> Job:
+        """The job that removes what was written of a checkpoint that will not be published; then another may begin."""
+        self._removals = draft.removals + self._removals
+
+        def done(error: BaseException | None) -> None:
+            self._checkpointing = False
+
+        return Task("snapshot", draft.snapshot.abandon, done)
+
+    def checkpoint(
+        self,
+        sections: Sequence[bytes],
+        essential: Collection[int],
+        *,
+        lsn: int,
+        next_topic_id: int,
+        clean: bool = False,
+    ) -> Job | None:
+        """As `begin_checkpoint` and `end_checkpoint`, for sections that are at hand; `essential` are indices."""
+        draft = self.begin_checkpoint()
+        if draft is None:
+            return None
+        for i, section in enumerate(sections):
+            draft.snapshot.add(section, essential=i in essential)
+        return self.end_checkpoint(draft, lsn=lsn, next_topic_id=next_topic_id, clean=clean)
 
     def _checkpointed(
         self, on_done: Callable[[BaseException | None], None], checkpoint: Checkpoint, error: BaseException | None
@@ -294,9 +325,14 @@ class Store:
             gone = set(checkpoint.covered)
             for name in gone:
                 self._old_files.pop(name, None)
-            for shard in self.shards:
-                shard.files.trimmed(gone)
+            handles = [handle for shard in self.shards for handle in shard.files.trimmed(gone)]
+            if handles:
+                self.enqueue(Task("close", lambda: self._close_all(handles), lambda error: None))
         on_done(error)
+
+    def _close_all(self, handles: Sequence[int]) -> None:
+        for handle in handles:
+            self.disk.close(handle)
 
     def after_checkpoint(self, removal: Callable[[], None]) -> None:
         """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.

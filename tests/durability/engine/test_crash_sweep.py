@@ -106,6 +106,53 @@ def test_crash_anywhere_in_a_seal(name: str) -> None:
     assert world.done["seal"] > sealed
 
 
+def test_crash_anywhere_in_a_seal_of_several_topics() -> None:
+    """DURABLE-13, STORE-17: larger segments, and one sync of the directory after the names of all of them."""
+    world = furnished()
+    sealed = world.done["seal"]
+
+    def act() -> None:
+        for _ in range(6):
+            for name in ("kept", "common", "scratch"):
+                world.write(name, 6, tag=None if name == "kept" else "new")
+        world.engine.run_until_idle()
+        world.turn()
+        world.delete("common", tag="new")
+        world.drop("scratch")
+        world.run_until_idle()
+        world.checkpoint()
+
+    swept(world, act, points_min=60)
+    assert max(segment.records for segment in world.engine.topics["kept"].archive.segments) > 12
+    assert world.done["seal"] - sealed < 3 * 3
+
+
+def test_crash_anywhere_in_a_checkpoint_that_is_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DURABLE-13, STORE-18: topics change between the steps of its capture, and segments that it lists are dropped."""
+    monkeypatch.setattr("topics.engine.restart.checkpoint.SLICE_TOPICS", 1)
+    monkeypatch.setattr("topics.storage.snapshot.writer.WRITE_BYTES", 64)
+    monkeypatch.setattr("topics.storage.snapshot.writer.UNWRITTEN_BYTES_MAX", 256)
+    world = furnished()
+
+    def act() -> None:
+        for before_seq in (2, 40):
+            world.upkeep.checkpoint()
+            for _ in range(8):
+                world.turn()
+                world.run_job()
+                world.finish_job()
+                for name in ("kept", "common", "scratch"):
+                    world.write(name, 1)
+                    world.delete(name, before_seq)
+            world.put("common", cap_records=20)
+            world.run_until_idle()
+        world.checkpoint()
+
+    parts = world.done["snapshot"]
+    swept(world, act, points_min=200)
+    assert world.done["snapshot"] > parts + 3
+
+
 def test_crash_anywhere_in_a_relocation() -> None:
     """DURABLE-13: copy, sync, flip, delete; idempotent at every crash point."""
     world = furnished()

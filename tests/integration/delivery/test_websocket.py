@@ -350,6 +350,20 @@ def test_ping_flood_harms_no_other_client(api: Api, topic_name: str) -> None:
     assert statistics.median(took_s) < 1.0
 
 
+def test_a_message_that_there_is_no_room_for_is_refused_by_name(start_api: StartApi) -> None:
+    """FAIR-3: what has arrived of a message counts, and over the bound its connection ends with 1013."""
+    api = start_api(max_buffered_bytes=1 << 20)
+    sock = handshake(api)
+    sock.sendall(b"\x81\xff" + struct.pack("!Q", 8 << 20) + b"\0\0\0\0" + b" " * (2 << 20))
+    data = b""
+    while chunk := sock.recv(4096):
+        data += chunk
+    assert b'"limit":"max_buffered_bytes"' in data
+    assert struct.pack("!H", 1013) + b"max_buffered_bytes" in data
+    sock.close()
+    assert api.get("/v0/metrics", headers={"Accept": "application/json"}).json["topics_buffered_refused_total"] >= 1
+
+
 def test_clean_stop_closes_with_going_away(start_server: Callable[..., ServerProcess]) -> None:
     """WATCH-34: a stop says goodbye to open WebSockets (1001) and ends with exit code 0."""
     server = start_server()

@@ -6,7 +6,7 @@ and its checksums, and to hand it to the kernel. Nothing of it is seen by anyone
 nothing, as any write.
 
 At most `ACTIVE_MAX` are under way, in turns; the others wait, compressed where they came so. That bounds the memory:
-what waits has been counted when it was received, and what is under way is at most its body and its Block.
+what waits has been counted when it was received, and what is under way takes about as much as its inflated body.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topics.storage.job import Job
 
 W = TypeVar("W", bound=Write)
 
-ACTIVE_MAX: Final = 4
+ACTIVE_MAX: Final = 2
 TURN_NS: Final = 1_000_000
 LAID_OUT_MIN_BYTES: Final = 1 << 20
 """A write with more text than this is laid out before it is handed over."""
@@ -136,14 +136,19 @@ class LargeWrites:
         meta_lengths = None if whole.metas is None else [len(meta or b"") for meta in whole.metas]
         draft = Draft(list(map(len, whole.datas)), whole.nodes, whole.tags, meta_lengths)
         yield None
-        for texts in (whole.metas, whole.datas):
-            for some in _by_size(texts or ()):
-                draft.add(some)
-                yield None
-        # The texts are in the draft; what they were decoded from can go.
-        for record in records:
-            record.data = record.meta = NO_RAW
+        metas, datas = whole.metas or [], list(whole.datas)
         whole.datas, whole.metas, whole.draft = range(len(records)), None, draft  # type: ignore[assignment]
+        for some in _by_size(metas):
+            draft.add(filter(None, metas[some]))
+            yield None
+        metas.clear()
+        for some in _by_size(datas):
+            draft.add(datas[some])
+            # What is in the draft need not be anywhere else: the parts that it was decoded from go one by one.
+            datas[some] = [b""] * (some.stop - some.start)
+            for record in records[some]:
+                record.data = record.meta = NO_RAW
+            yield None
         fields: dict[str, Any] = {name: getattr(write, name) for name in Write.__struct_fields__}
         return batches.CheckedWrite(**fields | {"records": records}, batch=whole)
 
@@ -173,16 +178,13 @@ class _Taking:
         return False
 
 
-def _by_size(texts: Sequence[bytes | None]) -> Iterator[list[bytes]]:
-    """The texts that there are, in groups of about `STEP_BYTES`."""
-    some: list[bytes] = []
-    size = 0
-    for text in texts:
-        if text:
-            some.append(text)
-            size += len(text)
-            if size >= STEP_BYTES:
-                yield some
-                some, size = [], 0
-    if some:
-        yield some
+def _by_size(texts: Sequence[bytes | None]) -> Iterator[slice]:
+    """All of the texts, in groups of about `STEP_BYTES`."""
+    start = size = 0
+    for i in range(len(texts)):
+        size += len(texts[i] or b"")
+        if size >= STEP_BYTES:
+            yield slice(start, i + 1)
+            start, size = i + 1, 0
+    if start < len(texts):
+        yield slice(start, len(texts))

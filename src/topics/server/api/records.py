@@ -60,8 +60,8 @@ class RecordHandlers:
             on_done = partial(_written, unknown=unknown)
             self._attempts.handle(exchange, lambda exchange: self._write(exchange, write, on_done))
 
-        body, exchange.body, exchange.rest = exchange.body, b"", None
-        self._large.take(exchange.head.route.name, (body, rest), bodies.write.envelope, taken, exchange.fail)
+        exchange.rest = None
+        self._large.take(exchange.head.route.name, (exchange.body, rest), bodies.write.envelope, taken, exchange.fail)
 
     def _write(self, exchange: Exchange, write: Write, on_done: OnDone) -> None:
         route: Route = exchange.head.route

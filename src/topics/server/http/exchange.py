@@ -63,6 +63,10 @@ class Carrier(Sink, Protocol):
     waiting: bool
     answer: Callable[[bytes], None]
 
+    @property
+    def clogged(self) -> bool:
+        """Whether the client has not taken earlier answers, so that a further one would only wait in memory."""
+
     def carry_on(self) -> None:
         """The current exchange is answered."""
 
@@ -178,7 +182,8 @@ class Exchange:
         `headers` are complete lines and name the content type. The body ends with the connection.
         """
         self._begin_answer()
-        opened = self.carrier.open_stream(self, reply.status_line(status) + headers + b"\r\n")
+        head = reply.status_line(status) + self.head.answer_headers + headers
+        opened = self.carrier.open_stream(self, head + b"\r\n")
         self.over()
         return opened
 
@@ -225,6 +230,6 @@ class Exchange:
             log.exception("ending %s %r failed", self.head.method, self.head.path)
 
     def _fit(self, response: bytes) -> bytes:
-        """The response as this client must get it: HEAD, HTTP/1.0, or the last one of its connection."""
+        """The response as this client must get it: HEAD, HTTP/1.0, another origin, or the last one here."""
         line = reply.CLOSE if self.closes else reply.KEEP_ALIVE if self.head.version == b"1.0" else b""
-        return reply.adapt(response, line, self.head.method != "HEAD")
+        return reply.adapt(response, line + self.head.answer_headers, self.head.method != "HEAD")

@@ -77,6 +77,16 @@ class Outbox:
         return self.write_paused or len(self.queue) >= PIPELINE_MAX - 1 or self._held_bytes > PIPELINE_MAX_BYTES
 
     @property
+    def clogged(self) -> bool:
+        """Whether the client does not read, or answers wait for one before them that is still to come."""
+        return self.write_paused or self._held_bytes > PIPELINE_MAX_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """What is held of requests that wait behind another one, and of their answers."""
+        return self._held_bytes
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes written that the client's socket has not taken."""
         return 0 if self._lost else self.transport.get_write_buffer_size()

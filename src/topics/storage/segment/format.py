@@ -141,16 +141,17 @@ class Builder:
         """Take the next Block, with the delete flags it has now."""
         assert not self.places or found.first_seq > self.sources[-1].last_seq, "Blocks come in order"
         assert found.topic_id == self.topic_id
-        encoded = found.encoded()
-        length = len(encoded) - found.n
+        # The records are not copied: a segment in the making costs no more memory than the tail it is made of.
+        flags = bytes(found.n) if found.flags is None else bytes(found.flags)
+        length = len(found.raw)
         size_bytes = found.size_bytes(0, found.n)
         self.places.append(
             Place(self.data_bytes, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n)
         )
-        self._parts.append(encoded)
+        self._parts += (found.raw, flags)
         self.sources.append(found)
-        self.written_flags.append(encoded[length:])
-        self.data_bytes += len(encoded)
+        self.written_flags.append(flags)
+        self.data_bytes += length + found.n
         self.records += found.n
         if found.bits & block.HAS_TAG:
             distance = found.first_seq - self.name.first_seq

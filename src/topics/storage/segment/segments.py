@@ -62,21 +62,26 @@ class Segments:
 
     def seal_job(self, builder: Builder, on_sealed: Callable[[Segment | None, BaseException | None], None]) -> Job:
         """Write a segment. Deletes that came since the Blocks were added are taken over when it is done."""
-        name, hot = builder.name, self.tiers.hot
-        index, parts = builder.index(), builder.data_parts()
+        return self.seal_all_job([builder], lambda sealed, error: on_sealed(sealed[0] if sealed else None, error))
 
-        def work() -> None:
-            hot.put(name.index_file, [index])
-            hot.put(name.data_file, parts)
+    def seal_all_job(
+        self, builders: Sequence[Builder], on_sealed: Callable[[list[Segment], BaseException | None], None]
+    ) -> Job:
+        """As `seal_job`, for several segments, in the order of the builders: all of them are written, or none."""
+        hot = self.tiers.hot
+        indices = [builder.index() for builder in builders]
+        files: list[tuple[str, Sequence[bytes]]] = []
+        for builder, index in zip(builders, indices, strict=True):
+            files += [(builder.name.index_file, [index]), (builder.name.data_file, builder.data_parts())]
 
         def finish(error: BaseException | None) -> None:
             if error is not None:
-                on_sealed(None, error)
+                on_sealed([], error)
                 return
-            self.loader.known.add(name)
-            on_sealed(self._sealed(builder, len(index)), None)
+            self.loader.known |= {builder.name for builder in builders}
+            on_sealed([self._sealed(*made) for made in zip(builders, map(len, indices), strict=True)], None)
 
-        return Task("seal", work, finish)
+        return Task("seal", lambda: hot.put_all(files), finish)
 
     def _sealed(self, builder: Builder, index_bytes: int) -> Segment:
         """The segment that was written, with its content still in the cache, so that totals need no read."""

@@ -25,8 +25,8 @@ FILE_GROWTH: Final = 4
 PREPARE_AT_FRACTION: Final = 4
 PREPARE_AT_BYTES: Final = 256 << 10
 PREPARE_RETRY_NS: Final = 1_000_000_000
-# A file that fills faster than this is under bulk load: writing its successor's zeros would double the load, and the
-# dearer sync of unwritten extents is shared by large groups anyway.
+# A file of the full size that fills faster than this is under bulk load, and so is a smaller one in proportion: writing
+# its successor's zeros would double the load, and the dearer sync of unwritten extents is shared by large groups.
 ZERO_FILL_LIFE_NS: Final = 5_000_000_000
 # How full a file must be for a checkpoint to move on from it: below that, reading it again costs less than a new one.
 TRIM_USED_PERCENT: Final = 25
@@ -63,6 +63,8 @@ class ShardFiles:
         self._prepare_after_ns = 0
         self._closed = False
         self.rotations_total = 0
+        # The size of the file before the current one.
+        self._filled_bytes = 0
         self.current = self._create(1, min(file_bytes, FIRST_FILE_BYTES), zero_fill=True)
         self._since_ns = clock.elapsed_ns()
         self.next: WrittenFile | None = None
@@ -91,6 +93,7 @@ class ShardFiles:
                 self._skip_next()
             number = (following or self.current).name.number + 1
             following = self._create(number, max(needed, self._file_bytes), zero_fill=False)
+        self._filled_bytes = self.current.size
         self.retired += [self.current, *self._skipped]
         self._skipped = []
         self.current = following
@@ -151,7 +154,7 @@ class ShardFiles:
         if self.next is not None or self._preparing or now_ns < self._prepare_after_ns or not self.prepare_needed:
             return None
         self._preparing = True
-        bulk = self.rotations_total > 1 and now_ns - self._since_ns < ZERO_FILL_LIFE_NS
+        bulk = (now_ns - self._since_ns) * FILE_BYTES < ZERO_FILL_LIFE_NS * self._filled_bytes
         self._since_ns = now_ns
         made: list[WrittenFile] = []
         number = self.current.name.number + 1
@@ -190,12 +193,11 @@ class ShardFiles:
         upto = itertools.takewhile(lambda file: file.last_lsn <= upto_lsn, self._synced)
         return [file.name for file in upto]
 
-    def trimmed(self, names: Collection[WalName]) -> None:
-        """These files have been unlinked."""
-        for file in self._synced:
-            if file.name in names:
-                self._disk.close(file.handle)
+    def trimmed(self, names: Collection[WalName]) -> list[int]:
+        """These files have been unlinked; their handles, for a job to close: that frees their room, which may wait."""
+        handles = [file.handle for file in self._synced if file.name in names]
         self._synced = [file for file in self._synced if file.name not in names]
+        return handles
 
     def blank_rest(self) -> None:
         """Zero the current file from where writing got to, if that can be done: nothing there was acknowledged."""
