@@ -38,7 +38,7 @@ from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import InvalidRequest, TopicNotEmpty, TopicNotFound
 from topics.names import check_topic_name
-from topics.storage.job import run_inline
+from topics.storage.job import Job, run_inline
 from topics.storage.memory import MemoryStore
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
@@ -46,6 +46,7 @@ from topics.storage.wal import frame as frames
 DIFF_LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
+FRAME_OVERHEAD_BYTES: Final = 64 << 10
 UNBOUNDED: Final = 1 << 62
 
 
@@ -289,6 +290,12 @@ class Engine:
             if ticket.error is not None:
                 raise ticket.error
         return ticket
+
+    def expect_job(self, name: str, size_bytes: int) -> Job | None:
+        """What makes the log ready for a large write to a topic, off the loop; None where there is nothing to do."""
+        topic = self.topics.get(name)
+        shard = self.store.shards[0] if topic is None else self.store.shard_of(topic.id)
+        return shard.expect_job(size_bytes + FRAME_OVERHEAD_BYTES)
 
     def joins(self, name: str, write: requests.Write) -> bool:
         """Whether a write may be one of several in `write_together`: one record, and nothing special asked."""

@@ -380,7 +380,7 @@ def test_a_message_that_there_is_no_room_for_is_refused_by_name(start_api: Start
     """FAIR-3: what has arrived of a message counts, and over the bound its connection ends with 1013."""
     api = start_api(max_buffered_bytes=1 << 20)
     sock = handshake(api)
-    sock.sendall(b"\x81\xff" + struct.pack("!Q", 32 << 20) + b"\0\0\0\0" + b" " * (2 << 20))
+    sock.sendall(b"\x81\xff" + struct.pack("!Q", 8 << 20) + b"\0\0\0\0" + b" " * (2 << 20))
     data = b""
     while chunk := sock.recv(4096):
         data += chunk

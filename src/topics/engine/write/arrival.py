@@ -63,7 +63,12 @@ def append(
         on_done = _delaying(jobs, delays, on_done)
     ticket = Ticket(topic, on_done, context)
     ticket.first_seq = first_seq = topic.next_seq
-    ticket.block = block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
+    draft = batch.draft
+    if draft is None:
+        block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
+    else:
+        block = draft.place(topic.id, first_seq, ts)
+    ticket.block = block
     ticket.count = block.n
     ticket.tags = batch.tags
     ticket.created = created is not None
