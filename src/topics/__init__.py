@@ -1,3 +1,57 @@
-"""A persistent event engine with a JSON HTTP API: append-only topics, explicit loss, queues, live streams, Spark."""
+"""A persistent event engine with a JSON HTTP API: append-only topics, explicit loss, queues, live streams, Spark.
+
+The names of the Python library are here (docs/python.md). They are loaded when they are first used, so that a server
+does not wait for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topics.client.async_client import AsyncClient
+    from topics.client.async_topic import AsyncTopic
+    from topics.client.client import Client
+    from topics.client.errors import BadAddress, BadAnswer, BadData, Closed, RecordsLost, TimedOut, Unreachable
+    from topics.client.job import Job
+    from topics.client.record import Draft, Record, Tombstone
+    from topics.client.topic import Topic
+    from topics.errors import TopicsError
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient", "AsyncTopic", "BadAddress", "BadAnswer", "BadData", "Client", "Closed", "Draft", "Job", "Record",
+    "RecordsLost", "TimedOut", "Tombstone", "Topic", "TopicsError", "Unreachable",
+]  # fmt: skip
+
+_HOMES = {
+    "AsyncClient": "client.async_client",
+    "AsyncTopic": "client.async_topic",
+    "BadAddress": "client.errors",
+    "BadAnswer": "client.errors",
+    "BadData": "client.errors",
+    "Client": "client.client",
+    "Closed": "client.errors",
+    "Draft": "client.record",
+    "Job": "client.job",
+    "Record": "client.record",
+    "RecordsLost": "client.errors",
+    "TimedOut": "client.errors",
+    "Tombstone": "client.record",
+    "Topic": "client.topic",
+    "TopicsError": "errors",
+    "Unreachable": "client.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'topics' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"topics.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])
