@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topics.client.async_client import AsyncClient
+    from topics.client.async_producer import AsyncProducer
     from topics.client.async_topic import AsyncTopic
     from topics.client.client import Client
-    from topics.client.errors import BadAddress, BadAnswer, BadData, Closed, RecordsLost, TimedOut, Unreachable
+    from topics.client.errors import (
+        BadAddress,
+        BadAnswer,
+        BadData,
+        Closed,
+        NotWritten,
+        RecordsLost,
+        TimedOut,
+        Unreachable,
+    )
     from topics.client.job import Job
+    from topics.client.producer import Producer
     from topics.client.record import Draft, Record, Tombstone
     from topics.client.topic import Topic
     from topics.errors import TopicsError
@@ -22,12 +33,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AsyncClient", "AsyncTopic", "BadAddress", "BadAnswer", "BadData", "Client", "Closed", "Draft", "Job", "Record",
-    "RecordsLost", "TimedOut", "Tombstone", "Topic", "TopicsError", "Unreachable",
+    "AsyncClient", "AsyncProducer", "AsyncTopic", "BadAddress", "BadAnswer", "BadData", "Client", "Closed", "Draft",
+    "Job", "NotWritten", "Producer", "Record", "RecordsLost", "TimedOut", "Tombstone", "Topic", "TopicsError",
+    "Unreachable",
 ]  # fmt: skip
 
 _HOMES = {
     "AsyncClient": "client.async_client",
+    "AsyncProducer": "client.async_producer",
     "AsyncTopic": "client.async_topic",
     "BadAddress": "client.errors",
     "BadAnswer": "client.errors",
@@ -36,6 +49,8 @@ _HOMES = {
     "Closed": "client.errors",
     "Draft": "client.record",
     "Job": "client.job",
+    "NotWritten": "client.errors",
+    "Producer": "client.producer",
     "Record": "client.record",
     "RecordsLost": "client.errors",
     "TimedOut": "client.errors",

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from topics.client.answers import Health, RouterState, TopicSummary
+from topics.client.async_producer import AsyncProducer
 from topics.client.async_topic import AsyncTopic
 from topics.client.endpoint import ClientOptions, Endpoint
 from topics.client.operation import Operation, arun
+from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
 from topics.client.server_calls import RouterOptions, ServerCalls
 from topics.client.topic_calls import TopicCalls
 from topics.client.transport import waiting
+from topics.client.transport.request import path
+from topics.names import check_topic_name
 
 T = TypeVar("T")
 
@@ -92,6 +96,16 @@ class AsyncClient:
         if retries is not None:
             patience = patience._replace(retries=retries)
         return await self._run(self._calls.request(method, target, body, patience, repeatable))
+
+    @overload
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> AsyncProducer[Any]: ...
+    @overload
+    def producer(self, topic: str, type: type[T], **options: Unpack[ProducerOptions]) -> AsyncProducer[T]: ...
+    def producer(self, topic: str, type: Any = Any, **options: Unpack[ProducerOptions]) -> AsyncProducer[Any]:
+        """What writes many records to a topic in the background, each of them once and in order."""
+        check_topic_name(topic)
+        outbox = Outbox(path("v0", "topics", topic), self._endpoint.patience, options)
+        return AsyncProducer(topic, outbox, self._pool, options.get("deadline_s", DEADLINE_S))
 
     async def _run(self, operation: Operation[T]) -> T:
         return await arun(operation, waiting.Line(self._pool))

@@ -50,9 +50,8 @@ def call(request: Request, patience: Patience, *, also: frozenset[int] = frozens
     until = request.until = now() + patience.deadline_s
     if request.timeout_s is None:
         request.timeout_s = patience.timeout_s
-    attempts = 0
     while True:
-        attempts += 1
+        request.attempts = attempts = request.attempts + 1
         at_least_s = 0.0
         try:
             answer: Answer = yield request

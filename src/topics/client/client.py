@@ -7,10 +7,14 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from topics.client.answers import Health, RouterState, TopicSummary
 from topics.client.endpoint import ClientOptions, Endpoint
 from topics.client.operation import Operation, run
+from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
+from topics.client.producer import Producer
 from topics.client.server_calls import RouterOptions, ServerCalls
 from topics.client.topic import Topic
 from topics.client.topic_calls import TopicCalls
 from topics.client.transport import blocking
+from topics.client.transport.request import path
+from topics.names import check_topic_name
 
 T = TypeVar("T")
 
@@ -90,6 +94,16 @@ class Client:
         if retries is not None:
             patience = patience._replace(retries=retries)
         return self._run(self._calls.request(method, target, body, patience, repeatable))
+
+    @overload
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer[Any]: ...
+    @overload
+    def producer(self, topic: str, type: type[T], **options: Unpack[ProducerOptions]) -> Producer[T]: ...
+    def producer(self, topic: str, type: Any = Any, **options: Unpack[ProducerOptions]) -> Producer[Any]:
+        """What writes many records to a topic in the background, each of them once and in order."""
+        check_topic_name(topic)
+        outbox = Outbox(path("v0", "topics", topic), self._endpoint.patience, options)
+        return Producer(topic, outbox, self._pool, options.get("deadline_s", DEADLINE_S))
 
     def _run(self, operation: Operation[T]) -> T:
         return run(operation, blocking.Line(self._pool))

@@ -78,6 +78,25 @@ class RecordsLost(TopicsError):
         self.next_from_seq = next_from_seq
 
 
+class NotWritten(TopicsError):
+    """Records of a producer were not written.
+
+    `records` are their texts and `cause` says why. With `maybe_written` the connection broke and stayed broken, so that
+    they may have been stored.
+    """
+
+    code = "not_written"
+    status = 0
+
+    def __init__(self, cause: TopicsError, records: list[bytes], *, maybe_written: bool) -> None:
+        count = "1 record was" if len(records) == 1 else f"{len(records):,} records were"
+        super().__init__(f"{count} {'perhaps ' if maybe_written else ''}not written: {cause.message}")
+        self.cause = cause
+        self.records = records
+        self.maybe_written = maybe_written
+        self.__cause__ = cause
+
+
 class Closed(TopicsError):
     """The client, producer or consumer was closed."""
 

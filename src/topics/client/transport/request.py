@@ -15,10 +15,11 @@ class Request:
     """One request, also as the effect that asks for its answer (`topics.client.operation`).
 
     `timeout_s` is how long the server may be silent, and `until` (a reading of `time.monotonic`) when it is too late
-    for any answer. `repeatable` says that to send it twice does no more than to send it once.
+    for any answer; `attempts` counts how often it was sent. `repeatable` says that to send it twice does no more than
+    to send it once.
     """
 
-    __slots__ = ("body", "fields", "method", "repeatable", "target", "timeout_s", "until")
+    __slots__ = ("attempts", "body", "fields", "method", "repeatable", "target", "timeout_s", "until")
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class Request:
         self.repeatable = repeatable
         self.fields = fields
         self.until = 0.0
+        self.attempts = 0
 
     def encode(self, address: Address) -> bytes:
         """The bytes to send. The length comes last: a server need not parse again what has not changed."""
