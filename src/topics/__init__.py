@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topics.client.async_client import AsyncClient
+    from topics.client.async_consumer import AsyncConsumer
     from topics.client.async_producer import AsyncProducer
     from topics.client.async_topic import AsyncTopic
     from topics.client.client import Client
+    from topics.client.consumer import Consumer
     from topics.client.errors import (
         BadAddress,
         BadAnswer,
@@ -33,13 +35,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AsyncClient", "AsyncProducer", "AsyncTopic", "BadAddress", "BadAnswer", "BadData", "Client", "Closed", "Draft",
-    "Job", "NotWritten", "Producer", "Record", "RecordsLost", "TimedOut", "Tombstone", "Topic", "TopicsError",
-    "Unreachable",
+    "AsyncClient", "AsyncConsumer", "AsyncProducer", "AsyncTopic", "BadAddress", "BadAnswer", "BadData", "Client",
+    "Closed", "Consumer", "Draft", "Job", "NotWritten", "Producer", "Record", "RecordsLost", "TimedOut", "Tombstone",
+    "Topic", "TopicsError", "Unreachable",
 ]  # fmt: skip
 
 _HOMES = {
     "AsyncClient": "client.async_client",
+    "AsyncConsumer": "client.async_consumer",
     "AsyncProducer": "client.async_producer",
     "AsyncTopic": "client.async_topic",
     "BadAddress": "client.errors",
@@ -47,6 +50,7 @@ _HOMES = {
     "BadData": "client.errors",
     "Client": "client.client",
     "Closed": "client.errors",
+    "Consumer": "client.consumer",
     "Draft": "client.record",
     "Job": "client.job",
     "NotWritten": "client.errors",

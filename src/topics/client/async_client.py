@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from topics.client.answers import Health, RouterState, TopicSummary
+from topics.client.async_consumer import AsyncConsumer
 from topics.client.async_producer import AsyncProducer
 from topics.client.async_topic import AsyncTopic
+from topics.client.consuming import ConsumerOptions, Consuming
 from topics.client.endpoint import ClientOptions, Endpoint
 from topics.client.operation import Operation, arun
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
@@ -106,6 +109,20 @@ class AsyncClient:
         check_topic_name(topic)
         outbox = Outbox(path("v0", "topics", topic), self._endpoint.patience, options)
         return AsyncProducer(topic, outbox, self._pool, options.get("deadline_s", DEADLINE_S))
+
+    @overload
+    def consumer(
+        self, name: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
+    ) -> AsyncConsumer[Any]: ...
+    @overload
+    def consumer(
+        self, name: str, topics: str | Iterable[str], type: type[T], **options: Unpack[ConsumerOptions]
+    ) -> AsyncConsumer[T]: ...
+    def consumer(
+        self, name: str, topics: str | Iterable[str], type: Any = Any, **options: Unpack[ConsumerOptions]
+    ) -> AsyncConsumer[Any]:
+        """What reads topics from where it has got to, and remembers that under its name."""
+        return AsyncConsumer(Consuming(name, topics, type, self._endpoint.patience, options), self._pool)
 
     async def _run(self, operation: Operation[T]) -> T:
         return await arun(operation, waiting.Line(self._pool))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from topics.client.answers import Health, RouterState, TopicSummary
+from topics.client.consumer import Consumer
+from topics.client.consuming import ConsumerOptions, Consuming
 from topics.client.endpoint import ClientOptions, Endpoint
 from topics.client.operation import Operation, run
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
@@ -104,6 +107,18 @@ class Client:
         check_topic_name(topic)
         outbox = Outbox(path("v0", "topics", topic), self._endpoint.patience, options)
         return Producer(topic, outbox, self._pool, options.get("deadline_s", DEADLINE_S))
+
+    @overload
+    def consumer(self, name: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]) -> Consumer[Any]: ...
+    @overload
+    def consumer(
+        self, name: str, topics: str | Iterable[str], type: type[T], **options: Unpack[ConsumerOptions]
+    ) -> Consumer[T]: ...
+    def consumer(
+        self, name: str, topics: str | Iterable[str], type: Any = Any, **options: Unpack[ConsumerOptions]
+    ) -> Consumer[Any]:
+        """What reads topics from where it has got to, and remembers that under its name."""
+        return Consumer(Consuming(name, topics, type, self._endpoint.patience, options), self._pool)
 
     def _run(self, operation: Operation[T]) -> T:
         return run(operation, blocking.Line(self._pool))

@@ -7,7 +7,8 @@ difference between `Client` and `AsyncClient`.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
 from topics.client.transport import blocking, waiting
@@ -49,7 +50,16 @@ class Close:
     __slots__ = ()
 
 
-Effect: TypeAlias = Request | Pause | Open | Read | Close
+class Do:
+    """Ask for a call that may block, such as one that writes a file."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+
+
+Effect: TypeAlias = Request | Pause | Open | Read | Close | Do
 Operation: TypeAlias = Generator[Effect, Any, T]
 
 
@@ -68,6 +78,8 @@ def run(operation: Operation[T], line: blocking.Line) -> T:
                     result = line.open(effect.request)
                 elif type(effect) is Read:
                     result = line.read(effect.timeout_s)
+                elif type(effect) is Do:
+                    result = effect.function()
                 else:
                     line.close_stream()
                     result = None
@@ -96,6 +108,8 @@ async def arun(operation: Operation[T], line: waiting.Line) -> T:
                     result = await line.open(effect.request)
                 elif type(effect) is Read:
                     result = await line.read(effect.timeout_s)
+                elif type(effect) is Do:
+                    result = await asyncio.to_thread(effect.function)
                 else:
                     line.close_stream()
                     result = None

@@ -31,8 +31,8 @@ OnLoss = Literal["raise", "yield"]
 LIMIT: Final = 1_000
 WAIT_MS: Final = 20_000
 """How long a server may hold a read that has nothing to deliver; well below what proxies tolerate."""
-_PASSING: Final = frozenset((408, 429, 500, 502, 503, 504))
-_SEQ_MAX: Final = 2**63 - 1
+PASSING: Final = frozenset((408, 429, 500, 502, 503, 504))
+"""Statuses that say nothing about the request, only about the moment."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -75,6 +75,34 @@ class _Plan(msgspec.Struct):
     epoch: int
     head_seq: int
     earliest_seq: int
+
+
+class Place:
+    """Where a reader stands in a topic: a cursor, and the epoch that it is of."""
+
+    __slots__ = ("cursor", "epoch")
+
+    def __init__(self, cursor: int = 0, epoch: int | None = None) -> None:
+        self.cursor = cursor
+        self.epoch = epoch
+
+    def check(self, topic: str, target: bytes, patience: Patience) -> Operation[tuple[Tombstone | None, int]]:
+        """Look whether the topic is still the same: a loss where it is not, and the head."""
+        answer = yield from call(Request(b"GET", target + b"/plan"), patience)
+        plan = decode(answer, _Plan)
+        was, self.epoch = self.epoch, plan.epoch
+        if was is None or was == plan.epoch or self.cursor == 0:
+            return None, plan.head_seq
+        last, self.cursor = self.cursor, plan.earliest_seq - 1
+        lost = Tombstone(
+            gap_from=1,
+            gap_to=max(last, plan.earliest_seq - 1),
+            reason="recreated",
+            earliest_seq=plan.earliest_seq,
+            head_seq=plan.head_seq,
+            topic=topic,
+        )
+        return lost, plan.head_seq
 
 
 class Batch(Generic[T]):
@@ -151,27 +179,17 @@ class Reading(Generic[T]):
     def _is_passing(self, failure: TopicsError) -> bool:
         if isinstance(failure, TopicNotFound):
             return self._waits
-        return isinstance(failure, Unreachable) or failure.status in _PASSING
+        return isinstance(failure, Unreachable) or failure.status in PASSING
 
     def _check_epoch(self) -> Operation[Tombstone | None]:
         """Whether the topic is still the one that the cursor is of; a loss where it is not."""
-        answer = yield from call(Request(b"GET", self._target + b"/plan"), self._patience)
-        plan = decode(answer, _Plan)
-        was, self.epoch = self.epoch, plan.epoch
+        place = Place(self.cursor, self.epoch)
+        lost, head_seq = yield from place.check(self.topic, self._target, self._patience)
+        self.cursor, self.epoch = place.cursor, place.epoch
         if self._tail:
             self._tail = False
-            self.cursor = plan.head_seq
-        if was is None or was == plan.epoch or self.cursor == 0:
-            return None
-        last, self.cursor = self.cursor, plan.earliest_seq - 1
-        return Tombstone(
-            gap_from=1,
-            gap_to=max(last, plan.earliest_seq - 1),
-            reason="recreated",
-            earliest_seq=plan.earliest_seq,
-            head_seq=plan.head_seq,
-            topic=self.topic,
-        )
+            self.cursor = head_seq
+        return lost
 
     def _fetch(self) -> Operation[Batch[T]]:
         waits = self._follow and self.caught_up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -35,3 +36,12 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 def client(connect: Connect, server: ServerProcess) -> Any:
     """A client of the shared server."""
     return connect(server.url)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nothing listens on: a server that is started again has to come back where it was."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -160,9 +160,9 @@ def test_follow_reports_a_topic_that_was_created_anew(client: Any, api: Api, top
     assert next(stale).seq == 1
 
 
-def test_follow_goes_on_after_a_crash_of_the_server(connect: Any, start_server: StartServer) -> None:
+def test_follow_goes_on_after_a_crash_of_the_server(connect: Any, start_server: StartServer, free_port: int) -> None:
     """CLIENT-6."""
-    server = start_server(port=_free_port())
+    server = start_server(port=free_port)
     topic = connect(server.url).topic("t")
     topic.write(1)
     follower = topic.follow()
@@ -177,13 +177,6 @@ def test_follow_goes_on_after_a_crash_of_the_server(connect: Any, start_server: 
     crasher.start()
     assert next(follower).data == 2
     crasher.join()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_conditional_append_and_refusals_have_their_classes(client: Any, topic_name: str) -> None:

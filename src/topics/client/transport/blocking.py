@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Final
 
-from topics.client.errors import Closed, TimedOut
+from topics.client.errors import Closed, TimedOut, Unreachable
 from topics.client.transport import trouble
 from topics.client.transport.address import Address
 from topics.client.transport.answer import Answer, AnswerParser
@@ -272,16 +272,18 @@ class Line:
         self._pool = pool
         self._connection: Connection | None = None
         self._stream: Connection | None = None
-        self._interrupted = threading.Event()
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether `interrupt` was called."""
-        return self._interrupted.is_set()
+        self.interrupted = False
+        # A lock that is never free before the end: to wait for it is to pause, and to free it is allowed in a signal
+        # handler, which an Event does not promise.
+        self._ended = threading.Lock()
+        self._ended.acquire()
 
     def interrupt(self) -> None:
         """End what is waited for now, and refuse what comes next."""
-        self._interrupted.set()
+        if not self.interrupted:
+            self.interrupted = True
+            with contextlib.suppress(RuntimeError):
+                self._ended.release()
         for connection in (self._connection, self._stream):
             if connection is not None:
                 connection.shut()
@@ -291,6 +293,9 @@ class Line:
         connection = self._connection = self._take(request)
         try:
             return connection.exchange(request)
+        except Unreachable:
+            self._check()
+            raise
         finally:
             self._connection = None
             self._pool.give(connection)
@@ -313,7 +318,14 @@ class Line:
         """What comes next of the stream; nothing where it has ended."""
         if self._stream is None:
             return b""
-        return self._stream.read(timeout_s)
+        try:
+            data = self._stream.read(timeout_s)
+        except Unreachable:
+            self._check()
+            raise
+        if not data:
+            self._check()
+        return data
 
     def close_stream(self) -> None:
         """End the stream, if there is one."""
@@ -322,11 +334,15 @@ class Line:
             self._pool.give(stream)
 
     def _take(self, request: Request) -> Connection:
-        if self._interrupted.is_set():
-            raise Closed("it was stopped")
+        self._check()
         return self._pool.take(request)
+
+    def _check(self) -> None:
+        if self.interrupted:
+            raise Closed("it was stopped")
 
     def pause(self, seconds: float) -> None:
         """Wait."""
-        if self._interrupted.wait(seconds):
+        if self._ended.acquire(timeout=seconds):
+            self._ended.release()
             raise Closed("it was stopped")
