@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from topics.client.async_consumer import AsyncConsumer
     from topics.client.async_producer import AsyncProducer
     from topics.client.async_topic import AsyncTopic
+    from topics.client.async_worker import AsyncWorker
     from topics.client.client import Client
     from topics.client.consumer import Consumer
     from topics.client.errors import (
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
     from topics.client.producer import Producer
     from topics.client.record import Draft, Record, Tombstone
     from topics.client.topic import Topic
+    from topics.client.worker import Worker
     from topics.errors import TopicsError
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AsyncClient", "AsyncConsumer", "AsyncProducer", "AsyncTopic", "BadAddress", "BadAnswer", "BadData", "Client",
-    "Closed", "Consumer", "Draft", "Job", "NotWritten", "Producer", "Record", "RecordsLost", "TimedOut", "Tombstone",
-    "Topic", "TopicsError", "Unreachable",
+    "AsyncClient", "AsyncConsumer", "AsyncProducer", "AsyncTopic", "AsyncWorker", "BadAddress", "BadAnswer",
+    "BadData", "Client", "Closed", "Consumer", "Draft", "Job", "NotWritten", "Producer", "Record", "RecordsLost",
+    "TimedOut", "Tombstone", "Topic", "TopicsError", "Unreachable", "Worker",
 ]  # fmt: skip
 
 _HOMES = {
@@ -45,6 +47,7 @@ _HOMES = {
     "AsyncConsumer": "client.async_consumer",
     "AsyncProducer": "client.async_producer",
     "AsyncTopic": "client.async_topic",
+    "AsyncWorker": "client.async_worker",
     "BadAddress": "client.errors",
     "BadAnswer": "client.errors",
     "BadData": "client.errors",
@@ -62,6 +65,7 @@ _HOMES = {
     "Topic": "client.topic",
     "TopicsError": "errors",
     "Unreachable": "client.errors",
+    "Worker": "client.worker",
 }
 
 

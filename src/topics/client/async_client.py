@@ -9,6 +9,7 @@ from topics.client.answers import Health, RouterState, TopicSummary
 from topics.client.async_consumer import AsyncConsumer
 from topics.client.async_producer import AsyncProducer
 from topics.client.async_topic import AsyncTopic
+from topics.client.async_worker import AsyncWorker, WorkerOptions
 from topics.client.consuming import ConsumerOptions, Consuming
 from topics.client.endpoint import ClientOptions, Endpoint
 from topics.client.operation import Operation, arun
@@ -123,6 +124,14 @@ class AsyncClient:
     ) -> AsyncConsumer[Any]:
         """What reads topics from where it has got to, and remembers that under its name."""
         return AsyncConsumer(Consuming(name, topics, type, self._endpoint.patience, options), self._pool)
+
+    @overload
+    def worker(self, queue: str, **options: Unpack[WorkerOptions]) -> AsyncWorker[Any]: ...
+    @overload
+    def worker(self, queue: str, type: type[T], **options: Unpack[WorkerOptions]) -> AsyncWorker[T]: ...
+    def worker(self, queue: str, type: Any = Any, **options: Unpack[WorkerOptions]) -> AsyncWorker[Any]:
+        """What works off the jobs of a queue with functions of yours, several at a time."""
+        return AsyncWorker(TopicCalls(queue, type, self._endpoint.patience, self._endpoint.node), self._pool, options)
 
     async def _run(self, operation: Operation[T]) -> T:
         return await arun(operation, waiting.Line(self._pool))

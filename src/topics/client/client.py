@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from topics.client.answers import Health, RouterState, TopicSummary
+from topics.client.async_worker import WorkerOptions
 from topics.client.consumer import Consumer
 from topics.client.consuming import ConsumerOptions, Consuming
 from topics.client.endpoint import ClientOptions, Endpoint
@@ -17,6 +18,7 @@ from topics.client.topic import Topic
 from topics.client.topic_calls import TopicCalls
 from topics.client.transport import blocking
 from topics.client.transport.request import path
+from topics.client.worker import Worker
 from topics.names import check_topic_name
 
 T = TypeVar("T")
@@ -119,6 +121,14 @@ class Client:
     ) -> Consumer[Any]:
         """What reads topics from where it has got to, and remembers that under its name."""
         return Consumer(Consuming(name, topics, type, self._endpoint.patience, options), self._pool)
+
+    @overload
+    def worker(self, queue: str, **options: Unpack[WorkerOptions]) -> Worker[Any]: ...
+    @overload
+    def worker(self, queue: str, type: type[T], **options: Unpack[WorkerOptions]) -> Worker[T]: ...
+    def worker(self, queue: str, type: Any = Any, **options: Unpack[WorkerOptions]) -> Worker[Any]:
+        """What works off the jobs of a queue with functions of yours, several at a time."""
+        return Worker(TopicCalls(queue, type, self._endpoint.patience, self._endpoint.node), self._endpoint, options)
 
     def _run(self, operation: Operation[T]) -> T:
         return run(operation, blocking.Line(self._pool))
