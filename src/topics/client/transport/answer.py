@@ -68,7 +68,7 @@ class AnswerParser:
         """Whether anything of the answer has arrived."""
         return bool(self._head_bytes or self._headers or self.head_complete)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take what has arrived; raises Malformed."""
         if self.complete:
             self.surplus = True
@@ -147,6 +147,6 @@ class AnswerParser:
             self.keep_alive = self._parser.should_keep_alive()
 
 
-def _text(error: Exception, data: bytes) -> str:
-    shown = data[:40].decode("latin-1")
+def _text(error: Exception, data: bytes | memoryview) -> str:
+    shown = bytes(data[:40]).decode("latin-1")
     return f"what answers does not speak HTTP/1.1: {error} ({shown!r})"

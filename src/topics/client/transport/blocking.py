@@ -24,9 +24,8 @@ from topics.client.transport.address import Address
 from topics.client.transport.answer import Answer, AnswerParser
 from topics.client.transport.request import Request
 
-READ_BYTES: Final = 64 << 10
-READ_MORE_BYTES: Final = 512 << 10
-"""What is read at once where an answer turns out to be large: the memory for it is expensive, and mostly not needed."""
+READ_BYTES: Final = 128 << 10
+"""The size of a connection's buffer: memory that is asked for anew at each answer would cost more than the rest."""
 IDLE_S: Final = 0.5
 """A connection that was used within this time is used again without a look at it, if the request may be repeated."""
 _KERNEL_KEEPS_TIME: Final = sys.platform in ("linux", "darwin")
@@ -40,7 +39,7 @@ class Connection:
         self._address = address
         self._parser = AnswerParser()
         self._timeout_s = timeout_s
-        self._read_bytes = READ_BYTES
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self.used = False
         self.idle_since = 0.0
         until = time.monotonic() + timeout_s
@@ -167,10 +166,9 @@ class Connection:
         parser = self._parser
         if parser.started:
             self._wait(timeout_s, until)
-        data = self._socket.recv(self._read_bytes)
-        if data:
-            self._read_bytes = READ_MORE_BYTES if len(data) >= READ_BYTES else READ_BYTES
-            parser.feed(data)
+        count = self._socket.recv_into(self._buffer)
+        if count:
+            parser.feed(self._buffer[:count])
         else:
             parser.eof()
 

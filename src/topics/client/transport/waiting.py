@@ -19,16 +19,19 @@ from topics.client.transport.address import Address
 from topics.client.transport.answer import Answer, AnswerParser
 from topics.client.transport.request import Request
 
+READ_BYTES: Final = 128 << 10
+"""The size of a connection's buffer: memory that is asked for anew at each answer would cost more than the rest."""
 STREAM_BUFFER_BYTES: Final = 1 << 20
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One connection to a server, through a proxy and TLS where the address asks for them."""
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
         self._address = address
         self._loop = loop
         self._parser = AnswerParser()
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -45,16 +48,20 @@ class Connection(asyncio.Protocol):
         """Connected, or secured."""
         self._transport = cast("asyncio.Transport", transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what arrives."""
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> None:
         """Bytes have arrived."""
         parser = self._parser
         try:
-            parser.feed(data)
+            parser.feed(self._buffer[:count])
         except ValueError as error:
             self._fail(error)
             return
         if self._streaming:
-            self._buffered += len(data)
+            self._buffered += count
             if self._buffered > STREAM_BUFFER_BYTES and self._transport is not None:
                 self._transport.pause_reading()
         self._heard = 0.0
