@@ -29,7 +29,7 @@ hypothesis.settings.register_profile("search", deadline=None, max_examples=2000,
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # The longest first, so that none of them is left for the end.
-_ROOMS = ("spark", "durability", "property", "integration", "acceptance", "unit")
+_ROOMS = ("spark", "durability", "property", "hostile", "integration", "acceptance", "unit")
 # Of the Spark tests, those that start JVMs of their own.
 _OWN_JVM = frozenset(("test_cluster.py", "test_declarative.py", "test_demo.py", "test_java.py"))
 

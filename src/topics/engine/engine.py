@@ -33,6 +33,7 @@ from topics.engine.topic import Topic
 from topics.engine.write import batch as batches
 from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
+from topics.engine.write.dedupe import Dedupe
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import InvalidRequest, TopicNotEmpty, TopicNotFound
@@ -45,6 +46,7 @@ from topics.storage.wal import frame as frames
 DIFF_LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
+UNBOUNDED: Final = 1 << 62
 
 
 class Engine:
@@ -67,6 +69,8 @@ class Engine:
         self.catalog = Catalog(self.journal, self.limits, shelf, Queue)
         self.topics = self.catalog.topics
         self.totals = self.catalog.totals
+        self._unsealed = self.totals.unsealed
+        self._unsealed_max = self.limits.max_unsealed_bytes or UNBOUNDED
         self.wires = WireCache()
         self.routers = Routers(self.journal, self.catalog, self.run_until_idle)
         self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle)
@@ -79,12 +83,26 @@ class Engine:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
         schedule, passes = self.routers.schedule, self.queues.passes
         self.store.write()
-        if schedule.dirty or schedule.blocked:
+        if (schedule.dirty or schedule.blocked) and not self.is_full:
             schedule.step()
         if passes.dirty or passes.due:
             passes.step()
-        if schedule.dirty or passes.dirty:
+        if self._forwards or passes.dirty:
             self.journal.wake()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is not sealed yet that large writes, and copies that nobody waits for, have to wait."""
+        return self._unsealed.bytes >= self._unsealed_max
+
+    def unsealed_fill(self) -> float:
+        """How much of its bound is not sealed yet: 1 where it is full."""
+        return self._unsealed.bytes / self._unsealed_max
+
+    @property
+    def _forwards(self) -> bool:
+        """Whether copies are to be made, and there is room for them; the job that makes room asks for a turn."""
+        return bool(self.routers.schedule.dirty) and not self.is_full
 
     def prepare(self) -> None:
         """Submit the acks that were gathered for this turn; comes once before each `turn`."""
@@ -99,7 +117,7 @@ class Engine:
             self.turn()
             busy = (
                 bool(run_inline(self.store.jobs()))
-                or bool(self.routers.schedule.dirty)
+                or self._forwards
                 or bool(self.queues.passes.dirty)
                 or self.store.pending
             )
@@ -109,7 +127,7 @@ class Engine:
         due_ns = self.store.next_due_ns()
         for due_ms in (self.routers.schedule.next_due_ms(), self.queues.passes.next_due_ms()):
             if due_ms is not None:
-                ns = self.clock.elapsed_ns() + (due_ms - self.clock.now_ms()) * 1_000_000
+                ns = self.clock.elapsed_ns() + (due_ms - self.clock.steady_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)
         return due_ns
 
@@ -176,6 +194,7 @@ class Engine:
             effective_priority=topic.effective_priority(now),
             last_write_ts=topic.last_write_ts,
             last_read_ts=topic.last_read_ts,
+            erased_before_ts=topic.erased_before(now),
             queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic),
         )
 
@@ -236,6 +255,8 @@ class Engine:
     def write(self, name: str, write: requests.Write, on_done: OnDone | None = None, context: Any = None) -> Ticket:
         """Append records (WRITE-1); `on_done` is called with the ticket once it is committed, failed, or a repeat."""
         topic = self.topics.get(name)
+        if self._unsealed.bytes + self.totals.pending_bytes >= self._unsealed_max:
+            room.check_memory(topic, self._unsealed.bytes + self.totals.pending_bytes, self._unsealed_max, write)
         batch = batches.check(write, self.limits)
         n = len(batch.datas)
         now = self.clock.now_ms()
@@ -245,11 +266,12 @@ class Engine:
             room.check_head(name, 0, write)
             room.check_fits(config, n, batch.size_bytes)
             self.catalog.check_quota(None, n, batch.size_bytes, now)
+            Dedupe(self.totals).check(write.idempotency_key, write.producer_id, now, self.limits)
             created = Receipt()
             topic = self.catalog.create(name, config, created)
         else:
             if write.idempotency_key is not None or write.producer_id is not None:
-                repeat = self._repeat(topic, write, now, on_done, context)
+                repeat = self._repeat(topic, write, on_done, context)
                 if repeat is not None:
                     return repeat
             if write.expected_head_seq is not None:
@@ -284,9 +306,13 @@ class Engine:
     def write_together(self, name: str, writes: Sequence[tuple[requests.Write, OnDone, Any]]) -> None:
         """Append writes that `joins` accepted, each with its callback and its context.
 
-        Raises, without having changed anything, where the WAL takes no more.
+        Raises, without having changed anything, where the WAL or the memory takes no more.
         """
-        append_together(self.journal, self.limits, self.topics[name], writes)
+        topic = self.topics[name]
+        if self._unsealed.bytes + self.totals.pending_bytes >= self._unsealed_max:
+            for write, _, _ in writes:
+                room.check_memory(topic, self._unsealed.bytes + self.totals.pending_bytes, self._unsealed_max, write)
+        append_together(self.journal, self.limits, topic, writes)
 
     def _config_for_create(self, name: str, write: requests.Write) -> TopicConfig:
         check_topic_name(name)
@@ -295,16 +321,13 @@ class Engine:
             raise TopicNotFound(f'topic "{name}" does not exist and this write may not create it', topic=name)
         return config
 
-    def _repeat(
-        self, topic: Topic, write: requests.Write, now: int, on_done: OnDone | None, context: Any
-    ) -> Ticket | None:
-        """The answer to a write that was seen before, or None."""
-        dedupe = topic.dedupe
-        if dedupe is None:
-            return None
-        window_ms = topic.config.idempotency_window_ms
+    def _repeat(self, topic: Topic, write: requests.Write, on_done: OnDone | None, context: Any) -> Ticket | None:
+        """The answer to a write that was seen before, or None; raises Throttled where it cannot be remembered."""
+        dedupe = topic.dedupe or Dedupe(self.totals)
+        window_ms, now = topic.config.idempotency_window_ms, self.clock.steady_ms()
         found = dedupe.find(write.idempotency_key, write.producer_id, write.producer_seq, now, window_ms)
         if found is None:
+            dedupe.check(write.idempotency_key, write.producer_id, now, self.limits)
             return None
         ticket = Ticket(topic, on_done, context)
         ticket.deduped = True
