@@ -12,6 +12,7 @@ from topics.client.async_topic import AsyncTopic
 from topics.client.async_worker import AsyncWorker, WorkerOptions
 from topics.client.consuming import ConsumerOptions, Consuming
 from topics.client.endpoint import ClientOptions, Endpoint
+from topics.client.identity import Identities
 from topics.client.operation import Operation, arun
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
 from topics.client.server_calls import RouterOptions, ServerCalls
@@ -35,6 +36,7 @@ class AsyncClient:
             connect_timeout_s=self._endpoint.connect_timeout_s,
         )
         self._calls = ServerCalls(self._endpoint.patience)
+        self._identities = Identities()
 
     def __repr__(self) -> str:
         return f"AsyncClient({self._endpoint.url!r})"
@@ -55,7 +57,8 @@ class AsyncClient:
     def topic(self, name: str, type: type[T]) -> AsyncTopic[T]: ...
     def topic(self, name: str, type: Any = Any) -> AsyncTopic[Any]:
         """A topic, whether it exists or not; with a `type` its data is decoded into that."""
-        return AsyncTopic(TopicCalls(name, type, self._endpoint.patience, self._endpoint.node), self._pool)
+        lanes = self._identities.of(name)
+        return AsyncTopic(TopicCalls(name, type, self._endpoint.patience, self._endpoint.node, lanes), self._pool)
 
     async def topics(self, prefix: str = "") -> list[TopicSummary]:
         """Every topic with the prefix, in order."""

@@ -16,7 +16,7 @@ from topics.client.operation import arun
 from topics.client.outbox import Outbox, Parcel
 from topics.client.transport import waiting
 from topics.client.writing import record_text
-from topics.errors import TopicsError
+from topics.errors import Internal, TopicsError
 
 T = TypeVar("T")
 
@@ -146,6 +146,9 @@ class AsyncProducer(Generic[T]):
                 written = await arun(outbox.send(parcel), self._line)
             except TopicsError as error:
                 outbox.refused(parcel, error)
+            except Exception as error:
+                # A defect of the library: the caller gets it, instead of waiting for ever.
+                outbox.refused(parcel, Internal(f"the producer failed: {error!r}"))
             else:
                 outbox.arrived(parcel, written)
             self._room.set()

@@ -44,8 +44,17 @@ class Patience(NamedTuple):
     now: Callable[[], float] = monotonic
 
 
-def call(request: Request, patience: Patience, *, also: frozenset[int] = frozenset()) -> Operation[Answer]:
-    """The answer of a server that did what it was asked for; `also` are further statuses that are waited for."""
+def call(
+    request: Request,
+    patience: Patience,
+    *,
+    also: frozenset[int] = frozenset(),
+    noticed: Callable[[TopicsError], None] | None = None,
+) -> Operation[Answer]:
+    """The answer of a server that did what it was asked for.
+
+    `also` are further statuses that are waited for, and `noticed` is called with each refusal that is.
+    """
     now = patience.now
     until = request.until = now() + patience.deadline_s
     if request.timeout_s is None:
@@ -71,6 +80,8 @@ def call(request: Request, patience: Patience, *, also: frozenset[int] = frozens
                 raise failure
             failure.retry_after_ms = asked_ms(answer, failure)
             at_least_s = (failure.retry_after_ms or 0) / 1000
+            if noticed is not None:
+                noticed(failure)
         pause_s = pause_of(attempts, at_least_s)
         if not patience.retries or now() + pause_s >= until:
             raise failure

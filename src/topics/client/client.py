@@ -10,6 +10,7 @@ from topics.client.async_worker import WorkerOptions
 from topics.client.consumer import Consumer
 from topics.client.consuming import ConsumerOptions, Consuming
 from topics.client.endpoint import ClientOptions, Endpoint
+from topics.client.identity import Identities
 from topics.client.operation import Operation, run
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
 from topics.client.producer import Producer
@@ -36,6 +37,7 @@ class Client:
             connect_timeout_s=self._endpoint.connect_timeout_s,
         )
         self._calls = ServerCalls(self._endpoint.patience)
+        self._identities = Identities()
 
     def __repr__(self) -> str:
         return f"Client({self._endpoint.url!r})"
@@ -56,7 +58,8 @@ class Client:
     def topic(self, name: str, type: type[T]) -> Topic[T]: ...
     def topic(self, name: str, type: Any = Any) -> Topic[Any]:
         """A topic, whether it exists or not; with a `type` its data is decoded into that."""
-        return Topic(TopicCalls(name, type, self._endpoint.patience, self._endpoint.node), self._pool)
+        lanes = self._identities.of(name)
+        return Topic(TopicCalls(name, type, self._endpoint.patience, self._endpoint.node, lanes), self._pool)
 
     def topics(self, prefix: str = "") -> list[TopicSummary]:
         """Every topic with the prefix, in order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from topics.client.operation import run
 from topics.client.outbox import Outbox, Parcel
 from topics.client.transport import blocking
 from topics.client.writing import record_text
-from topics.errors import TopicsError
+from topics.errors import Internal, TopicsError
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ class Producer(Generic[T]):
         self._outbox = outbox
         self._line = blocking.Line(pool)
         self._deadline_s = deadline_s
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -83,6 +85,8 @@ class Producer(Generic[T]):
         """Put a record into the buffer; waits where that is full. Raises NotWritten for records before it."""
         text = record_text(data, tag, node, meta, delay_ms, deliver_at)
         outbox = self._outbox
+        if self._pid != os.getpid():
+            raise Closed("the producer was made in another process: make one after the fork")
         with self._lock:
             if outbox.failures or outbox.dead is not None or self._closing or not outbox.has_room:
                 self._admit()
@@ -103,6 +107,8 @@ class Producer(Generic[T]):
 
     def flush(self) -> None:
         """Wait until everything that was given so far is stored; raises NotWritten for what is not."""
+        if self._pid != os.getpid():
+            raise Closed("the producer was made in another process: make one after the fork")
         with self._lock:
             self._flush()
             self._outbox.check()
@@ -113,13 +119,15 @@ class Producer(Generic[T]):
         self._flushing += 1
         self._work.notify()
         try:
-            while outbox.settled < goal and outbox.dead is None and self._thread.is_alive():
-                self._room.wait(1.0)
+            while outbox.settled < goal and outbox.dead is None:
+                self._room.wait()
         finally:
             self._flushing -= 1
 
     def close(self) -> None:
         """Store what is left, and end; raises NotWritten for what could not be stored."""
+        if self._pid != os.getpid():
+            return
         with self._lock:
             self._closing = True
             self._flush()
@@ -144,6 +152,9 @@ class Producer(Generic[T]):
                 written = run(self._outbox.send(parcel), self._line)
             except TopicsError as failure:
                 error = failure
+            except Exception as failure:
+                # A defect of the library: the caller gets it, instead of waiting for ever.
+                error = Internal(f"the producer failed: {failure!r}")
             with self._lock:
                 if error is None:
                     self._outbox.arrived(parcel, written)

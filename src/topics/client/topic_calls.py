@@ -18,6 +18,7 @@ from topics.client.answers import (
     decode,
 )  # fmt: skip
 from topics.client.calling import Patience, call
+from topics.client.identity import Lanes
 from topics.client.job import Job
 from topics.client.operation import Operation
 from topics.client.reading import FollowOptions, Reading
@@ -56,24 +57,25 @@ class ConfigOptions(TypedDict, total=False):
 class TopicCalls(Generic[T]):
     """The calls of one topic; `node` is the holder of its leases, and `data` the type of its records."""
 
-    def __init__(self, name: str, data: Any, patience: Patience, node: str) -> None:
+    def __init__(self, name: str, data: Any, patience: Patience, node: str, lanes: Lanes | None = None) -> None:
         check_topic_name(name)
         self.name = name
         self.data = data
         self.node = node
         self.patience = patience
         self.target = path("v0", "topics", name)
+        self._lanes = lanes
         self._append = self.target + b"?return_seqs=false"
         self._claimed = _claimed(typed(Job, data))
 
     def write(self, data: Any, labels: Mapping[str, Any], options: WriteOptions) -> Operation[Written]:
         """Append one record."""
         text = record_text(data, **labels) if labels else b'{"data":%b}' % _encode(data)
-        return write(self._append, (text,), self.patience, options)
+        return write(self._append, (text,), self.patience, options, self._lanes)
 
     def write_many(self, items: Iterable[Draft[Any] | Any], options: WriteOptions) -> Operation[Written]:
         """Append records in one write: all of them, or none."""
-        return write(self._append, [item_text(item) for item in items], self.patience, options)
+        return write(self._append, [item_text(item) for item in items], self.patience, options, self._lanes)
 
     def read(self, options: FollowOptions, *, follow: bool) -> Reading[T]:
         """A read that ends at the head, or goes on for ever."""

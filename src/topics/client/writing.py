@@ -1,8 +1,8 @@
 """Writing: the body of a write, and the one call that appends it.
 
 The text of a record is made when it is given, so that what the caller changes later does not change what is written,
-and what cannot be JSON is refused where it was given. A write carries an idempotency key unless the caller turns that
-off, therefore it can be sent again after a lost connection, and is stored once.
+and what cannot be JSON is refused where it was given. A write carries an idempotency key, or a number (`identity`),
+unless the caller turns that off, therefore it can be sent again after a lost connection, and is stored once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from topics.client.answers import Written, decode
 from topics.client.calling import Patience, call
+from topics.client.identity import Lanes
 from topics.client.keys import next_key
 from topics.client.operation import Operation
 from topics.client.record import Draft
@@ -58,17 +59,28 @@ def item_text(item: Any) -> bytes:
     return _encode(item) if isinstance(item, Draft) else b'{"data":%b}' % _encode(item)
 
 
-def write(target: bytes, records: Sequence[bytes], patience: Patience, options: WriteOptions) -> Operation[Written]:
-    """Append records, given as texts."""
+def write(
+    target: bytes, records: Sequence[bytes], patience: Patience, options: WriteOptions, lanes: Lanes | None = None
+) -> Operation[Written]:
+    """Append records, given as texts; without a key of their own they get one, or a number out of `lanes`."""
     texts = records[0] if len(records) == 1 else b",".join(records)
-    repeatable = True
-    if not options:
-        body = b'{"idempotency_key":"%b","records":[%b]}' % (next_key().encode(), texts)
+    if "idempotency_key" in options:
+        repeatable = options["idempotency_key"] is not None
+        request = Request(
+            b"POST", target, b'%b,"records":[%b]}' % (_encode(options)[:-1], texts), repeatable=repeatable
+        )
+        return decode((yield from call(request, patience)), Written)
+    lane = None if lanes is None else lanes.take()
+    if lane is None:
+        opening = b'{"idempotency_key":"%b"' % next_key().encode()
     else:
-        fields: dict[str, Any] = {"idempotency_key": None, **options}
-        if "idempotency_key" not in options:
-            fields["idempotency_key"] = next_key()
-        repeatable = fields["idempotency_key"] is not None
-        body = b'%b,"records":[%b]}' % (_encode(fields)[:-1], texts)
-    answer = yield from call(Request(b"POST", target, body, repeatable=repeatable), patience)
+        opening = b'{"producer_id":"%b","producer_seq":%d' % (lane.producer_id.encode(), lane.number)
+    if options:
+        opening += b"," + _encode(options)[1:-1]
+    request = Request(b"POST", target, b'%b,"records":[%b]}' % (opening, texts))
+    try:
+        answer = yield from call(request, patience, noticed=None if lanes is None else lanes.noticed)
+    finally:
+        if lane is not None and lanes is not None:
+            lanes.give(lane)
     return decode(answer, Written)

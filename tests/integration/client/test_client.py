@@ -19,6 +19,7 @@ import topics.errors
 from tests.harness.api import Api, StartServer, until
 from tests.harness.client import CA, Proxy, Relay
 from topics import BadAddress, BadAnswer, BadData, Client, Draft, Record, RecordsLost, TimedOut, Tombstone, Unreachable
+from topics.client import identity
 from topics.errors import HeadMismatch, NotFound, TopicNotFound
 from topics.testing import ServerProcess
 
@@ -382,3 +383,24 @@ assert len(records) == 601, len(records)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_many_writes_from_many_threads_are_each_stored_once(
+    server: ServerProcess, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLIENT-9: also those that are numbered instead of having a key."""
+    monkeypatch.setattr(identity, "KEYED_WRITES", 50)
+    with Client(server.url) as client:
+        topic = client.topic(topic_name)
+        threads = [
+            threading.Thread(target=lambda k=k: [topic.write([k, n]) for n in range(200)])  # type: ignore[misc]
+            for k in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = [record.data for record in topic.read()]
+    assert sorted(found) == [[k, n] for k in range(8) for n in range(200)]
+    for k in range(8):
+        assert [n for who, n in found if who == k] == list(range(200))

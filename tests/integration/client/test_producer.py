@@ -126,6 +126,27 @@ def test_many_threads_share_a_producer(server: ServerProcess, topic_name: str) -
         assert [n for who, n in found if who == k] == list(range(500))
 
 
+def test_a_producer_stays_in_its_process(server: ServerProcess, api: Api, topic_name: str) -> None:
+    """CLIENT-12: a child that was forked has no thread to write for it, and is told."""
+    code = f"""
+import os
+from topics import Client, Closed
+producer = Client({server.url!r}).producer({topic_name!r})
+producer.write(1)
+child = os.fork()
+if child == 0:
+    try:
+        producer.write(2)
+    except Closed:
+        producer.close()
+        os._exit(7)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+producer.close()
+"""
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+    assert len(api.seqs(topic_name)) == 1
+
+
 def test_a_program_that_forgets_to_close_loses_nothing(server: ServerProcess, api: Api, topic_name: str) -> None:
     """CLIENT-12."""
     code = f"""

@@ -54,13 +54,21 @@ def test_a_forked_process_has_keys_of_its_own() -> None:
     """CLIENT-9: two writes under one key would be one write."""
     code = """
 import os
+from topics.client import identity
+from topics.client.identity import Lanes
 from topics.client.keys import next_key
 next_key()
+identity.KEYED_WRITES = 0
+lanes = Lanes()
+lanes.take()
+lanes.give(lanes.take())
 reader, writer = os.pipe()
 if os.fork() == 0:
-    os.write(writer, next_key().encode())
+    os.write(writer, f"{next_key()} {lanes.take().producer_id}".encode())
     os._exit(0)
 os.wait()
-assert os.read(reader, 100).decode() != next_key()
+key, producer_id = os.read(reader, 200).decode().split()
+assert key != next_key()
+assert producer_id != lanes.take().producer_id
 """
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
