@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.harness.oracle import Broken
-from topics.testing.server import ServerProcess
+from topics.testing.process import ServerProcess
 
 CLASSES: Final = ("fsync", "disk", "memory")
 BATCH_MAX: Final = 5

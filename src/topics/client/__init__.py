@@ -1,4 +1,6 @@
-"""The commands that talk to a running server: `topics ls`, `show`, `publish` and `tail`.
+"""What talks to a running server: the Python library, and the commands `topics ls`, `show`, `publish` and `tail`.
 
-They use the HTTP API like any other client and know nothing of how the server works.
+Everything here uses the HTTP API like any other client and knows nothing of how the server works. What the library does
+is written once, as operations without input and output (`operation`), and runs in threads (`client`, `topic`) and on
+asyncio (`async_client`, `async_topic`); `transport` is HTTP. docs/python.md shows how to use it.
 """

@@ -18,7 +18,7 @@ import typer
 from topics.client.options import DEFAULT_URL, ClientError, TokenFile, Url, token
 
 if TYPE_CHECKING:
-    from topics.client.http import HttpClient
+    from topics.client.link import Link
 
 EXIT_INTERRUPTED = 130
 
@@ -118,12 +118,12 @@ def tail(
 
 
 @contextlib.contextmanager
-def _connected(command: str, url: str, token_file: Path | None) -> Iterator[HttpClient]:
+def _connected(command: str, url: str, token_file: Path | None) -> Iterator[Link]:
     """A client for as long as a command runs. A failure is one line; an interrupt and a closed pipe end it quietly."""
-    from topics.client.http import HttpClient
+    from topics.client.link import Link
 
     try:
-        with HttpClient(url, token(token_file)) as client:
+        with Link(url, token(token_file)) as client:
             yield client
     except ClientError as error:
         typer.echo(f"topics {command}: {error}", err=True)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from topics.client.http import HttpClient
+from topics.client.link import Link
 from topics.client.tail import local_time
 
 PAGE_SIZE: Final = 1_000
 
 
-def topics(client: HttpClient, prefix: str) -> Iterator[dict[str, Any]]:
+def topics(client: Link, prefix: str) -> Iterator[dict[str, Any]]:
     """Every topic with the prefix, in order."""
     query = {"prefix": prefix, "page_size": str(PAGE_SIZE)}
     while True:
@@ -31,7 +31,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return ["  ".join([*(f"{row[i]:>{widths[i]}}" for i in range(3)), row[3]]) for row in cells]
 
 
-def state(client: HttpClient, topic: str) -> list[str]:
+def state(client: Link, topic: str) -> list[str]:
     """The state and the config of one topic, a line for each fact."""
     found = client.read(f"/v0/topics/{quote(topic, safe='')}?touch=false")
     queue = found.get("queue")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topics.client.http import PATIENCE_S, HttpClient, ServerError
+from topics.client.link import PATIENCE_S, Link, ServerError
 from topics.client.options import ClientError
 
 READ_BYTES: Final = 1 << 20
@@ -64,7 +64,7 @@ def lines_of(descriptor: int) -> Iterator[list[bytes]]:
 class Publisher:
     """Writes records to one topic."""
 
-    def __init__(self, client: HttpClient, topic: str, *, text: bool, tag: str | None, node: str | None) -> None:
+    def __init__(self, client: Link, topic: str, *, text: bool, tag: str | None, node: str | None) -> None:
         self._client = client
         self._path = f"/v0/topics/{quote(topic, safe='')}?return_seqs=false"
         self._text = text

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topics.client.http import PATIENCE_S, HttpClient, ServerError
+from topics.client.link import PATIENCE_S, Link, ServerError
 
 WAIT_MS: Final = 20_000
 LIMIT: Final = 1_000
@@ -83,7 +83,7 @@ def _label(tag: str | None) -> str:
 class Tail:
     """Reads one topic."""
 
-    def __init__(self, client: HttpClient, topic: str) -> None:
+    def __init__(self, client: Link, topic: str) -> None:
         self._client = client
         self._path = f"/v0/topics/{quote(topic, safe='')}"
 
@@ -100,7 +100,7 @@ class Tail:
         while until is None or cursor < until:
             request = {"from_seq": cursor, "limit": LIMIT, "include_tags": True, "wait_ms": wait_ms}
             body = msgspec.json.encode(request if node is None else {**request, "node": node})
-            content = self._client.call("POST", f"{self._path}/diff", body, patience_s=PATIENCE_S)
+            content = self._client.call("POST", f"{self._path}/diff", body, patience_s=PATIENCE_S + WAIT_MS / 1000)
             try:
                 answer = msgspec.json.decode(content, type=_Answer)
             except msgspec.DecodeError:

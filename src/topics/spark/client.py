@@ -2,14 +2,11 @@
 
 Every call is safe to repeat (reads, and writes that carry a producer seq), so a connection that breaks, a server that
 restarts and an answer of 408, 422, 429 or 503 are retried with growing pauses until the time for retries is over. The
-error then names the option that is to blame.
-
-`http.client` reads an answer of known length in one go, at memory speed; what it cannot do is not needed here.
+error then names the option that is to blame. HTTP is that of the Python library (`topics.client.transport`).
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import socket
@@ -21,12 +18,19 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
+from topics.client.errors import BadAddress, BadAnswer, TimedOut
+from topics.client.errors import Unreachable as NoAnswer
+from topics.client.transport import blocking
+from topics.client.transport.address import Address as ServerAddress
+from topics.client.transport.request import Request
+from topics.errors import TopicsError
 from topics.spark.errors import BadOption, ServerRefused, Unreachable
 from topics.spark.options import RETRY_TIMEOUT_MS, Address
 
 TOPIC_NOT_FOUND: Final = "topic_not_found"
 TIMEOUT_S: Final = 10.0
 """Well below the time for retries, so that a server that stops answering is asked again."""
+ANSWER_TIMEOUT_S: Final = 60.0
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
 PLANNING_RETRY_MS: Final = 3_000
@@ -95,16 +99,13 @@ class Client:
         self._address = address
         default = RETRY_TIMEOUT_MS if retry_ms is None else retry_ms
         self._retry_s = (default if address.retry_timeout_ms is None else address.retry_timeout_ms) / 1000
-        self._connection: http.client.HTTPConnection | None = None
-        self._headers = {"Accept-Encoding": "identity"}
-        if address.token is not None:
-            self._headers["Authorization"] = f"Bearer {address.token}"
+        self._pool: blocking.Pool | None = None
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
     def topics(self, prefix: str) -> list[str]:
         """The names of all topics with this prefix."""
@@ -158,7 +159,7 @@ class Client:
             pause_s = next(pauses)
             try:
                 status, content, retry_after_s = self._exchange(method, path, body)
-            except (OSError, http.client.HTTPException) as error:
+            except (NoAnswer, BadAnswer, BadAddress) as error:
                 self.close()
                 self._give_up_on(error)
                 if time.monotonic() + pause_s > deadline:
@@ -177,31 +178,27 @@ class Client:
             time.sleep(pause_s)
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes, float]:
-        connection = self._connection
-        if connection is None:
-            connection = self._connection = self._open()
-        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
-        connection.request(method, self._address.path + path, body, headers)
-        answer = connection.getresponse()
-        content = answer.read()
-        try:
-            retry_after_s = float(answer.headers.get("Retry-After", "0"))
-        except ValueError:
-            retry_after_s = 0.0
-        return answer.status, content, retry_after_s
+        if self._pool is None:
+            address = ServerAddress(self._address.url, token=self._address.token, proxy=False)
+            self._pool = blocking.Pool(address, size=1, connect_timeout_s=TIMEOUT_S)
+        request = Request(method.encode(), path.encode(), body, timeout_s=TIMEOUT_S)
+        # The server may be slow with a large answer, as long as it is not silent.
+        request.until = time.monotonic() + ANSWER_TIMEOUT_S
+        answer = blocking.Line(self._pool).exchange(request)
+        retry_after = answer.headers.get(b"retry-after", b"")
+        return answer.status, answer.body, float(retry_after) if retry_after.isdigit() else 0.0
 
-    def _open(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._address.tls else http.client.HTTPConnection
-        return kind(self._address.host, self._address.port, timeout=TIMEOUT_S)
-
-    def _give_up_on(self, error: Exception) -> None:
+    def _give_up_on(self, error: TopicsError) -> None:
         """Raise at once for what no retry can change."""
-        if isinstance(error, socket.gaierror):
+        cause = error.__context__
+        if isinstance(cause, socket.gaierror):
             raise BadOption("url", self._address.url, f'the host "{self._address.host}" is not known') from None
-        if isinstance(error, ssl.SSLError):
-            raise BadOption("url", self._address.url, f"no TLS connection: {error.reason}") from None
-        if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+        if isinstance(cause, ssl.SSLError):
+            raise BadOption("url", self._address.url, f"no TLS connection: {cause.reason}") from None
+        if isinstance(error, BadAnswer):
             raise BadOption("url", self._address.url, "what answers there does not speak HTTP") from None
+        if isinstance(error, BadAddress):
+            raise BadOption("url", self._address.url, error.message) from None
 
     def _refusal(self, status: int, content: bytes, topic: str | None) -> ServerRefused:
         code, message, url = "", content[:200].decode("utf-8", "replace"), self._address.url
@@ -241,9 +238,10 @@ def _pauses() -> Iterator[float]:
         pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
+def _reason(error: TopicsError) -> str:
+    cause = error.__context__
+    if isinstance(error, TimedOut):
         return f"no answer within {TIMEOUT_S:g} s"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause or error) or type(error).__name__

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from topics.client import http
-from topics.client.http import HttpClient, Refused, ServerError
+from topics.client import calling
+from topics.client.link import Link, Refused, ServerError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BUSY = (
@@ -45,31 +45,31 @@ def answering(*connections: list[bytes]) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr(calling, "PAUSE_FIRST_S", 0.001)
 
 
 def test_a_server_that_restarts_is_waited_for() -> None:
-    with answering([], [BUSY], [OK]) as url, HttpClient(url, None) as client:
+    with answering([], [BUSY], [OK]) as url, Link(url, None) as client:
         assert client.call("GET", "/", patience_s=10) == b"{}"
 
 
 def test_without_patience_the_first_failure_is_reported() -> None:
     with answering([]) as url, pytest.raises(ServerError, match="cannot reach"):
-        HttpClient(url, None).call("GET", "/")
-    with answering([BUSY]) as url, HttpClient(url, None) as client, pytest.raises(Refused) as refused:
+        Link(url, None).call("GET", "/")
+    with answering([BUSY]) as url, Link(url, None) as client, pytest.raises(Refused) as refused:
         client.call("GET", "/")
     assert str(refused.value) == "later (503 shutting_down)"
 
 
 def test_a_connection_that_was_closed_while_it_rested_is_opened_again() -> None:
-    with answering([OK], [OK]) as url, HttpClient(url, None) as client:
+    with answering([OK], [OK]) as url, Link(url, None) as client:
         assert client.call("GET", "/") == client.call("GET", "/") == b"{}"
 
 
 def test_an_answer_of_something_else_is_reported_as_such() -> None:
     with (
         answering([FOREIGN]) as url,
-        HttpClient(url, None) as client,
+        Link(url, None) as client,
         pytest.raises(Refused, match="404 and is not from"),
     ):
         client.call("GET", "/", patience_s=10)
@@ -80,10 +80,10 @@ def test_an_answer_of_something_else_is_reported_as_such() -> None:
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ServerError, match=r"it must be like http://127\.0\.0\.1:4000"):
-        HttpClient(url, None)
+        Link(url, None)
 
 
 def test_a_key_that_could_not_be_one_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ServerError, match="printable ASCII") as refused:
-        HttpClient("http://127.0.0.1:1", "se\ncret")
+        Link("http://127.0.0.1:1", "se\ncret")
     assert "se" not in str(refused.value).split()

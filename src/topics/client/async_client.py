@@ -1,0 +1,140 @@
+"""AsyncClient: a server, for programs on asyncio. `Client` is the same for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
+
+from topics.client.answers import Health, RouterState, TopicSummary
+from topics.client.async_consumer import AsyncConsumer
+from topics.client.async_producer import AsyncProducer
+from topics.client.async_topic import AsyncTopic
+from topics.client.async_worker import AsyncWorker, WorkerOptions
+from topics.client.consuming import ConsumerOptions, Consuming
+from topics.client.endpoint import ClientOptions, Endpoint
+from topics.client.identity import Identities
+from topics.client.operation import Operation, arun
+from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
+from topics.client.server_calls import RouterOptions, ServerCalls
+from topics.client.topic_calls import TopicCalls
+from topics.client.transport import waiting
+from topics.client.transport.request import path
+from topics.names import check_topic_name
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A server. Any number of tasks of one event loop may use one client; `close` it, or use `async with`."""
+
+    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        """`url` is by default what `TOPICS_URL` holds, or else http://127.0.0.1:4000."""
+        self._endpoint = Endpoint(url, options)
+        self._pool = waiting.Pool(
+            self._endpoint.address,
+            size=self._endpoint.connections_max,
+            connect_timeout_s=self._endpoint.connect_timeout_s,
+        )
+        self._calls = ServerCalls(self._endpoint.patience)
+        self._identities = Identities()
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self._endpoint.url!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.close()
+
+    @overload
+    def topic(self, name: str) -> AsyncTopic[Any]: ...
+    @overload
+    def topic(self, name: str, type: type[T]) -> AsyncTopic[T]: ...
+    def topic(self, name: str, type: Any = Any) -> AsyncTopic[Any]:
+        """A topic, whether it exists or not; with a `type` its data is decoded into that."""
+        lanes = self._identities.of(name)
+        return AsyncTopic(TopicCalls(name, type, self._endpoint.patience, self._endpoint.node, lanes), self._pool)
+
+    async def topics(self, prefix: str = "") -> list[TopicSummary]:
+        """Every topic with the prefix, in order."""
+        return await self._run(self._calls.topics(prefix))
+
+    async def routers(
+        self, prefix: str = "", *, source: str | None = None, dest: str | None = None
+    ) -> list[RouterState]:
+        """Every router with the prefix, the source and the dest, in order."""
+        return await self._run(self._calls.routers(prefix, source, dest))
+
+    async def router(self, name: str) -> RouterState:
+        """One router, and how many records it has forwarded."""
+        return await self._run(self._calls.router(name))
+
+    async def put_router(self, name: str, *, source: str, dest: str, **options: Unpack[RouterOptions]) -> RouterState:
+        """Copy every record that is appended to `source` to `dest`, from now on."""
+        return await self._run(self._calls.put_router(name, source, dest, options))
+
+    async def delete_router(self, name: str) -> bool:
+        """Stop forwarding; whether there was such a router."""
+        return await self._run(self._calls.delete_router(name))
+
+    async def health(self) -> Health:
+        """The server, if it is alive; its version, and for how long it has run."""
+        return await self._run(self._calls.health())
+
+    async def request(
+        self,
+        method: Literal["GET", "PUT", "POST", "DELETE"],
+        target: str,
+        body: bytes | None = None,
+        *,
+        deadline_s: float | None = None,
+        retries: bool | None = None,
+        repeatable: bool = True,
+    ) -> bytes:
+        """The body of a success, for what has no method of its own; `target` is a path such as /v0/topics."""
+        patience = self._endpoint.patience
+        if deadline_s is not None:
+            patience = patience._replace(deadline_s=deadline_s)
+        if retries is not None:
+            patience = patience._replace(retries=retries)
+        return await self._run(self._calls.request(method, target, body, patience, repeatable))
+
+    @overload
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> AsyncProducer[Any]: ...
+    @overload
+    def producer(self, topic: str, type: type[T], **options: Unpack[ProducerOptions]) -> AsyncProducer[T]: ...
+    def producer(self, topic: str, type: Any = Any, **options: Unpack[ProducerOptions]) -> AsyncProducer[Any]:
+        """What writes many records to a topic in the background, each of them once and in order."""
+        check_topic_name(topic)
+        outbox = Outbox(path("v0", "topics", topic), self._endpoint.patience, options)
+        return AsyncProducer(topic, outbox, self._pool, options.get("deadline_s", DEADLINE_S))
+
+    @overload
+    def consumer(
+        self, name: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
+    ) -> AsyncConsumer[Any]: ...
+    @overload
+    def consumer(
+        self, name: str, topics: str | Iterable[str], type: type[T], **options: Unpack[ConsumerOptions]
+    ) -> AsyncConsumer[T]: ...
+    def consumer(
+        self, name: str, topics: str | Iterable[str], type: Any = Any, **options: Unpack[ConsumerOptions]
+    ) -> AsyncConsumer[Any]:
+        """What reads topics from where it has got to, and remembers that under its name."""
+        return AsyncConsumer(Consuming(name, topics, type, self._endpoint.patience, options), self._pool)
+
+    @overload
+    def worker(self, queue: str, **options: Unpack[WorkerOptions]) -> AsyncWorker[Any]: ...
+    @overload
+    def worker(self, queue: str, type: type[T], **options: Unpack[WorkerOptions]) -> AsyncWorker[T]: ...
+    def worker(self, queue: str, type: Any = Any, **options: Unpack[WorkerOptions]) -> AsyncWorker[Any]:
+        """What works off the jobs of a queue with functions of yours, several at a time."""
+        return AsyncWorker(TopicCalls(queue, type, self._endpoint.patience, self._endpoint.node), self._pool, options)
+
+    async def _run(self, operation: Operation[T]) -> T:
+        return await arun(operation, waiting.Line(self._pool))

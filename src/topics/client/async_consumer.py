@@ -1,0 +1,121 @@
+"""AsyncConsumer: the records of topics, from where it has got to, with its progress kept. For asyncio.
+
+An `async for` loop over it, or `run` with a function. `stop` ends either after the item in hand, and so does SIGTERM
+while `run` runs on the event loop of the main thread. Its cursors are committed as `consuming` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Generic, Self, TypeVar
+
+from topics.client.consuming import Consuming, Lag
+from topics.client.operation import arun
+from topics.client.record import Record, Tombstone
+from topics.client.transport import waiting
+
+T = TypeVar("T")
+
+
+class AsyncConsumer(Generic[T]):
+    """A reader that remembers. It belongs to one task; `stop` may be called from any."""
+
+    def __init__(self, consuming: Consuming[T], pool: waiting.Pool) -> None:
+        self._consuming = consuming
+        self._pool = pool
+        self._line = waiting.Line(pool)
+        self._stopped = False
+        self._fetching: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name under which it keeps its cursors."""
+        return self._consuming.name
+
+    def __aiter__(self) -> AsyncIterator[Record[T] | Tombstone]:
+        return self
+
+    async def __anext__(self) -> Record[T] | Tombstone:
+        while True:
+            if self._stopped:
+                self._consuming.handled()
+                self._line.close_stream()
+                await self.commit()
+                raise StopAsyncIteration
+            item = self._consuming.pop()
+            if item is not None:
+                return item
+            await self._fetch()
+
+    async def _fetch(self) -> None:
+        # A task of its own, so that `stop` can end the wait and nothing else.
+        fetching = self._fetching = asyncio.create_task(arun(self._consuming.fetch(), self._line))
+        try:
+            await asyncio.wait([fetching])
+        finally:
+            self._fetching = None
+            if not fetching.done():
+                fetching.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await fetching
+        if not fetching.cancelled():
+            fetching.result()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def run(self, handler: Callable[[Record[T] | Tombstone], Any]) -> None:
+        """Call a function, plain or async, with each item, until `stop` or SIGTERM."""
+        with stopped_by_signal(self.stop):
+            try:
+                async for item in self:
+                    result = handler(item)
+                    if inspect.isawaitable(result):
+                        await result
+            finally:
+                # An item whose handler failed is delivered again.
+                self._consuming.put_back()
+                await self.commit()
+
+    async def commit(self) -> None:
+        """Keep where it has got to, now."""
+        await arun(self._consuming.commit(), waiting.Line(self._pool))
+
+    def lag(self) -> dict[str, Lag]:
+        """How far it is behind in each topic, in records and in seconds."""
+        return self._consuming.lag()
+
+    def stop(self) -> None:
+        """End the iteration after the item in hand, and commit."""
+        self._stopped = True
+        if self._fetching is not None:
+            self._fetching.cancel()
+
+    async def close(self) -> None:
+        """End it, and commit what was handled: every item but the last one, unless the iteration has ended."""
+        self._consuming.put_back()
+        await self.commit()
+        self.stop()
+        self._line.close_stream()
+
+
+@contextlib.contextmanager
+def stopped_by_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM calls `stop` inside, where the event loop can catch signals."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGTERM, stop)
+    except (NotImplementedError, RuntimeError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

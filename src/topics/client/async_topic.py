@@ -1,0 +1,109 @@
+"""AsyncTopic: one topic of a server, for asyncio. `Topic` has the same methods for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, Unpack
+
+from topics.client.answers import Configured, Deleted, DeletedTopic, Redriven, Settled, TopicState, Written
+from topics.client.job import Job
+from topics.client.operation import Operation, arun
+from topics.client.reader import AsyncReader
+from topics.client.reading import FollowOptions, ReadOptions
+from topics.client.record import Draft
+from topics.client.topic import follow_options, labels_of
+from topics.client.topic_calls import ConfigOptions, TopicCalls, as_list
+from topics.client.transport import waiting
+from topics.client.writing import WriteOptions
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class AsyncTopic(Generic[T]):
+    """One topic, which need not exist yet: the first write creates it. Any number of tasks may use it."""
+
+    def __init__(self, calls: TopicCalls[T], pool: waiting.Pool) -> None:
+        self._calls = calls
+        self._pool = pool
+
+    def __repr__(self) -> str:
+        return f"AsyncTopic({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the topic."""
+        return self._calls.name
+
+    async def write(
+        self,
+        data: T,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        delay_ms: int | None = None,
+        deliver_at: int | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Written:
+        """Append one record; returns once it is as safe as the topic's class promises."""
+        labels = labels_of(tag, node, meta, delay_ms, deliver_at)
+        return await self._run(self._calls.write(data, labels, options))
+
+    async def write_many(self, items: Iterable[T | Draft[T]], **options: Unpack[WriteOptions]) -> Written:
+        """Append records, each given as its data or as a Draft, in one write: all of them, or none."""
+        return await self._run(self._calls.write_many(items, options))
+
+    def read(self, **options: Unpack[ReadOptions]) -> AsyncReader[T]:
+        """The records after a cursor (by default all) up to the head, as an asynchronous iterator."""
+        return AsyncReader(self._calls.read(follow_options(options), follow=False), waiting.Line(self._pool))
+
+    def follow(self, **options: Unpack[FollowOptions]) -> AsyncReader[T]:
+        """The records after a cursor, and those to come, as an asynchronous iterator that does not end by itself."""
+        return AsyncReader(self._calls.read(options, follow=True), waiting.Line(self._pool))
+
+    async def delete(self, *, before_seq: int | None = None, match: str | Sequence[str] | None = None) -> Deleted:
+        """Delete records for good: those below a seq, those with certain tags, or those that are both."""
+        return await self._run(self._calls.delete(before_seq, match))
+
+    async def delete_topic(self, *, if_empty: bool = False) -> DeletedTopic:
+        """Delete the topic with its records and routers; with `if_empty` only if it holds no records."""
+        return await self._run(self._calls.delete_topic(if_empty))
+
+    async def state(self) -> TopicState:
+        """What the topic holds: seqs, counts, config, and the jobs of a queue."""
+        return await self._run(self._calls.state())
+
+    async def configure(self, **config: Unpack[ConfigOptions]) -> Configured:
+        """Create the topic, or change the config fields that are named."""
+        return await self._run(self._calls.configure(config))
+
+    async def claim(self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None) -> list[Job[T]]:
+        """Lease up to `max` jobs of this queue, waiting up to `wait_ms` (at most 30000) for the first."""
+        return await self._run(self._calls.claim(max, wait_ms, lease_ms))
+
+    async def ack(self, jobs: Job[T] | Iterable[Job[T]]) -> Settled:
+        """Complete jobs, which deletes them."""
+        return await self._run(self._calls.ack(as_list(jobs)))
+
+    async def nack(self, jobs: Job[T] | Iterable[Job[T]], *, delay_ms: int = 0, reason: str | None = None) -> Settled:
+        """Give jobs back, to be delivered again after `delay_ms`."""
+        return await self._run(self._calls.nack(as_list(jobs), delay_ms, reason))
+
+    async def extend(self, jobs: Job[T] | Iterable[Job[T]], lease_ms: int) -> Settled:
+        """Keep jobs for longer: their leases end `lease_ms` from now."""
+        return await self._run(self._calls.extend(as_list(jobs), lease_ms))
+
+    async def redrive(
+        self,
+        *,
+        seqs: Sequence[int] | None = None,
+        match: str | Sequence[str] | None = None,
+        limit: int = 0,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Turn dead letters of this queue into jobs again: all, or those that are named."""
+        return await self._run(self._calls.redrive(seqs, match, limit, dry_run))
+
+    async def _run(self, operation: Operation[R]) -> R:
+        return await arun(operation, waiting.Line(self._pool))

@@ -1,0 +1,137 @@
+"""Client: a server, for programs that wait in threads. `AsyncClient` is the same for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
+
+from topics.client.answers import Health, RouterState, TopicSummary
+from topics.client.async_worker import WorkerOptions
+from topics.client.consumer import Consumer
+from topics.client.consuming import ConsumerOptions, Consuming
+from topics.client.endpoint import ClientOptions, Endpoint
+from topics.client.identity import Identities
+from topics.client.operation import Operation, run
+from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
+from topics.client.producer import Producer
+from topics.client.server_calls import RouterOptions, ServerCalls
+from topics.client.topic import Topic
+from topics.client.topic_calls import TopicCalls
+from topics.client.transport import blocking
+from topics.client.transport.request import path
+from topics.client.worker import Worker
+from topics.names import check_topic_name
+
+T = TypeVar("T")
+
+
+class Client:
+    """A server. Any number of threads may use one client; `close` it, or use it in a `with` block."""
+
+    def __init__(self, url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        """`url` is by default what `TOPICS_URL` holds, or else http://127.0.0.1:4000."""
+        self._endpoint = Endpoint(url, options)
+        self._pool = blocking.Pool(
+            self._endpoint.address,
+            size=self._endpoint.connections_max,
+            connect_timeout_s=self._endpoint.connect_timeout_s,
+        )
+        self._calls = ServerCalls(self._endpoint.patience)
+        self._identities = Identities()
+
+    def __repr__(self) -> str:
+        return f"Client({self._endpoint.url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    @overload
+    def topic(self, name: str) -> Topic[Any]: ...
+    @overload
+    def topic(self, name: str, type: type[T]) -> Topic[T]: ...
+    def topic(self, name: str, type: Any = Any) -> Topic[Any]:
+        """A topic, whether it exists or not; with a `type` its data is decoded into that."""
+        lanes = self._identities.of(name)
+        return Topic(TopicCalls(name, type, self._endpoint.patience, self._endpoint.node, lanes), self._pool)
+
+    def topics(self, prefix: str = "") -> list[TopicSummary]:
+        """Every topic with the prefix, in order."""
+        return self._run(self._calls.topics(prefix))
+
+    def routers(self, prefix: str = "", *, source: str | None = None, dest: str | None = None) -> list[RouterState]:
+        """Every router with the prefix, the source and the dest, in order."""
+        return self._run(self._calls.routers(prefix, source, dest))
+
+    def router(self, name: str) -> RouterState:
+        """One router, and how many records it has forwarded."""
+        return self._run(self._calls.router(name))
+
+    def put_router(self, name: str, *, source: str, dest: str, **options: Unpack[RouterOptions]) -> RouterState:
+        """Copy every record that is appended to `source` to `dest`, from now on."""
+        return self._run(self._calls.put_router(name, source, dest, options))
+
+    def delete_router(self, name: str) -> bool:
+        """Stop forwarding; whether there was such a router."""
+        return self._run(self._calls.delete_router(name))
+
+    def health(self) -> Health:
+        """The server, if it is alive; its version, and for how long it has run."""
+        return self._run(self._calls.health())
+
+    def request(
+        self,
+        method: Literal["GET", "PUT", "POST", "DELETE"],
+        target: str,
+        body: bytes | None = None,
+        *,
+        deadline_s: float | None = None,
+        retries: bool | None = None,
+        repeatable: bool = True,
+    ) -> bytes:
+        """The body of a success, for what has no method of its own; `target` is a path such as /v0/topics."""
+        patience = self._endpoint.patience
+        if deadline_s is not None:
+            patience = patience._replace(deadline_s=deadline_s)
+        if retries is not None:
+            patience = patience._replace(retries=retries)
+        return self._run(self._calls.request(method, target, body, patience, repeatable))
+
+    @overload
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer[Any]: ...
+    @overload
+    def producer(self, topic: str, type: type[T], **options: Unpack[ProducerOptions]) -> Producer[T]: ...
+    def producer(self, topic: str, type: Any = Any, **options: Unpack[ProducerOptions]) -> Producer[Any]:
+        """What writes many records to a topic in the background, each of them once and in order."""
+        check_topic_name(topic)
+        outbox = Outbox(path("v0", "topics", topic), self._endpoint.patience, options)
+        return Producer(topic, outbox, self._pool, options.get("deadline_s", DEADLINE_S))
+
+    @overload
+    def consumer(self, name: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]) -> Consumer[Any]: ...
+    @overload
+    def consumer(
+        self, name: str, topics: str | Iterable[str], type: type[T], **options: Unpack[ConsumerOptions]
+    ) -> Consumer[T]: ...
+    def consumer(
+        self, name: str, topics: str | Iterable[str], type: Any = Any, **options: Unpack[ConsumerOptions]
+    ) -> Consumer[Any]:
+        """What reads topics from where it has got to, and remembers that under its name."""
+        return Consumer(Consuming(name, topics, type, self._endpoint.patience, options), self._pool)
+
+    @overload
+    def worker(self, queue: str, **options: Unpack[WorkerOptions]) -> Worker[Any]: ...
+    @overload
+    def worker(self, queue: str, type: type[T], **options: Unpack[WorkerOptions]) -> Worker[T]: ...
+    def worker(self, queue: str, type: Any = Any, **options: Unpack[WorkerOptions]) -> Worker[Any]:
+        """What works off the jobs of a queue with functions of yours, several at a time."""
+        return Worker(TopicCalls(queue, type, self._endpoint.patience, self._endpoint.node), self._endpoint, options)
+
+    def _run(self, operation: Operation[T]) -> T:
+        return run(operation, blocking.Line(self._pool))

@@ -1,0 +1,103 @@
+"""Consumer: the records of topics, from where it has got to, with its progress kept. For threads.
+
+A `for` loop over it, or `run` with a function. `stop` ends either, from another thread or a signal handler, after the
+item in hand; so does SIGTERM while `run` runs in the main thread. Its cursors are committed as `consuming` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Self, TypeVar
+
+from topics.client.consuming import Consuming, Lag
+from topics.client.errors import Closed
+from topics.client.operation import run
+from topics.client.record import Record, Tombstone
+from topics.client.transport import blocking
+
+T = TypeVar("T")
+
+
+class Consumer(Generic[T]):
+    """A reader that remembers. It belongs to one thread; `stop` may be called from any."""
+
+    def __init__(self, consuming: Consuming[T], pool: blocking.Pool) -> None:
+        self._consuming = consuming
+        self._pool = pool
+        self._line = blocking.Line(pool)
+
+    @property
+    def name(self) -> str:
+        """The name under which it keeps its cursors."""
+        return self._consuming.name
+
+    def __iter__(self) -> Iterator[Record[T] | Tombstone]:
+        return self
+
+    def __next__(self) -> Record[T] | Tombstone:
+        while True:
+            if self._line.interrupted:
+                self._consuming.handled()
+                self._line.close_stream()
+                self.commit()
+                raise StopIteration
+            item = self._consuming.pop()
+            if item is not None:
+                return item
+            try:
+                run(self._consuming.fetch(), self._line)
+            except Closed:
+                if not self._line.interrupted:
+                    raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, handler: Callable[[Record[T] | Tombstone], Any]) -> None:
+        """Call a function with each item, until `stop` or SIGTERM; what it raises ends the run, after a commit."""
+        with _stopped_by_signal(self.stop):
+            try:
+                for item in self:
+                    handler(item)
+            finally:
+                # An item whose handler failed is delivered again.
+                self._consuming.put_back()
+                self.commit()
+
+    def commit(self) -> None:
+        """Keep where it has got to, now."""
+        run(self._consuming.commit(), blocking.Line(self._pool))
+
+    def lag(self) -> dict[str, Lag]:
+        """How far it is behind in each topic, in records and in seconds."""
+        return self._consuming.lag()
+
+    def stop(self) -> None:
+        """End the iteration after the item in hand, and commit."""
+        self._line.interrupt()
+
+    def close(self) -> None:
+        """End it, and commit what was handled: every item but the last one, unless the iteration has ended."""
+        self._consuming.put_back()
+        self.commit()
+        self._line.interrupt()
+        self._line.close_stream()
+
+
+@contextlib.contextmanager
+def _stopped_by_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM calls `stop` inside, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

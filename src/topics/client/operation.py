@@ -1,0 +1,123 @@
+"""Operations: what the library does, written once for threads and for asyncio.
+
+An operation is a generator. It yields what it needs from outside (an answer to a `Request`, a pause, a stream) and gets
+it sent in; what it returns is the result. It does no input and output itself, and `run` and `arun` are all the
+difference between `Client` and `AsyncClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias, TypeVar
+
+from topics.client.transport import blocking, waiting
+from topics.client.transport.request import Request
+
+T = TypeVar("T")
+
+
+class Pause:
+    """Ask for some time to pass."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+class Open:
+    """Ask for a stream; what comes back is None, or the answer of a server that refused."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+
+class Read:
+    """Ask for what comes next of the stream; nothing means that it has ended."""
+
+    __slots__ = ("timeout_s",)
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+
+
+class Close:
+    """Ask for the end of the stream."""
+
+    __slots__ = ()
+
+
+class Do:
+    """Ask for a call that may block, such as one that writes a file."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+
+
+Effect: TypeAlias = Request | Pause | Open | Read | Close | Do
+Operation: TypeAlias = Generator[Effect, Any, T]
+
+
+def run(operation: Operation[T], line: blocking.Line) -> T:
+    """The result of an operation, in this thread."""
+    try:
+        effect = next(operation)
+        while True:
+            try:
+                if type(effect) is Request:
+                    result: Any = line.exchange(effect)
+                elif type(effect) is Pause:
+                    line.pause(effect.seconds)
+                    result = None
+                elif type(effect) is Open:
+                    result = line.open(effect.request)
+                elif type(effect) is Read:
+                    result = line.read(effect.timeout_s)
+                elif type(effect) is Do:
+                    result = effect.function()
+                else:
+                    line.close_stream()
+                    result = None
+            except Exception as error:
+                effect = operation.throw(error)
+            else:
+                effect = operation.send(result)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        operation.close()
+
+
+async def arun(operation: Operation[T], line: waiting.Line) -> T:
+    """The result of an operation, in this task."""
+    try:
+        effect = next(operation)
+        while True:
+            try:
+                if type(effect) is Request:
+                    result: Any = await line.exchange(effect)
+                elif type(effect) is Pause:
+                    await line.pause(effect.seconds)
+                    result = None
+                elif type(effect) is Open:
+                    result = await line.open(effect.request)
+                elif type(effect) is Read:
+                    result = await line.read(effect.timeout_s)
+                elif type(effect) is Do:
+                    result = await asyncio.to_thread(effect.function)
+                else:
+                    line.close_stream()
+                    result = None
+            except Exception as error:
+                effect = operation.throw(error)
+            else:
+                effect = operation.send(result)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        operation.close()

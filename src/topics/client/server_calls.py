@@ -1,0 +1,106 @@
+"""ServerCalls: what can be asked of a server as a whole, as operations for both kinds of client."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypedDict
+from urllib.parse import urlencode
+
+import msgspec
+
+from topics.client.answers import Health, RouterState, TopicSummary, decode
+from topics.client.calling import Patience, call
+from topics.client.operation import Operation
+from topics.client.transport.answer import Answer
+from topics.client.transport.request import Request, path
+
+PAGE_SIZE: Final = 1_000
+
+
+class RouterOptions(TypedDict, total=False):
+    """The fields of a router (docs/api.md#routers). What is left out stays as it is."""
+
+    preserve_node: bool
+    preserve_tag: bool
+    create_dest: bool
+    filter: Any
+    allow_cycle: bool
+    guarantee: Literal["at_least_once", "exactly_once"]
+
+
+class _Topics(msgspec.Struct):
+    topics: list[TopicSummary]
+    next_cursor: str | None = None
+
+
+class _Routers(msgspec.Struct):
+    routers: list[RouterState]
+    next_cursor: str | None = None
+
+
+class _Gone(msgspec.Struct):
+    deleted: bool
+
+
+class ServerCalls:
+    """The calls of one server."""
+
+    def __init__(self, patience: Patience) -> None:
+        self.patience = patience
+
+    def topics(self, prefix: str) -> Operation[list[TopicSummary]]:
+        """Every topic with the prefix, in order."""
+        found: list[TopicSummary] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            query = {"prefix": prefix, "page_size": str(PAGE_SIZE)} | ({"cursor": cursor} if cursor else {})
+            answer = yield from self._get(b"/v0/topics?" + urlencode(query).encode())
+            page = decode(answer, _Topics)
+            found += page.topics
+            cursor = page.next_cursor
+        return found
+
+    def routers(self, prefix: str, source: str | None, dest: str | None) -> Operation[list[RouterState]]:
+        """Every router with the prefix, in order."""
+        found: list[RouterState] = []
+        cursor: str | None = ""
+        given = {"prefix": prefix, "page_size": str(PAGE_SIZE), "source": source, "dest": dest}
+        while cursor is not None:
+            query = {**given, "cursor": cursor or None}
+            text = urlencode({name: value for name, value in query.items() if value is not None})
+            answer = yield from self._get(b"/v0/routers?" + text.encode())
+            page = decode(answer, _Routers)
+            found += page.routers
+            cursor = page.next_cursor
+        return found
+
+    def router(self, name: str) -> Operation[RouterState]:
+        """One router."""
+        answer = yield from self._get(path("v0", "routers", name))
+        return decode(answer, RouterState)
+
+    def put_router(self, name: str, source: str, dest: str, options: RouterOptions) -> Operation[RouterState]:
+        """Create a router, or change it."""
+        body = msgspec.json.encode({"source": source, "dest": dest, **options})
+        answer = yield from call(Request(b"PUT", path("v0", "routers", name), body), self.patience)
+        return decode(answer, RouterState)
+
+    def delete_router(self, name: str) -> Operation[bool]:
+        """Delete a router; whether there was one."""
+        answer = yield from call(Request(b"DELETE", path("v0", "routers", name)), self.patience)
+        return decode(answer, _Gone).deleted
+
+    def health(self) -> Operation[Health]:
+        """The server, if it is alive."""
+        answer = yield from self._get(b"/v0/health")
+        return decode(answer, Health)
+
+    def request(
+        self, method: str, target: str, body: bytes | None, patience: Patience, repeatable: bool
+    ) -> Operation[bytes]:
+        """The body of a success, whatever it is."""
+        request = Request(method.encode(), target.encode(), body, repeatable=repeatable)
+        answer = yield from call(request, patience)
+        return answer.body
+
+    def _get(self, target: bytes) -> Operation[Answer]:
+        return call(Request(b"GET", target), self.patience)

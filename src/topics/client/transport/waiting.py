@@ -1,0 +1,373 @@
+"""Connections for asyncio: the same pool and the same lines as `blocking`, for tasks of one event loop.
+
+A task that is cancelled while it waits for an answer closes its connection: an answer that comes later belongs to
+nobody. A stream that is not read stops reading from its socket, so that its buffer stays bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from time import monotonic
+from typing import Any, Final, cast
+
+from topics.client.errors import Closed, TimedOut
+from topics.client.transport import trouble
+from topics.client.transport.address import Address
+from topics.client.transport.answer import Answer, AnswerParser
+from topics.client.transport.request import Request
+
+READ_BYTES: Final = 128 << 10
+"""The size of a connection's buffer: memory that is asked for anew at each answer would cost more than the rest."""
+STREAM_BUFFER_BYTES: Final = 1 << 20
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection to a server, through a proxy and TLS where the address asks for them."""
+
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
+        self._address = address
+        self._loop = loop
+        self._parser = AnswerParser()
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        self._silence_s = self._until = 0.0
+        self._head_only = self._streaming = False
+        self._buffered = 0
+        self._error: Exception | None = None
+        self.used = False
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected, or secured."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what arrives."""
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> None:
+        """Bytes have arrived."""
+        parser = self._parser
+        try:
+            parser.feed(self._buffer[:count])
+        except ValueError as error:
+            self._fail(error)
+            return
+        if self._streaming:
+            self._buffered += count
+            if self._buffered > STREAM_BUFFER_BYTES and self._transport is not None:
+                self._transport.pause_reading()
+        self._heard = 0.0
+        if parser.complete or (self._head_only and parser.head_complete) or self._streaming:
+            self._wake()
+
+    def eof_received(self) -> bool:
+        """The other side has closed."""
+        self._ended(EOFError("the connection was closed"))
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is over."""
+        self._ended(error or EOFError("the connection was closed"))
+
+    def _ended(self, error: Exception) -> None:
+        if self._error is None:
+            try:
+                self._parser.eof()
+            except EOFError as early:
+                error = early if isinstance(error, EOFError) else error
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # Called by who uses it.
+
+    @classmethod
+    async def connect(cls, address: Address, timeout_s: float) -> Connection:
+        """A new connection, within the time."""
+        loop = asyncio.get_running_loop()
+        connection = cls(address, loop)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await connection._connect()
+        except (OSError, ValueError, EOFError) as error:
+            connection.close()
+            raise trouble.explain(error, address, sent=False) from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _connect(self) -> None:
+        address, loop = self._address, self._loop
+        host, port = address.peer
+        direct: dict[str, Any] = {}
+        if address.tls is not None and address.tunnel is None:
+            direct = {"ssl": address.tls, "server_hostname": address.host}
+        await loop.create_connection(lambda: self, host, port, **direct)
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.tunnel is None:
+            return
+        self._parser.expect()
+        self._transport.write(address.tunnel)
+        self._head_only = True
+        while not self._parser.head_complete:
+            await self._wait()
+        self._head_only = False
+        if self._parser.status >= 300:
+            raise trouble.refused_tunnel(address, self._parser.status)
+        self._parser = AnswerParser()
+        assert address.tls is not None
+        secured = await loop.start_tls(self._transport, self, address.tls, server_hostname=address.host)
+        assert secured is not None
+        self._transport = secured
+
+    @property
+    def stale(self) -> bool:
+        """Whether it is over, or has sent what nobody asked for."""
+        return self._error is not None or self._parser.surplus
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request may follow."""
+        parser = self._parser
+        return parser.complete and parser.keep_alive and not parser.surplus and self._error is None
+
+    async def exchange(self, request: Request) -> Answer:
+        """Send a request and return its answer."""
+        await self._run(request)
+        return self._parser.answer()
+
+    async def open(self, request: Request) -> Answer | None:
+        """Send a request whose answer is a stream; the answer where it is none (a refusal)."""
+        self._head_only = True
+        await self._run(request)
+        parser = self._parser
+        if parser.status == 200:
+            self._streaming = True
+            return None
+        self._head_only = False
+        while not parser.complete:
+            await self._wait()
+        return parser.answer()
+
+    async def _run(self, request: Request) -> None:
+        parser = self._parser
+        transport = self._transport
+        assert transport is not None
+        parser.expect()
+        loop = self._loop
+        now = monotonic()
+        self._silence_s = request.timeout_s or request.until - now
+        self._until = request.until
+        try:
+            if self._error is not None:
+                raise self._error
+            if request.until <= now:
+                raise TimeoutError
+            transport.write(request.encode(self._address))
+            self._heard = now
+            self._timer = loop.call_later(min(self._silence_s, self._until - now), self._check)
+            while not (parser.complete or (self._head_only and parser.head_complete)):
+                await self._wait()
+        except (OSError, ValueError, EOFError) as error:
+            raise trouble.explain(error, self._address, sent=True, reused=self.used and not parser.started) from None
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        self.used = True
+
+    async def _wait(self) -> None:
+        """Wait until something has happened; raises what went wrong."""
+        if self._error is not None:
+            raise self._error
+        waiter = self._waiter = self._loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+        self._raise_unless_complete()
+
+    def _raise_unless_complete(self) -> None:
+        if self._error is not None and not self._parser.complete:
+            raise self._error
+
+    def _check(self) -> None:
+        """The time is up, unless something was heard since the timer was set."""
+        now = monotonic()
+        self._heard = self._heard or now
+        due = min(self._heard + self._silence_s, self._until)
+        if now >= due:
+            self._fail(TimeoutError())
+        else:
+            self._timer = self._loop.call_later(due - now, self._check)
+
+    async def read(self, timeout_s: float) -> bytes:
+        """What comes next of a stream; nothing where it has ended."""
+        parser = self._parser
+        try:
+            while True:
+                if body := parser.take_body():
+                    if self._buffered > STREAM_BUFFER_BYTES and self._transport is not None:
+                        self._transport.resume_reading()
+                    self._buffered = 0
+                    return body
+                if parser.complete:
+                    return b""
+                async with asyncio.timeout(timeout_s):
+                    await self._wait()
+        except EOFError:
+            return b""
+        except (OSError, ValueError) as error:
+            raise trouble.explain(error, self._address, sent=True) from None
+
+    def close(self) -> None:
+        """End it."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+
+class Pool:
+    """At most `size` connections to one server."""
+
+    def __init__(self, address: Address, *, size: int, connect_timeout_s: float) -> None:
+        self.address = address
+        self._size = size
+        self._connect_timeout_s = connect_timeout_s
+        self._idle: list[Connection] = []
+        self._open = 0
+        self._closed = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self, until: float) -> Connection:
+        """A connection for one exchange; give it back with `give`."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._closed:
+                raise Closed("the client is closed")
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.stale:
+                    return connection
+                self._discard(connection)
+            if self._open < self._size:
+                break
+            await self._turn(loop, until)
+        self._open += 1
+        try:
+            left_s = until - monotonic()
+            if left_s <= 0:
+                raise TimedOut(f"there is no time left to connect to {self.address}")
+            return await Connection.connect(self.address, min(self._connect_timeout_s, left_s))
+        except BaseException:
+            self._open -= 1
+            self._next()
+            raise
+
+    async def _turn(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout(until - monotonic()):
+                await waiter
+        except TimeoutError:
+            raise trouble.exhausted(self.address, self._size) from None
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._next()
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(waiter)
+
+    def _next(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def give(self, connection: Connection) -> None:
+        """Put a connection back, or close it."""
+        if connection.reusable and not self._closed:
+            self._idle.append(connection)
+        else:
+            self._discard(connection)
+        self._next()
+
+    def _discard(self, connection: Connection) -> None:
+        connection.close()
+        self._open -= 1
+
+    async def close(self) -> None:
+        """Close what is idle now, and the rest when it comes back."""
+        self._closed = True
+        while self._idle:
+            self._discard(self._idle.pop())
+        while self._waiting:
+            self._next()
+        # Let the event loop close the sockets before it may be closed itself.
+        await asyncio.sleep(0)
+
+
+class Line:
+    """What one task talks through: one exchange, pause or stream at a time."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._stream: Connection | None = None
+
+    async def exchange(self, request: Request) -> Answer:
+        """The answer to a request."""
+        connection = await self._pool.take(request.until)
+        try:
+            return await connection.exchange(request)
+        finally:
+            self._pool.give(connection)
+
+    async def open(self, request: Request) -> Answer | None:
+        """Open a stream, which `read` reads; the answer where it was refused."""
+        connection = await self._pool.take(request.until)
+        opened = False
+        try:
+            refused = await connection.open(request)
+            opened = refused is None
+        finally:
+            if not opened:
+                self._pool.give(connection)
+        if opened:
+            self._stream = connection
+        return refused
+
+    async def read(self, timeout_s: float) -> bytes:
+        """What comes next of the stream; nothing where it has ended."""
+        return b"" if self._stream is None else await self._stream.read(timeout_s)
+
+    def close_stream(self) -> None:
+        """End the stream, if there is one."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._pool.give(stream)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
