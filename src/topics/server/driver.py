@@ -31,6 +31,7 @@ BULK_THREADS: Final = 3
 AWAITED: Final = frozenset(("read", "prepare"))
 """The jobs that requests wait for, besides syncs."""
 TICK_S: Final = 1.0
+SETTLE_S: Final = 2.0
 COMMIT_WINDOW_S: Final = 0.002
 
 
@@ -84,6 +85,8 @@ class Driver:
         self._timer_due_ns = 0
         self._running = 0
         self._idle: asyncio.Future[None] | None = None
+        # Whether nothing new is begun any more: a stop does not wait until everything is copied and sealed.
+        self._settling = False
         self._syncs: SimpleQueue[Job | None] = SimpleQueue()
         self._bulk: SimpleQueue[Job | None] = SimpleQueue()
         self._awaited: SimpleQueue[Job | None] = SimpleQueue()
@@ -101,9 +104,12 @@ class Driver:
             self._prepare()
         finally:
             self._wakeup.pending = False
-        self._engine.turn()
-        if self._upkeep is not None and self._upkeep.step():
-            self._wakeup.wake()
+        if self._settling:
+            self._engine.store.write()
+        else:
+            self._engine.turn()
+            if self._upkeep is not None and self._upkeep.step():
+                self._wakeup.wake()
         self._start_jobs()
 
     def _prepare(self) -> None:
@@ -178,7 +184,8 @@ class Driver:
             self._idle.set_result(None)
 
     async def run_until_idle(self) -> None:
-        """Return once nothing is queued, running or waiting for a sync."""
+        """Return once nothing is queued, running or waiting for a sync; nothing new is begun after SETTLE_S."""
+        self._loop.call_later(SETTLE_S, self._settle)
         self._prepare()
         while self._engine.store.pending or self._running:
             self._turn()
@@ -186,6 +193,9 @@ class Driver:
                 self._idle = self._loop.create_future()
                 await self._idle
             self._prepare()
+
+    def _settle(self) -> None:
+        self._settling = True
 
     def stop(self) -> None:
         """End the threads once their queues are empty; there are no further turns."""

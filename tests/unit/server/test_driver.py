@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
-from topics.engine import Engine
+from topics.engine import Engine, Write
+from topics.engine.router.router import PutRouter
+from topics.server import driver as drivers
 from topics.server.driver import AWAITED, BULK_THREADS, Driver, Wakeup
 from topics.storage.job import Task
 from topics.testing import ManualClock
@@ -68,3 +70,25 @@ def test_end_of_a_job_leads_to_a_turn(name: str) -> None:
         driver.stop()
 
     asyncio.run(main())
+
+
+def test_stop_does_not_wait_until_everything_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ROUTER-33: the next start goes on where the copies ended."""
+    monkeypatch.setattr(drivers, "SETTLE_S", 0.0)
+
+    async def stop() -> tuple[int, int]:
+        loop = asyncio.get_running_loop()
+        wakeup = Wakeup(loop)
+        engine = Engine(ManualClock(), wake=wakeup.wake)
+        engine.routers.put("r", PutRouter("source", "dest"), lambda _: None)
+        engine.run_until_idle()
+        driver = Driver(loop, wakeup, engine, lambda: None)
+        await driver.run_until_idle()
+        await asyncio.sleep(0.01)
+        for _ in range(3):
+            engine.write("source", Write.of(range(1000)), lambda _: None)
+        await driver.run_until_idle()
+        driver.stop()
+        return engine.topics["source"].log.head, engine.topics["dest"].log.head
+
+    assert asyncio.run(stop()) == (3000, 0)
