@@ -172,6 +172,12 @@ class Settings:
     max_sse_connections_per_key: int = _cap(1000, "Most open streams (SSE and WebSocket) of one key.")
     max_inflight_per_key: int = _cap(1000, "Most requests of one key that are answered at the same time.")
     max_total_bytes: int = _cap(0, "Most retained record bytes over all topics.")
+    max_producers_per_topic: int = _cap(
+        10_000, "Most producers (`producer_id`) of one topic; those that have not written for a week make way."
+    )
+    max_dedupe_bytes: int = _cap(
+        256 << 20, "Most bytes of memory for the idempotency keys and producers of all topics, about 350 each."
+    )
     max_connections: int = _cap(20_000, "Most open TCP connections; fewer if the process may not open that many files.")
 
     session_ttl_ms: int = _whole(300_000, "Milliseconds that a watch session lives without an open stream.")
@@ -197,7 +203,8 @@ class Settings:
     segment_max_bytes: int = _whole(64 << 20, "Bytes after which a segment is sealed.")
     segment_max_age_ms: int = _whole(3_600_000, "Milliseconds after which a segment is sealed.")
     checkpoint_wal_bytes: int = _whole(
-        128 << 20, "Bytes of log after which a checkpoint is made; bounds the log and the time of a restart."
+        128 << 20,
+        "Bytes of log, and of what routers copied, after which a checkpoint is made; bounds a restart's time.",
     )
     hot_retain_segments: int = _whole(4, "Sealed segments per topic that stay in the data directory.", least=0)
     hot_retain_bytes: int = _cap(0, "Sealed bytes per topic that stay in the data directory.")

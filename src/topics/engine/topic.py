@@ -43,8 +43,8 @@ class Jobs(Protocol):
     leaving: int
     """How many jobs are acked and still in the log."""
 
-    def delay(self, seq: int, due_ms: int) -> None:
-        """Hide a job that was just written until `due_ms`."""
+    def delay(self, seq: int, due_ms: int, since_ms: int | None) -> None:
+        """Hide a job that was just written: from `since_ms` until `due_ms`, or until the date `due_ms` (None)."""
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""

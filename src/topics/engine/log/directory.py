@@ -29,7 +29,7 @@ _TRIM_DIRECTORY_AT: Final = 512
 class Totals:
     """Live records and bytes over all topics: what the quota and the metrics ask for."""
 
-    __slots__ = ("bytes", "corruption_total", "count", "pending_bytes")
+    __slots__ = ("bytes", "corruption_total", "count", "dedupe_bytes", "pending_bytes")
 
     def __init__(self) -> None:
         self.count = 0
@@ -37,6 +37,8 @@ class Totals:
         # Of writes that have their seqs and are not visible yet.
         self.pending_bytes = 0
         self.corruption_total = 0
+        # What idempotency keys and producers take in memory.
+        self.dedupe_bytes = 0
 
 
 class Directory:

@@ -74,6 +74,21 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     source_id: int = 0
 
 
+class QueueImage(msgspec.Struct, array_like=True):
+    """A queue in a checkpoint of the time `ts`. A lease is (seq, state, node, id, due_ms, deliveries).
+
+    `dates` are those by seq that delayed jobs wait for; every other `due_ms` is counted from `ts`.
+    """
+
+    fresh: int
+    dead_lettered: int
+    leases: list[tuple[int, str, str, int, int, int]]
+    free: list[int]
+    ts: int = 0
+    dates: dict[int, int] = {}
+
+
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Event).decode
+decode_image = msgspec.msgpack.Decoder(QueueImage).decode
 decode_buried = msgspec.msgpack.Decoder(Buried).decode

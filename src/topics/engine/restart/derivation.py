@@ -245,9 +245,12 @@ class Derivation:
         self._apply(event)
         if queue is not None:
             for first_seq, _, data in event.extras:
-                for i, due_ms in extras.decode(data).delays or () if first_seq > head else ():
-                    if topic.log.is_live(first_seq + i) and first_seq + i not in queue.leases:
-                        queue.delay(first_seq + i, due_ms)
+                extra = extras.decode(data)
+                for i, due_ms in extra.delays or () if first_seq > head else ():
+                    seq = first_seq + i
+                    if topic.log.is_live(seq) and seq not in queue.leases:
+                        dated = i in (extra.dated or ())
+                        queue.delay(seq, due_ms, None if dated else event.block.ts_at(seq - event.block.first_seq))
         if topic.inbound is not None:
             topic.inbound.note_stamps(event.block)
         self._progressed(topic)

@@ -120,12 +120,15 @@ class Recovery:
         self._derivation.load(topic, extra.taken_lsn, extra.forward)
         queue = queue_of(topic)
         if queue is not None and extra.queue and topic.config.durability != "ephemeral":
-            queue.restore(extra.queue)
+            self._engine.queues.dispatch.load(queue, extra.queue)
         if state.producers or state.dedupe:
-            topic.dedupe = dedupe = Dedupe()
-            dedupe.producers = {producer: (seq, Remembered(0, 0, 0)) for producer, seq in state.producers.items()}
+            topic.dedupe = dedupe = Dedupe(self._engine.totals)
+            # When a producer last wrote is not known: it counts from here.
+            at_ms = self._engine.clock.steady_ms()
+            for producer, seq in state.producers.items():
+                dedupe.remember(None, producer, seq, Remembered(0, 0, 0, at_ms))
             for key, first_seq, count, ts in state.dedupe:
-                dedupe.keys[key] = Remembered(first_seq, count, ts)
+                dedupe.remember(key, None, None, Remembered(first_seq, count, ts, self._past(ts)))
         sealed: list[Extent] = []
         damage: list[Corrupt] = []
         if state.segments:
@@ -232,12 +235,16 @@ class Recovery:
             if first_seq > head:
                 self._remember(topic, first_seq, n, data, block.ts_at(first_seq - block.first_seq))
 
-    @staticmethod
-    def _remember(topic: Topic, first_seq: int, n: int, data: bytes, ts: int) -> None:
+    def _past(self, ts: int) -> int:
+        """When something was that is dated `ts`, on the steady scale: now, where the clock was set back since."""
+        clock = self._engine.clock
+        return clock.steady_ms() + min(0, ts - clock.now_ms())
+
+    def _remember(self, topic: Topic, first_seq: int, n: int, data: bytes, ts: int) -> None:
         extra = decode_append_extra(data)
         if topic.dedupe is None:
-            topic.dedupe = Dedupe()
-        write = Remembered(first_seq, n, ts)
+            topic.dedupe = Dedupe(self._engine.totals)
+        write = Remembered(first_seq, n, ts, self._past(ts))
         topic.dedupe.remember(extra.idempotency_key, extra.producer_id, extra.producer_seq, write)
 
     def _control(self, event: Control) -> None:

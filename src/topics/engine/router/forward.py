@@ -23,8 +23,8 @@ from typing import Final, cast
 from topics.engine.journal import Journal
 from topics.engine.log.loss import SOURCE_TRIM
 from topics.engine.router import event as router_event
-from topics.engine.router.backlog import Backlog
-from topics.engine.router.copying import Copies, Notes, Run, copy, room_for, take_over, whole
+from topics.engine.router.backlog import SLICE_RECORDS, Backlog
+from topics.engine.router.copying import Copies, Joins, Notes, Run, copy, room_for, take_over, whole
 from topics.engine.router.event import ForwardImage
 from topics.engine.router.lineage import Lineage
 from topics.engine.router.router import Router
@@ -37,6 +37,10 @@ from topics.errors import TopicsError
 from topics.storage.block import Block
 
 CATCH_UP_SLICES: Final = 64
+# What making a copy again costs a restart, as bytes of WAL that it reads in the same time: over the bytes of the copy,
+# for one that is taken over with its Block, and for one that is built by itself.
+TAKEN_OVER_BYTES: Final = 64
+BUILT_BYTES: Final = 1024
 LATE_MS: Final = 1000
 BACKOFF_MS_MIN: Final = 10
 BACKOFF_MS_MAX: Final = 1000
@@ -57,10 +61,10 @@ class Backpressure:
         self.backoff_ms = 0
         self.retry_ms: int | None = None
 
-    def block(self, now: int) -> None:
+    def block(self, steady_ms: int) -> None:
         """The destination refused: pause, for longer each time."""
         self.backoff_ms = min(max(BACKOFF_MS_MIN, self.backoff_ms * 2), BACKOFF_MS_MAX)
-        self.retry_ms = now + self.backoff_ms
+        self.retry_ms = steady_ms + self.backoff_ms
 
     def unblock(self) -> None:
         """The destination took something."""
@@ -79,6 +83,8 @@ class Forward:
 
     __slots__ = (
         "_clock",
+        "_joins",
+        "_journal",
         "_lineage",
         "_retry_later",
         "_unseen",
@@ -98,13 +104,16 @@ class Forward:
         self,
         journal: Journal,
         lineage: Lineage,
+        joins: Joins,
         quota_bytes: int,
         retry_later: Callable[[Forward], None],
         backlog: Backlog,
         dest: Topic,
     ) -> None:
         self._clock = journal.clock
+        self._journal = journal
         self._lineage = lineage
+        self._joins = joins
         self._retry_later = retry_later
         self.source = backlog.source
         self.dest = dest
@@ -152,9 +161,9 @@ class Forward:
         source.expire(now)
         before = backlog.cursor
         fate, end = source.unkept.run(before + 1)
-        lost_to, runs = source.reading(backlog.next, end)
+        lost_to, runs = source.reading(backlog.next, max(1, SLICE_RECORDS // len(self.routers)), end)
         if lost_to:
-            return self._lose(lost_to, now)
+            return self._lose(lost_to)
         if not runs:
             backlog.cursor = max(before, min(end, backlog.end()))
             return backlog.cursor > before
@@ -164,11 +173,11 @@ class Forward:
         dest, visibility = self.dest, self.visibility
         runs = self.pressure.admit(runs, self.routers, now)
         if not runs:
-            return self._block(now)
+            return self._block()
         try:
             awaited = visibility.waits_for(runs, len(self.routers), fate)
         except TopicsError:
-            return self._block(now)
+            return self._block()
         if self.pressure.backoff_ms:
             self.pressure.unblock()
         if now - runs[0][0].ts_at(runs[0][1]) > LATE_MS and now > max(self.ts_min, dest.last_ts):
@@ -182,7 +191,7 @@ class Forward:
             self.notes.add_unkept(made.block, fate)
             self._unseen.append((before, made.counts))
             derive(dest, made.block, self._shown, awaited)
-            visibility.mark_if_due(now)
+            visibility.mark_if_due()
         return True
 
     def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
@@ -193,9 +202,13 @@ class Forward:
             inbound = into(self.source)
             hops_of = [] if inbound is None else inbound.notes.hops
         if hops_of is None and whole(runs, routers):
-            made = take_over(runs, routers[0], dest.id, first_seq, ts_min)
+            made = take_over(self._joins.join(self.source, runs), routers[0], dest.id, first_seq, ts_min)
+            each_bytes = TAKEN_OVER_BYTES
         else:
             made = copy(runs, routers, dest.id, first_seq, ts_min, self.notes.live_stamps(), hops_of)
+            each_bytes = BUILT_BYTES
+        if made.block is not None and dest.config.durability != "ephemeral":
+            self._journal.derived_bytes += len(made.block.raw) + each_bytes * made.block.n
         block, _, end = runs[-1]
         self.backlog.move(block.first_seq + end - 1)
         for router, count in made.counts.items():
@@ -215,17 +228,17 @@ class Forward:
             router.forwarded_total -= count
         if self.dest.next_seq == ticket.last_seq + 1:
             self.dest.next_seq = ticket.first_seq
-        self._block(self._clock.now_ms())
+        self._block()
 
-    def _block(self, now: int) -> bool:
-        self.pressure.block(now)
+    def _block(self) -> bool:
+        self.pressure.block(self._clock.steady_ms())
         self._retry_later(self)
         return False
 
-    def _lose(self, cursor: int, now: int) -> bool:
+    def _lose(self, cursor: int) -> bool:
         if self.dest.last_ticket is not None:
             # A lost range has no ticket: it waits until the writes before it are visible.
-            return self._block(now)
+            return self._block()
         # Each of the routers would have made a copy.
         count = (cursor - self.backlog.cursor) * len(self.routers)
         self.pressure.retry_ms = None

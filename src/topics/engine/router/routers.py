@@ -15,6 +15,7 @@ import msgspec
 from topics.engine.catalog import Catalog
 from topics.engine.journal import Journal
 from topics.engine.router import event as router_event
+from topics.engine.router.copying import Joins
 from topics.engine.router.event import Dropped, End, Put, Was
 from topics.engine.router.forward import forward_of, into, out_of
 from topics.engine.router.graph import Graph
@@ -43,8 +44,9 @@ class Routers:
         self._journal = journal
         self._catalog = catalog
         self._run_until_idle = run_until_idle
-        self.schedule = Schedule(journal)
-        self.graph = Graph(journal, catalog.limits.max_total_bytes, self.schedule)
+        joins = Joins()
+        self.schedule = Schedule(journal, joins)
+        self.graph = Graph(journal, catalog.limits.max_total_bytes, joins, self.schedule)
         self.lineage = self.graph.lineage
         # Receipts of deleted routers, until their ROUTER_DROP frame is durable.
         self._dropping: dict[str, Receipt] = {}

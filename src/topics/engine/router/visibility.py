@@ -135,10 +135,13 @@ class Visibility:
         self.unsure = fate != KEPT
         return self._marks.awaited() if marked else []
 
-    def mark_if_due(self, now: int) -> None:
+    def mark_if_due(self) -> None:
         """Log how far the copies are where no other frame may say so and the last mark is a while ago."""
         # Seqs of a `memory` source may be used again after a loss of power, so no mark may refer to them.
-        if now >= self._mark_due_ms and self._is_mixed and self._source.config.durability in LASTING:
+        if not self._is_mixed or self._source.config.durability not in LASTING:
+            return
+        now = self._journal.clock.steady_ms()
+        if now >= self._mark_due_ms:
             self._mark_due_ms = now + MARK_MS
             self._marks.mark()
 

@@ -4,7 +4,8 @@ All of it happens off the path of any request: on the engine's thread in slices 
 jobs that wait for the disk elsewhere. `step` is called after every turn and at least once a second.
 
 A checkpoint begins when a restart would have to read more than `checkpoint_wal_bytes`, so that both the size of the
-WAL and the time of a restart are bounded by a setting and not by history.
+WAL and the time of a restart are bounded by a setting and not by history. What routers copied counts too: it is in no
+frame, but a restart has to make it again.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class Upkeep:
         self._waiting_lsn = 0
         self._capture: Capture | None = None
         self._checkpointing = False
+        # What had been derived when the checkpoint began: all of it is in the snapshot.
+        self._derived_bytes = 0
         # The next checkpoint after one that failed does not begin before then.
         self._retry_ns = 0
 
@@ -136,6 +139,8 @@ class Upkeep:
                 self._shelf.ask(topic)
             if topic.archive.segments and not self._relocating:
                 self._relocate(topic)
+            if topic.dedupe is not None:
+                topic.dedupe.expire(self._engine.clock.steady_ms(), topic.config.idempotency_window_ms)
         return True
 
     def _relocate(self, topic: Topic) -> None:
@@ -170,7 +175,8 @@ class Upkeep:
             return False
         if self._waiting is not None:
             return self._await_sync()
-        due = self._store.wal_bytes > self._settings.checkpoint_wal_bytes and not self._checkpointing
+        to_read = self._store.wal_bytes + self._engine.journal.derived_bytes
+        due = to_read > self._settings.checkpoint_wal_bytes and not self._checkpointing
         if due and self._engine.clock.elapsed_ns() >= self._retry_ns:
             self.checkpoint()
         return False
@@ -181,6 +187,7 @@ class Upkeep:
             return
         self._checkpointing = True
         self._waiting_lsn = self._store.last_lsn
+        self._derived_bytes = self._engine.journal.derived_bytes
         self._waiting = [(shard, shard.written_lsn) for shard in self._store.shards]
 
     def _await_sync(self) -> bool:
@@ -210,7 +217,9 @@ class Upkeep:
 
     def _published(self, error: BaseException | None) -> None:
         self._checkpointing = False
-        if error is not None:
+        if error is None:
+            self._engine.journal.derived_bytes -= self._derived_bytes
+        else:
             self._retry_ns = self._engine.clock.elapsed_ns() + RETRY_NS
             log.error("a checkpoint could not be written, and the WAL grows until one can: %s", error)
 

@@ -21,6 +21,8 @@ class AppendExtra(msgspec.Struct, array_like=True, frozen=True):
     delays: list[tuple[int, int]] | None = None
     # The source that `position` is about, 0 without a router.
     source_id: int = 0
+    # Which of `delays` are dates; the others are counted from the time of their record.
+    dated: list[int] | None = None
 
 
 class DeleteExtra(msgspec.Struct, array_like=True, frozen=True):
