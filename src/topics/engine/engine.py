@@ -78,12 +78,14 @@ class Engine:
 
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
-        schedule, passes = self.routers.schedule, self.queues.passes
+        schedule, passes, burials = self.routers.schedule, self.queues.passes, self.queues.burials
         self.store.write()
         if schedule.dirty or schedule.blocked:
             schedule.step()
         if passes.dirty or passes.due:
             passes.step()
+        if burials.waiting:
+            burials.step()
         if schedule.dirty or passes.dirty:
             self.journal.wake()
 
@@ -102,13 +104,17 @@ class Engine:
                 bool(run_inline(self.store.jobs()))
                 or bool(self.routers.schedule.dirty)
                 or bool(self.queues.passes.dirty)
+                or self.queues.burials.is_due()
                 or self.store.pending
             )
 
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which a turn will next have something to do by time alone, or None."""
         due_ns = self.store.next_due_ns()
-        for due_ms in (self.routers.schedule.next_due_ms(), self.queues.passes.next_due_ms()):
+        queues = self.queues
+        for due_ms in (
+            self.routers.schedule.next_due_ms(), queues.passes.next_due_ms(), queues.burials.next_due_ms()
+        ):  # fmt: skip
             if due_ms is not None:
                 ns = self.clock.elapsed_ns() + (due_ms - self.clock.steady_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)

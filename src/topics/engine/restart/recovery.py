@@ -351,6 +351,10 @@ class Recovery:
         for topic in [self._by_id[id] for id in sorted(self._nameless & self._by_id.keys())]:
             log.error("the name of topic %d is lost; its %d records are in %s", topic.id, topic.log.count, topic.name)
         self._derivation.finish()
+        for topic in self._engine.topics.values():
+            queue = queue_of(topic)
+            if queue is not None:
+                self._engine.queues.burials.resume(topic, queue)
 
 
 def _check_first(topic: Topic, start: int) -> list[Corrupt]:
