@@ -66,6 +66,9 @@ class Inbound(Protocol):
     def mark(self, leaves: str = "ephemeral") -> None:
         """Log where the copies are, for a frame after it that cannot say so itself."""
 
+    def end_run(self) -> tuple[int, int]:
+        """Where the last uninterrupted copies began, as (seq, source seq before the first); a frame ends them here."""
+
     def note_stamps(self, block: Block) -> None:
         """A direct write came between the copies."""
 

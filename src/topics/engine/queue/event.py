@@ -63,8 +63,8 @@ Event = Claimed | Released | Extended | Acked
 class Buried(msgspec.Struct, array_like=True, frozen=True):
     """DEAD_LETTER: the jobs `seqs` left the queue for the topic `dest_id`; `block` is the Block of their copies there.
 
-    `total` is the queue's `dead_lettered` after this move. `position` in `source_id` is that of the router into the
-    destination at this moment, -1 without one. `lagging` are routers out of the queue, as in a delete.
+    `total` is the queue's `dead_lettered` after this move. `position` in `source_id` and `run` are those of the router
+    into the destination at this moment, -1 without one. `lagging` are routers out of the queue, as in a delete.
     """
 
     seqs: Seqs
@@ -74,6 +74,7 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     position: int = -1
     lagging: list[tuple[int, int]] = []
     source_id: int = 0
+    run: tuple[int, int] | None = None
 
 
 class QueueImage(msgspec.Struct, array_like=True):

@@ -64,6 +64,8 @@ class Recovery:
         self._clean = False
         # (topic id, first, last) of what a loss of power has taken, beyond what the WAL says itself.
         self.given_up: list[tuple[int, int, int]] = []
+        # Whether frames that were not synced may be missing: known at the end.
+        self.lost_power = False
         self._nameless: set[int] = set()
         # Whether seqs were missing between two records of a topic, with nothing to explain it.
         self.jumped = False
@@ -331,7 +333,7 @@ class Recovery:
 
     def _finish(self, lost_power: bool) -> None:
         now = self._engine.clock.now_ms()
-        powerless = lost_power and not self._clean
+        self.lost_power = powerless = lost_power and not self._clean
 
         def lose_tail(topic: Topic) -> None:
             head = topic.log.head
@@ -339,7 +341,7 @@ class Recovery:
                 self._lose(topic, head + 1, topic.ceiling.seq, CRASH)
                 self.given_up.append((topic.id, head + 1, topic.ceiling.seq))
 
-        self._derivation.complete(lose_tail)
+        self._derivation.complete(lose_tail, powerless)
         for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:
             del self._by_id[topic.id]
             self._engine.catalog.leave(topic)

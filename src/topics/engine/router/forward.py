@@ -27,7 +27,7 @@ from topics.engine.router.backlog import SLICE_RECORDS, Backlog
 from topics.engine.router.copying import Copies, Joins, Notes, Run, copy, room_for, take_over, whole
 from topics.engine.router.event import ForwardImage
 from topics.engine.router.lineage import Lineage
-from topics.engine.router.router import Router
+from topics.engine.router.router import EXACTLY_ONCE, Router
 from topics.engine.router.visibility import Marks, Visibility
 from topics.engine.topic import Topic
 from topics.engine.write.arrival import derive
@@ -95,6 +95,7 @@ class Forward:
         "notes",
         "pressure",
         "routers",
+        "run",
         "source",
         "ts_min",
         "visibility",
@@ -121,17 +122,27 @@ class Forward:
         self.ts_min = 0
         self.backlog = backlog
         self.pressure = Backpressure(dest, quota_bytes)
-        self.marks = Marks(journal, backlog, dest)
+        self.marks = Marks(journal, backlog, dest, self.end_run)
         self.visibility = Visibility(journal, lineage, self.marks, self.source, dest)
         self.notes = Notes(dest)
         # Of copies that wait to be shown: the cursor before them, and how many each router made.
         self._unseen: deque[tuple[int, dict[Router, int]]] = deque()
         self._visiting = False
+        # Where the copies since the last frame of the destination began, None where there are none.
+        self.run: tuple[int, int] | None = None
 
     @property
     def cursor(self) -> int:
         """The source seq up to which everything has been looked at."""
         return self.backlog.cursor
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether each router makes a copy of every source record after the cursor, whatever it is."""
+        return not self._lineage.cyclic and all(
+            router.match is None and router.rule.guarantee != EXACTLY_ONCE and router.start_seq <= self.cursor
+            for router in self.routers
+        )
 
     @property
     def has_backlog(self) -> bool:
@@ -186,28 +197,35 @@ class Forward:
         if visibility.unsure or fate != KEPT:
             awaited += visibility.turn_to(fate)
         before = self.backlog.cursor
+        if self.run is None:
+            self.run = dest.next_seq, before
         made = self.make(runs, dest.next_seq, dest.last_ts)
         if made.block is not None:
             self.notes.add_unkept(made.block, fate)
             self._unseen.append((before, made.counts))
             derive(dest, made.block, self._shown, awaited)
-            visibility.mark_if_due()
+            visibility.mark_slice()
         return True
 
-    def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
-        """The copies of these runs, from `first_seq` on; the cursor is after them then."""
+    def preview(self, runs: list[Run], first_seq: int, last_ts: int) -> tuple[Copies, int]:
+        """What the copies of these runs would be from `first_seq` on, and what each costs a restart besides its bytes.
+
+        Nothing has changed.
+        """
         dest, routers, ts_min = self.dest, self.routers, max(self.ts_min, last_ts)
         hops_of = None
         if self._lineage.cyclic:
             inbound = into(self.source)
             hops_of = [] if inbound is None else inbound.notes.hops
         if hops_of is None and whole(runs, routers):
-            made = take_over(self._joins.join(self.source, runs), routers[0], dest.id, first_seq, ts_min)
-            each_bytes = TAKEN_OVER_BYTES
-        else:
-            made = copy(runs, routers, dest.id, first_seq, ts_min, self.notes.live_stamps(), hops_of)
-            each_bytes = BUILT_BYTES
-        if made.block is not None and dest.config.durability != "ephemeral":
+            block = self._joins.join(self.source, runs)
+            return take_over(block, routers[0], dest.id, first_seq, ts_min), TAKEN_OVER_BYTES
+        return copy(runs, routers, dest.id, first_seq, ts_min, self.notes.live_stamps(), hops_of), BUILT_BYTES
+
+    def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
+        """The copies of these runs, from `first_seq` on; the cursor is after them then."""
+        made, each_bytes = self.preview(runs, first_seq, last_ts)
+        if made.block is not None and self.dest.config.durability != "ephemeral":
             self._journal.derived_bytes += len(made.block.raw) + each_bytes * made.block.n
         block, _, end = runs[-1]
         self.backlog.move(block.first_seq + end - 1)
@@ -223,6 +241,7 @@ class Forward:
         if ticket.error is None:
             return
         self.backlog.cursor = min(self.backlog.cursor, before)
+        self.run = None
         self.visibility.unsure = True
         for router, count in counts.items():
             router.forwarded_total -= count
@@ -258,6 +277,11 @@ class Forward:
     def mark(self, leaves: str = "ephemeral") -> None:
         """Log how far the copies are, for a frame after it that cannot say so; `leaves` is the class that follows."""
         self.marks.mark(leaves)
+
+    def end_run(self) -> tuple[int, int]:
+        """Where the last uninterrupted copies began, as (seq, source seq before the first); a frame ends them here."""
+        run, self.run = self.run, None
+        return (self.dest.next_seq, self.backlog.cursor) if run is None else run
 
     def note_stamps(self, block: Block) -> None:
         """A direct write to the destination: remember the stamps in it."""

@@ -204,6 +204,7 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
         dest_seq=dest.next_seq,
         was=None if old is None else Was(old.source.id, old.dest.id, forward_of(old).cursor, old.dest.next_seq),
         ends=[] if old is None else [_end(topic) for topic in pending],
+        run=None if old is not None or inbound is None else inbound.end_run(),
     )
     logged, change = Receipt(), Receipt()
     journal.submit_twice(dest if old is None else old.dest, frames.ROUTER_PUT, router_event.encode(put), logged)
@@ -213,7 +214,8 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
 
 def _log_drop(journal: Journal, router: Router, receipt: Receipt | None) -> None:
     """Log that a router is gone."""
-    dropped = Dropped(router.name, forward_of(router).cursor, router.dest.next_seq)
+    forward = forward_of(router)
+    dropped = Dropped(router.name, forward.cursor, router.dest.next_seq, run=forward.end_run())
     journal.submit_twice(router.dest, frames.ROUTER_DROP, router_event.encode(dropped), receipt)
 
 

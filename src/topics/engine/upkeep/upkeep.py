@@ -85,12 +85,12 @@ class Upkeep:
             else:
                 log.error("kept %s, which no checkpoint lists", name)
         store.start()
-        self._log_losses(recovery.given_up)
+        self._log_losses(recovery.given_up, recovery.lost_power)
         self._log_heads(recovery.heads())
         for topic in engine.topics.values():
             topic.ask_seal()
 
-    def _log_losses(self, ranges: list[tuple[int, int, int]]) -> None:
+    def _log_losses(self, ranges: list[tuple[int, int, int]], lost_power: bool) -> None:
         """Log what a loss of power took, as the first frame of this start, before any request is served.
 
         It is one frame, so that all of it is there or nothing; in the latter case the next start finds the same again.
@@ -99,7 +99,7 @@ class Upkeep:
         """
         store, topics, graph = self._store, self._engine.topics.values(), self._engine.routers.graph
         if ranges or graph.by_name or graph.lineage.letters:
-            lost = frames.Lost(ranges, reached(topics))
+            lost = frames.Lost(ranges, reached(topics), lost_power)
             for _ in range(2):
                 store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, lost), True)
         resume(graph.lineage, topics)

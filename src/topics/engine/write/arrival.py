@@ -123,7 +123,7 @@ def append_together(
 
 def _extra(topic: Topic, write: Write, delays: Sequence[Delay], derived: bool) -> bytes:
     """What the frame holds besides the records: keys, delays, and the place of `derived` records."""
-    position, source_id = position_of(topic) if derived else (None, 0)
+    position, source_id, run = position_of(topic) if derived else (None, 0, None)
     return extras.encode(
         extras.AppendExtra(
             write.idempotency_key,
@@ -133,6 +133,7 @@ def _extra(topic: Topic, write: Write, delays: Sequence[Delay], derived: bool) -
             [(i, due_ms) for i, due_ms, _ in delays] or None,
             source_id,
             [i for i, _, since_ms in delays if since_ms is None] or None,
+            run,
         )
     )
 
