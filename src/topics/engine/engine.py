@@ -34,6 +34,7 @@ from topics.engine.write import batch as batches
 from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
 from topics.engine.write.dedupe import Dedupe
+from topics.engine.write.digest import UNKNOWN, of_batch
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import InvalidRequest, TopicNotEmpty, TopicNotFound
@@ -257,7 +258,7 @@ class Engine:
             topic = self.catalog.create(name, config, created)
         else:
             if write.idempotency_key is not None or write.producer_id is not None:
-                repeat = self._repeat(topic, write, on_done, context)
+                repeat = self._repeat(topic, write, batch, on_done, context)
                 if repeat is not None:
                     return repeat
             if write.expected_head_seq is not None:
@@ -303,7 +304,9 @@ class Engine:
             raise TopicNotFound(f'topic "{name}" does not exist and this write may not create it', topic=name)
         return config
 
-    def _repeat(self, topic: Topic, write: requests.Write, on_done: OnDone | None, context: Any) -> Ticket | None:
+    def _repeat(
+        self, topic: Topic, write: requests.Write, batch: batches.Batch, on_done: OnDone | None, context: Any
+    ) -> Ticket | None:
         """The answer to a write that was seen before, or None; raises Throttled where it cannot be remembered."""
         dedupe = topic.dedupe or Dedupe(self.totals)
         window_ms, now = topic.config.idempotency_window_ms, self.clock.steady_ms()
@@ -315,6 +318,9 @@ class Engine:
         ticket.deduped = True
         ticket.first_seq = found.first_seq
         ticket.count = found.count
+        key = write.idempotency_key
+        if key is not None and found.digest != UNKNOWN and dedupe.keys.get(key) is found:
+            ticket.key_reused = found.digest != of_batch(batch)
         ticket.follow(found.ticket)
         if on_done is None:
             self.run_until_idle()
