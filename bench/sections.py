@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench import checkpoint, delivery, growth, nats, queues, reads, redis, restart, spark, writes
+from bench import checkpoint, delivery, growth, nats, queues, reads, redis, restart, spark, sustained, writes
 
 SECTIONS = {
     module.__name__.removeprefix("bench."): module
-    for module in (redis, nats, writes, reads, growth, checkpoint, restart, delivery, queues, spark)
+    for module in (redis, nats, writes, reads, growth, checkpoint, restart, sustained, delivery, queues, spark)
 }

@@ -172,6 +172,11 @@ class Settings:
     max_sse_connections_per_key: int = _cap(1000, "Most open streams (SSE and WebSocket) of one key.")
     max_inflight_per_key: int = _cap(1000, "Most requests of one key that are answered at the same time.")
     max_total_bytes: int = _cap(0, "Most retained record bytes over all topics.")
+    max_buffered_bytes: int = _whole(
+        256 << 20,
+        "Most bytes of request bodies, answers and stream frames that are held for all clients together. "
+        "Leave room for a few bodies of `TOPICS_MAX_BODY_BYTES`.",
+    )
     max_producers_per_topic: int = _cap(
         10_000, "Most producers (`producer_id`) of one topic; those that have not written for a week make way."
     )
@@ -206,12 +211,20 @@ class Settings:
         128 << 20,
         "Bytes of log, and of what routers copied, after which a checkpoint is made; bounds a restart's time.",
     )
+    max_unsealed_bytes: int = _cap(
+        200 << 20, "Most bytes of records in memory that are not sealed yet; from half of it on, sealing hurries."
+    )
     hot_retain_segments: int = _whole(4, "Sealed segments per topic that stay in the data directory.", least=0)
     hot_retain_bytes: int = _cap(0, "Sealed bytes per topic that stay in the data directory.")
+    erase_after_ms: int = _whole(
+        86_400_000,
+        "Milliseconds after which no text of a deleted, evicted or expired record is left in any file.",
+        least=10_000,
+    )
     min_free_bytes: int = _whole(
         128 << 20,
         "Free bytes on the data directory's disk under which writes are refused; never less than a file of the log "
-        "(64 MiB) for each of its shards, because a shard that finds no room for its next file stays read-only.",
+        "(64 MiB) for each of its shards, so that the log finds room for its next file.",
         least=64 << 20,
     )
 

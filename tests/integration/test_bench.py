@@ -48,7 +48,7 @@ def test_figures_without_wrk_are_marked(tmp_path: Path) -> None:
     assert rows["post-ephemeral"]["requests_s"] > 0
 
 
-@pytest.mark.parametrize("name", ["writes", "reads", "growth", "restart", "redis", "nats"])
+@pytest.mark.parametrize("name", ["writes", "reads", "growth", "restart", "sustained", "redis", "nats"])
 def test_every_section_is_listed(name: str) -> None:
     """A row that can be measured can be asked for."""
     done = subprocess.run(

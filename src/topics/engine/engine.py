@@ -47,6 +47,7 @@ from topics.storage.wal import frame as frames
 DIFF_LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
+UNBOUNDED: Final = 1 << 62
 
 
 class Engine:
@@ -69,6 +70,8 @@ class Engine:
         self.catalog = Catalog(self.journal, self.limits, shelf, Queue)
         self.topics = self.catalog.topics
         self.totals = self.catalog.totals
+        self._unsealed = self.totals.unsealed
+        self._unsealed_max = self.limits.max_unsealed_bytes or UNBOUNDED
         self.wires = WireCache()
         self.routers = Routers(self.journal, self.catalog, self.run_until_idle)
         self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle)
@@ -81,14 +84,28 @@ class Engine:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
         schedule, passes, burials = self.routers.schedule, self.queues.passes, self.queues.burials
         self.store.write()
-        if schedule.dirty or schedule.blocked:
+        if (schedule.dirty or schedule.blocked) and not self.is_full:
             schedule.step()
         if passes.dirty or passes.due:
             passes.step()
         if burials.waiting:
             burials.step()
-        if schedule.dirty or passes.dirty:
+        if self._forwards or passes.dirty:
             self.journal.wake()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is not sealed yet that large writes, and copies that nobody waits for, have to wait."""
+        return self._unsealed.bytes >= self._unsealed_max
+
+    def unsealed_fill(self) -> float:
+        """How much of its bound is not sealed yet: 1 where it is full."""
+        return self._unsealed.bytes / self._unsealed_max
+
+    @property
+    def _forwards(self) -> bool:
+        """Whether copies are to be made, and there is room for them; the job that makes room asks for a turn."""
+        return bool(self.routers.schedule.dirty) and not self.is_full
 
     def prepare(self) -> None:
         """Submit the acks that were gathered for this turn; comes once before each `turn`."""
@@ -103,7 +120,7 @@ class Engine:
             self.turn()
             busy = (
                 bool(run_inline(self.store.jobs()))
-                or bool(self.routers.schedule.dirty)
+                or self._forwards
                 or bool(self.queues.passes.dirty)
                 or self.queues.burials.is_due()
                 or self.store.pending
@@ -184,6 +201,7 @@ class Engine:
             effective_priority=topic.effective_priority(now),
             last_write_ts=topic.last_write_ts,
             last_read_ts=topic.last_read_ts,
+            erased_before_ts=topic.erased_before(now),
             queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic),
         )
 
@@ -244,6 +262,8 @@ class Engine:
     def write(self, name: str, write: requests.Write, on_done: OnDone | None = None, context: Any = None) -> Ticket:
         """Append records (WRITE-1); `on_done` is called with the ticket once it is committed, failed, or a repeat."""
         topic = self.topics.get(name)
+        if self._unsealed.bytes + self.totals.pending_bytes >= self._unsealed_max:
+            room.check_memory(topic, self._unsealed.bytes + self.totals.pending_bytes, self._unsealed_max, write)
         batch = batches.check(write, self.limits)
         n = len(batch.datas)
         now = self.clock.now_ms()
@@ -293,9 +313,13 @@ class Engine:
     def write_together(self, name: str, writes: Sequence[tuple[requests.Write, OnDone, Any]]) -> None:
         """Append writes that `joins` accepted, each with its callback and its context.
 
-        Raises, without having changed anything, where the WAL takes no more.
+        Raises, without having changed anything, where the WAL or the memory takes no more.
         """
-        append_together(self.journal, self.limits, self.topics[name], writes)
+        topic = self.topics[name]
+        if self._unsealed.bytes + self.totals.pending_bytes >= self._unsealed_max:
+            for write, _, _ in writes:
+                room.check_memory(topic, self._unsealed.bytes + self.totals.pending_bytes, self._unsealed_max, write)
+        append_together(self.journal, self.limits, topic, writes)
 
     def _config_for_create(self, name: str, write: requests.Write) -> TopicConfig:
         check_topic_name(name)

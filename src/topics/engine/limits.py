@@ -13,6 +13,7 @@ class Limits(Struct, frozen=True):
     max_total_bytes: int = 0
     max_producers_per_topic: int = 10_000
     max_dedupe_bytes: int = 256 << 20
+    max_unsealed_bytes: int = 200 << 20
     max_batch_records: int = 10_000
     max_record_bytes: int = 1 << 20
     max_meta_bytes: int = 16 << 10

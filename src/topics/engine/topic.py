@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 from topics.engine.config import TopicConfig
 from topics.engine.log.archive import Archive, Shelf
+from topics.engine.log.erasure import Erasure, gone
 from topics.engine.log.log import ANYWHERE, Log
 from topics.engine.log.loss import CORRUPTION
 from topics.engine.priority import effective_priority
@@ -107,6 +108,7 @@ class Topic:
         "created_ts",
         "dedupe",
         "deleted",
+        "erasure",
         "id",
         "inbound",
         "last_change",
@@ -144,6 +146,8 @@ class Topic:
         self.created_ts = created_ts
         self.deleted = False
         self.log = log
+        # Before it was created, nothing was deleted from it.
+        self.erasure = Erasure(created_ts)
         self.archive = Archive(log, shelf)
         self.next_seq = 1
         self.last_ts = 0
@@ -165,6 +169,7 @@ class Topic:
         self.inbound: Inbound | None = None
         self.outbound: Outbound | None = None
         self.letters = False
+        self.count_tail()
 
     # Writes
 
@@ -198,6 +203,9 @@ class Topic:
             shelf.ask(self)
         if self.listeners:
             self.notify()
+        if self.deleted:
+            # It was on its way when the topic was deleted: it is acked, and gone.
+            log.clear()
 
     def notify(self) -> None:
         """Call the listeners: the topic has changed."""
@@ -260,8 +268,19 @@ class Topic:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
         self.expire(now_ms)
         self.config = config
+        self.count_tail()
         self.expire(now_ms)
         self.hold_caps()
+
+    def erased_before(self, now_ms: int) -> int:
+        """Text of what was deleted, evicted or had expired before this time is not on the disk (SPACE-5)."""
+        return now_ms if self.archive.shelf is None else self.erasure.before(gone(self.log), now_ms)
+
+    def count_tail(self) -> None:
+        """Count the tail among those that will be sealed, or that stay in memory, as the class says."""
+        totals = self.log.totals
+        sealable = self.archive.shelf is not None and self.config.durability != "ephemeral"
+        self.log.hold_in(totals.unsealed if sealable else totals.resident)
 
     def ask_seal(self) -> None:
         """Have the tail sealed if it is large enough."""

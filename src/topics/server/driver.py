@@ -6,7 +6,8 @@ go, copies and jobs are handed on, upkeep does a slice, and the jobs that are du
 calls the driver, it only requests a turn.
 
 Threads only ever wait for the disk: a job's `run` makes blocking calls, and its `done` comes back to the loop. Syncs
-have a thread of their own, so that a slow read or a seal never delays an ack.
+have a thread of their own, so that a slow read or a seal never delays an ack. What writes much and may take its time
+has threads of its own too, so that neither a read nor the next file of the WAL waits behind it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from topics.storage.job import Job, Task
 
 log = logging.getLogger("topics.driver")
 
-POOL_THREADS: Final = 3
+DISK_THREADS: Final = 3
+BULK_THREADS: Final = 3
+BULK: Final = frozenset(("seal", "snapshot", "checkpoint", "relocate", "close"))
+"""The jobs that nobody waits for."""
 TICK_S: Final = 1.0
 COMMIT_WINDOW_S: Final = 0.002
 
@@ -81,6 +85,7 @@ class Driver:
         self._running = 0
         self._idle: asyncio.Future[None] | None = None
         self._syncs: SimpleQueue[Job | None] = SimpleQueue()
+        self._bulk: SimpleQueue[Job | None] = SimpleQueue()
         self._others: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         wakeup.listeners.append(self._turn)
@@ -128,7 +133,8 @@ class Driver:
         if not self._threads:
             self._start_threads()
         self._running += 1
-        (self._syncs if job.name == "sync" else self._others).put(job)
+        queue = self._syncs if job.name == "sync" else self._bulk if job.name in BULK else self._others
+        queue.put(job)
 
     def run_then(self, job: Job, then: Callable[[], None]) -> None:
         """Execute a job on a thread, then call `then` on the loop, whether the job failed or not."""
@@ -140,11 +146,13 @@ class Driver:
         self.start(Task(job.name, job.run, finish))
 
     def _start_threads(self) -> None:
-        queues = [("sync", self._syncs), *((f"disk-{i}", self._others) for i in range(POOL_THREADS))]
-        for name, queue in queues:
-            thread = threading.Thread(target=self._execute, args=(queue,), name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        pools = (("sync", self._syncs, 1), ("disk", self._others, DISK_THREADS), ("bulk", self._bulk, BULK_THREADS))
+        for name, queue, count in pools:
+            for i in range(count):
+                title = name if count == 1 else f"{name}-{i}"
+                thread = threading.Thread(target=self._execute, args=(queue,), name=title, daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
     def _execute(self, queue: SimpleQueue[Job | None]) -> None:
         """Execute jobs in order, until a None; runs on a thread."""
@@ -163,7 +171,8 @@ class Driver:
         except Exception:
             log.exception("the outcome of a %s job could not be applied", job.name)
         self._start_jobs()
-        if self._engine.store.pending:
+        if self._engine.store.pending or job.name != "read":
+            # Upkeep goes on where this job has ended: with the next segments, or with a checkpoint that waited.
             self._wakeup.wake()
         if not self._running and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
@@ -185,8 +194,8 @@ class Driver:
             if timer is not None:
                 timer.cancel()
         if self._threads:
-            self._syncs.put(None)
-            for _ in range(POOL_THREADS):
-                self._others.put(None)
+            for queue, count in ((self._syncs, 1), (self._others, DISK_THREADS), (self._bulk, BULK_THREADS)):
+                for _ in range(count):
+                    queue.put(None)
             for thread in self._threads:
                 thread.join()

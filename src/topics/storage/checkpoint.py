@@ -11,45 +11,64 @@ from collections.abc import Callable, Sequence
 
 from topics.storage.disk import Disk
 from topics.storage.segment.flips import Flips
-from topics.storage.snapshot import snapshot
+from topics.storage.snapshot.snapshot import Header, parse_name
+from topics.storage.snapshot.writer import SnapshotWriter
 from topics.storage.wal.file import WalName
 from topics.storage.wal.shard import Shard
 
 
+class Draft:
+    """A checkpoint whose sections are not all there yet: they are added to `snapshot`."""
+
+    __slots__ = ("bytes_written", "removals", "snapshot")
+
+    def __init__(self, snapshot: SnapshotWriter, bytes_written: int, removals: list[Callable[[], None]]) -> None:
+        """`bytes_written` is how many bytes of log there were, and `removals` what may be done once it is durable."""
+        self.snapshot = snapshot
+        self.bytes_written = bytes_written
+        self.removals = removals
+
+    def again(self) -> Draft:
+        """The same without any section: what was added is no longer right. Nothing may be under way."""
+        return Draft(self.snapshot.again(), self.bytes_written, self.removals)
+
+
 class Checkpoint:
-    """One checkpoint under way. `on_done` gets it, and the error or None, on the engine's thread."""
+    """A checkpoint that is complete. `on_done` gets it, and the error or None, on the engine's thread."""
 
     def __init__(
         self,
         disk: Disk,
         wal_directory: str,
         snapshot_directory: str,
-        header: snapshot.Header,
-        sections: Sequence[bytes],
-        essential: Sequence[int],
+        header: Header,
+        draft: Draft,
         *,
         shards: Sequence[Shard],
         flips: Flips,
         covered: Sequence[WalName],
-        removals: list[Callable[[], None]],
         on_done: Callable[[Checkpoint, BaseException | None], None],
     ) -> None:
         self.name = "checkpoint"
         self.header = header
         self.covered = covered
-        self.removals = removals
+        self.bytes_written = draft.bytes_written
+        self.removals = draft.removals
         self.is_durable = False
-        self.bytes_written = sum(shard.bytes_written_total for shard in shards)
         self._disk = disk
         self._wal = wal_directory
         self._snapshots = snapshot_directory
-        self._sections = sections
-        self._essential = essential
+        self._snapshot = draft.snapshot
         self._on_done = on_done
         # A flag on disk must never be ahead of the frame that explains it: that frame may say more than the delete.
         self._flushes = [(shard, shard.flush()) for shard in shards] if flips else []
         self._flushing: Shard | None = None
         self._write_flips, self._flips_written = flips.checkpoint()
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """How long its snapshot is."""
+        return self._snapshot.size_bytes
 
     def run(self) -> None:
         """Publish the snapshot and remove what it has replaced."""
@@ -58,7 +77,7 @@ class Checkpoint:
             flush()
         self._flushing = None
         self._write_flips()
-        snapshot.write(self._disk, self._snapshots, self.header, self._sections, self._essential)
+        self._snapshot.publish(self.header)
         self.is_durable = True
         self._remove_replaced()
         self.removals = [removal for removal in self.removals if not _done(removal)]
@@ -67,7 +86,7 @@ class Checkpoint:
         """Unlink older snapshots and covered WAL files. Oldest first, so that a crash leaves no hole in the WAL."""
         disk = self._disk
         for name in disk.list(self._snapshots):
-            number = snapshot.parse_name(name)
+            number = parse_name(name)
             if number is not None and number < self.header.number:
                 disk.unlink(f"{self._snapshots}/{name}")
         disk.sync_dir(self._snapshots)

@@ -115,6 +115,12 @@ class Disk(Protocol):
 
 def write_whole(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
     """Write a file and return once it is durable under its name, which is there only when the whole file is."""
+    write_named(disk, path, parts)
+    disk.sync_dir(path.rpartition("/")[0])
+
+
+def write_named(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
+    """As `write_whole`, but the name is durable only once its directory has been synced: for several files in a row."""
     temporary = path + TEMPORARY_SUFFIX
     if disk.exists(temporary):
         disk.unlink(temporary)
@@ -131,10 +137,14 @@ def write_whole(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
         if size:
             disk.write(handle, at, b"".join(pending))
         disk.sync(handle)
+    except OSError:
+        # On a full disk what is half made takes the room that would help.
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        raise
     finally:
         disk.close(handle)
     disk.rename(temporary, path)
-    disk.sync_dir(path.rpartition("/")[0])
 
 
 def read_at(disk: Disk, path: str, offset: int, length: int) -> bytes:

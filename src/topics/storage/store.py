@@ -6,6 +6,7 @@
     DIR/snapshots/        the checkpoint (snapshot/)
     DIR/segments/         sealed segments (segment/)
     DIR/quarantine/       copies of damaged bytes, one file per damaged region
+    DIR/RESERVE           room that is kept for a checkpoint on a full disk (reserve.py)
 
 How an engine uses it, on one thread (a driver executes the jobs; `run_inline` of job.py is the simplest one):
 
@@ -19,7 +20,8 @@ How an engine uses it, on one thread (a driver executes the jobs; `run_inline` o
     store.write()                         # once per turn: one write per shard; commits waiters that are not gated
     for job in store.jobs(): ...          # syncs and file preparations that may start now; the driver runs each
 
-    job = store.checkpoint(sections, ...) # state as of an lsn; trims the WAL once it is durable
+    draft = store.begin_checkpoint()      # state as of an lsn, added section by section, written by jobs
+    job = store.end_checkpoint(draft, ...)       # trims the WAL once it is durable
     store.run_until_idle()                # at the end: write and sync everything, here and now
     store.close()                         # after a last checkpoint with clean=True, where the stop is orderly
 
@@ -35,27 +37,32 @@ first, and the engine shows records only in seq order.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import errno
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from topics.clock import Clock
 from topics.errors import StorageReadOnly
-from topics.storage.checkpoint import Checkpoint
+from topics.storage.checkpoint import Checkpoint, Draft
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk, read_at, write_whole
 from topics.storage.history import Event, History
-from topics.storage.job import Job, run_inline
+from topics.storage.job import Job, Task, run_inline
+from topics.storage.reserve import RESERVE_NAME, Reserve
 from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
-from topics.storage.snapshot import snapshot
+from topics.storage.snapshot.snapshot import Header
+from topics.storage.snapshot.writer import SnapshotWriter
 from topics.storage.wal.file import WalName, boot_digest
 from topics.storage.wal.shard import QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
 from topics.storage.wal.shard_files import FILE_BYTES
 
 LAYOUT_NAME: Final = "LAYOUT"
 LAYOUT_MAGIC: Final = "topics data directory, format "
-LAYOUT_VERSION: Final = 1
+# Since version 2 a segment has an edition. A directory of version 1 is taken over as it is.
+LAYOUT_VERSION: Final = 2
+LAYOUTS_READ: Final = tuple(f"{LAYOUT_MAGIC}{version}" for version in (1, LAYOUT_VERSION))
 LOCK_NAME: Final = "LOCK"
 MIN_FREE_BYTES: Final = 128 << 20
 SPACE_INTERVAL_NS: Final = 1_000_000_000
@@ -85,6 +92,7 @@ class Store:
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         sync_interval_ns: int = SYNC_INTERVAL_NS,
         min_free_bytes: int = MIN_FREE_BYTES,
+        reserve_bytes: int = 0,
         cold_directory: str | None = None,
         block_cache_bytes: int = CACHE_BYTES,
         on_synced: Callable[[], None] = lambda: None,
@@ -117,11 +125,14 @@ class Store:
         self._queued: list[Job] = []
         self.history = History(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
         self.checkpoints_total = 0
+        self.snapshot_bytes = 0
         self._recovered = False
         self._old_files: dict[WalName, int] = {}
         self._checkpointing = False
         self._bytes_checkpointed = 0
         self._removals: list[Callable[[], None]] = []
+        self.removals_failed = 0
+        self._reserve = Reserve(disk, f"{directory}/{RESERVE_NAME}", reserve_bytes)
         self.segments = Segments(
             disk,
             self.segment_directory,
@@ -153,13 +164,15 @@ class Store:
         ):
             disk.make_dir(directory)
         if not disk.exists(path):
-            write_whole(disk, path, [f"{LAYOUT_MAGIC}{LAYOUT_VERSION}\n".encode()])
+            write_whole(disk, path, [f"{LAYOUTS_READ[-1]}\n".encode()])
             # The directory itself is a name in another one.
             disk.sync_dir(self.directory.rstrip("/").rpartition("/")[0] or ("/" if self.directory[:1] == "/" else "."))
             return
         text = read_at(disk, path, 0, 256).decode("utf-8", "replace").strip()
-        if text != f"{LAYOUT_MAGIC}{LAYOUT_VERSION}":
-            raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUT_MAGIC}{LAYOUT_VERSION}")
+        if text not in LAYOUTS_READ:
+            raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUTS_READ[0]} to {LAYOUT_VERSION}")
+        if text != LAYOUTS_READ[-1]:
+            write_whole(disk, path, [f"{LAYOUTS_READ[-1]}\n".encode()])
 
     def recover(self) -> Iterator[Event]:
         """Everything that is in the directory, as events (history.py); take all of them before `start`.
@@ -171,6 +184,10 @@ class Store:
         self.segments.tiers.open()
         self.segments.tiers.patient = True
         yield from self.history.events(segment_files)
+        for name in self.disk.list(self.snapshot_directory):
+            handle = self.disk.open(f"{self.snapshot_directory}/{name}")
+            self.snapshot_bytes += self.disk.size(handle)
+            self.disk.close(handle)
         self._recovered = True
         self._lsn = self.history.last_lsn
         self._old_files = dict(self.history.files)
@@ -180,7 +197,14 @@ class Store:
         assert self._recovered, "recover() comes first, and to its end"
         self.segments.tiers.patient = False
         generation = self.history.last_generation + 1
-        self.shards = tuple(self._open_shard(generation, index) for index in range(self._shard_count))
+        for index in range(self._shard_count):
+            try:
+                shard = self._open_shard(generation, index)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not self._reserve.release():
+                    raise
+                shard = self._open_shard(generation, index)
+            self.shards += (shard,)
         self._check_space(self.clock.elapsed_ns())
 
     def next_lsn(self) -> int:
@@ -235,24 +259,33 @@ class Store:
         """The `clock.elapsed_ns()` at which `jobs` will next have a background sync, or None where nothing is dirty."""
         return min((due for due in (shard.next_sync_ns() for shard in self.shards) if due is not None), default=None)
 
-    def checkpoint(
-        self,
-        sections: Sequence[bytes],
-        essential: Iterable[int],
-        *,
-        lsn: int,
-        next_topic_id: int,
-        clean: bool = False,
-        on_done: Callable[[BaseException | None], None] = lambda error: None,
-    ) -> Job | None:
-        """The job that publishes a checkpoint, or None while one is under way.
+    def leave_files(self) -> bool:
+        """Move on from every WAL file with anything in it, so that a checkpoint that begins now will remove them.
 
-        `sections` are made with snapshot.py, and `essential` are the indices of those to be written twice (every
-        TOPIC). `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic with
-        a newer image says so in its section. Include only what has committed: a gated frame that still waits for
-        its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
-        snapshot is durable, the one before it and the WAL files that it covers are removed, and everything given to
-        `after_checkpoint` before this call is done. `on_done` gets the error, or None, at the end.
+        False where the next files are not ready; they will be.
+        """
+        ready = [shard.may_leave_file for shard in self.shards]
+        if not all(ready):
+            return False
+        for shard in self.shards:
+            shard.leave_file()
+        return True
+
+    @property
+    def removals_pending(self) -> int:
+        """How many removals wait for a checkpoint."""
+        return len(self._removals)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether writes that take room are refused."""
+        return any(shard.full for shard in self.shards)
+
+    def begin_checkpoint(self) -> Draft | None:
+        """A checkpoint to add sections to, or None while one is under way; then `end_checkpoint`, or `give_up`.
+
+        Sections are made with snapshot.py and added to its `snapshot`; every TOPIC is essential. Everything given to
+        `after_checkpoint` before this call is done once it is durable.
         """
         for shard in self.shards:
             if shard.read_only is not None:
@@ -260,46 +293,98 @@ class Store:
         if self._checkpointing:
             return None
         self._checkpointing = True
+        removals, self._removals = self._removals, []
         number = self.history.snapshot_number + 1
+        writer = SnapshotWriter(self.disk, self.snapshot_directory, number, self._reserve.release)
+        return Draft(writer, sum(shard.bytes_written_total for shard in self.shards), removals)
+
+    def end_checkpoint(
+        self,
+        draft: Draft,
+        *,
+        lsn: int,
+        next_topic_id: int,
+        clean: bool = False,
+        on_done: Callable[[BaseException | None], None] = lambda error: None,
+    ) -> Job:
+        """The job that publishes a checkpoint, all of whose sections were added.
+
+        `lsn`: every frame up to it is included in the sections, or is about a topic that is gone; a topic with
+        a newer image says so in its section. Include only what has committed: a gated frame that still waits for
+        its sync must have an lsn above. First of all, delete flags that are not on disk yet are written. Once the
+        snapshot is durable, the one before it and the WAL files that it covers are removed. `on_done` gets the error,
+        or None, at the end.
+        """
         boot = boot_digest(self.disk.boot_id())
         covered = sorted(name for name, last_lsn in self._old_files.items() if last_lsn <= lsn)
         for shard in self.shards:
             shard.rotate_for_trim()
             covered += shard.files.trimmable(lsn)
-
-        removals, self._removals = self._removals, []
         return Checkpoint(
             self.disk,
             self.wal_directory,
             self.snapshot_directory,
-            snapshot.Header(number, lsn, boot, next_topic_id, clean),
-            sections,
-            list(essential),
+            Header(draft.snapshot.number, lsn, boot, next_topic_id, clean),
+            draft,
             shards=self.shards,
             flips=self.segments.flips,
             covered=covered,
-            removals=removals,
             on_done=partial(self._checkpointed, on_done),
         )
+
+    def give_up(self, draft: Draft) -> Job:
+        """The job that removes what was written of a checkpoint that will not be published; then another may begin."""
+        self._removals = draft.removals + self._removals
+
+        def done(error: BaseException | None) -> None:
+            self._checkpointing = False
+
+        return Task("snapshot", draft.snapshot.abandon, done)
+
+    def checkpoint(
+        self,
+        sections: Sequence[bytes],
+        essential: Collection[int],
+        *,
+        lsn: int,
+        next_topic_id: int,
+        clean: bool = False,
+    ) -> Job | None:
+        """As `begin_checkpoint` and `end_checkpoint`, for sections that are at hand; `essential` are indices."""
+        draft = self.begin_checkpoint()
+        if draft is None:
+            return None
+        for i, section in enumerate(sections):
+            draft.snapshot.add(section, essential=i in essential)
+        return self.end_checkpoint(draft, lsn=lsn, next_topic_id=next_topic_id, clean=clean)
 
     def _checkpointed(
         self, on_done: Callable[[BaseException | None], None], checkpoint: Checkpoint, error: BaseException | None
     ) -> None:
         self._checkpointing = False
         self._removals = checkpoint.removals + self._removals
+        self.removals_failed = len(checkpoint.removals)
         if checkpoint.is_durable:
             self.history.snapshot_number = checkpoint.header.number
             self.checkpoints_total += 1
+            self.snapshot_bytes = checkpoint.snapshot_bytes
             self._bytes_checkpointed = checkpoint.bytes_written
             gone = set(checkpoint.covered)
             for name in gone:
                 self._old_files.pop(name, None)
-            for shard in self.shards:
-                shard.files.trimmed(gone)
+            handles = [handle for shard in self.shards for handle in shard.files.trimmed(gone)]
+            if handles:
+                self.enqueue(Task("close", lambda: self._close_all(handles), lambda error: None))
         on_done(error)
+
+    def _close_all(self, handles: Sequence[int]) -> None:
+        for handle in handles:
+            self.disk.close(handle)
 
     def after_checkpoint(self, removal: Callable[[], None]) -> None:
         """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.
+
+        A checkpoint that is being captured may hold what is given up now: only the one after it can go without.
 
         It is done again where it failed, so it must be harmless to repeat.
         """
@@ -329,7 +414,11 @@ class Store:
         with contextlib.suppress(OSError):
             self.free_bytes = self.disk.free_bytes(self.directory)
             for shard in self.shards:
-                shard.full = self.free_bytes < self._min_free_bytes
+                shard.full = self.free_bytes < self._min_free_bytes or shard.files.no_room
+            if self.free_bytes >= self._min_free_bytes and not self._reserve.held and self.shards:
+                restore = self._reserve.job(self.free_bytes - self._min_free_bytes)
+                if restore is not None:
+                    self.enqueue(restore)
 
     def close(self) -> None:
         """Close every file and release the lock."""

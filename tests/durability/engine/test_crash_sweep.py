@@ -106,6 +106,53 @@ def test_crash_anywhere_in_a_seal(name: str) -> None:
     assert world.done["seal"] > sealed
 
 
+def test_crash_anywhere_in_a_seal_of_several_topics() -> None:
+    """DURABLE-13, STORE-17: larger segments, and one sync of the directory after the names of all of them."""
+    world = furnished()
+    sealed = world.done["seal"]
+
+    def act() -> None:
+        for _ in range(6):
+            for name in ("kept", "common", "scratch"):
+                world.write(name, 6, tag=None if name == "kept" else "new")
+        world.engine.run_until_idle()
+        world.turn()
+        world.delete("common", tag="new")
+        world.drop("scratch")
+        world.run_until_idle()
+        world.checkpoint()
+
+    swept(world, act, points_min=60)
+    assert max(segment.records for segment in world.engine.topics["kept"].archive.segments) > 12
+    assert world.done["seal"] - sealed < 3 * 3
+
+
+def test_crash_anywhere_in_a_checkpoint_that_is_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DURABLE-13, STORE-18: topics change between the steps of its capture, and segments that it lists are dropped."""
+    monkeypatch.setattr("topics.engine.restart.checkpoint.SLICE_TOPICS", 1)
+    monkeypatch.setattr("topics.storage.snapshot.writer.WRITE_BYTES", 64)
+    monkeypatch.setattr("topics.storage.snapshot.writer.UNWRITTEN_BYTES_MAX", 256)
+    world = furnished()
+
+    def act() -> None:
+        for before_seq in (2, 40):
+            world.upkeep.checkpoint()
+            for _ in range(8):
+                world.turn()
+                world.run_job()
+                world.finish_job()
+                for name in ("kept", "common", "scratch"):
+                    world.write(name, 1)
+                    world.delete(name, before_seq)
+            world.put("common", cap_records=20)
+            world.run_until_idle()
+        world.checkpoint()
+
+    parts = world.done["snapshot"]
+    swept(world, act, points_min=200)
+    assert world.done["snapshot"] > parts + 3
+
+
 def test_crash_anywhere_in_a_relocation() -> None:
     """DURABLE-13: copy, sync, flip, delete; idempotent at every crash point."""
     world = furnished()
@@ -237,3 +284,52 @@ def test_crash_anywhere_in_lives_by_dice(part: int) -> None:
         world, sweep = live(seed, steps=400, share=0.12)
         points += sweep.points
         done += world.done
+
+
+@pytest.mark.parametrize("name", ["kept", "common", "scratch"])
+def test_crash_anywhere_in_a_merge(name: str) -> None:
+    """SPACE-1: segments of both tiers become one, with deletes before, during and after: nothing is lost."""
+    world = furnished()
+    for i in range(4):
+        world.write(name, 13, tag=f"more:{i}")
+        world.run_until_idle()
+    world.checkpoint()
+    merged = world.done["rewrite"]
+
+    def act() -> None:
+        world.delete(name, tag="more:1")
+        world.clock.advance(6000)
+        for i in range(30):
+            world.turn()
+            world.run_job()
+            world.finish_job()
+            if i % 8 == 3:
+                world.delete(name, tag=f"tag:{i // 8}")
+                world.write(name, 2)
+        world.run_until_idle()
+        world.checkpoint()
+        world.delete(name, tag="more:2")
+        world.run_until_idle()
+
+    swept(world, act, points_min=150)
+    assert world.done["rewrite"] > merged + 3
+
+
+def test_crash_anywhere_in_an_erasing_checkpoint() -> None:
+    """SPACE-5: the tail, the segments and the WAL are replaced, and what is live stays."""
+    world = furnished()
+    checkpoints = world.done["checkpoint"]
+
+    def act() -> None:
+        for name in ("kept", "common", "scratch"):
+            world.delete(name, tag="tag:2")
+            world.delete(name, tag="tail")
+            world.write(name, 1)
+        for _ in range(6):
+            world.clock.advance(3000)
+            world.run_until_idle()
+
+    swept(world, act, points_min=150)
+    assert world.done["checkpoint"] > checkpoints
+    for name in ("kept", "common", "scratch"):
+        assert world.engine.state(name).erased_before_ts > world.clock.now_ms() - 10_000

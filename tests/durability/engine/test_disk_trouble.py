@@ -15,7 +15,7 @@ from tests.harness.world import World
 from topics.engine import ConfigPatch, Delete, Diff, Write
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.errors import StorageFull, StorageReadOnly, StorageUnreadable
-from topics.storage.snapshot import snapshot
+from topics.storage.snapshot.writer import SnapshotWriter
 from topics.storage.wal.shard import Shard
 from topics.testing.fake_disk import DAMAGES, Damage
 
@@ -229,7 +229,7 @@ def test_checkpoint_that_fails_is_reported_and_tried_again_later(
         raise OSError(errno.ENOSPC, "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot, "write", full)
+        patch.setattr(SnapshotWriter, "publish", full)
         world.write("kept", 2, durability="fsync")
         world.clock.advance(60)
         world.run_until_idle()

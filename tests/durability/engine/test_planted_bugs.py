@@ -24,7 +24,7 @@ from topics.engine.upkeep.upkeep import Upkeep
 from topics.engine.write.dedupe import Dedupe
 from topics.storage import history, quarantine
 from topics.storage.segment.flips import Flips
-from topics.storage.snapshot import snapshot
+from topics.storage.snapshot.writer import SnapshotWriter
 from topics.storage.wal.shard import Shard
 from topics.testing.fake_disk import FakeDisk
 from topics.testing.monitor import MonitorViolation
@@ -143,16 +143,17 @@ def _forgets_deletes_of_sealed_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _trims_before_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = snapshot.write
+    publish = SnapshotWriter.publish
 
-    def early(disk: Any, directory: str, header: Any, sections: Any, essential: Any) -> None:
+    def early(self: SnapshotWriter, header: Any) -> None:
+        disk: Any = self._disk
         for path in sorted(disk.files()):
             if path.endswith(".wal") and path != max(p for p in disk.files() if p.endswith(".wal")):
                 disk.unlink(path)
         disk.sync_dir("data/wal")
-        write(disk, directory, header, sections, essential)
+        publish(self, header)
 
-    monkeypatch.setattr("topics.storage.store.snapshot.write", early)
+    monkeypatch.setattr(SnapshotWriter, "publish", early)
 
 
 def _forgets_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ from tests.harness.storage import DIRECTORY, Mini, Ticket, Writer, open_store, r
 from topics.errors import ColdUnavailable
 from topics.storage import block
 from topics.storage.damage import Unusable
-from topics.storage.snapshot import snapshot
+from topics.storage.snapshot.snapshot import Header
+from topics.storage.snapshot.writer import SnapshotWriter
 from topics.storage.wal import frame
 from topics.testing.fake_disk import DAMAGES, Damage, FakeDisk
 from topics.testing.monitor import MonitorViolation
@@ -253,7 +254,7 @@ def test_monitor_catches_a_rename_before_its_sync() -> None:
     writer.append(1, [b"1"])
     disk.sync = lambda handle: None  # type: ignore[method-assign]
     with pytest.raises(MonitorViolation, match="before its sync"):
-        snapshot.write(disk, f"{DIRECTORY}/snapshots", snapshot.Header(1, 1, bytes(16), 2, False), [], [])
+        SnapshotWriter(disk, f"{DIRECTORY}/snapshots", 1).publish(Header(1, 1, bytes(16), 2, False))
 
 
 def test_monitor_catches_an_unlink_before_the_replacement_is_durable() -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,9 @@ GAUGES = [
     "topics_routers",
     "topics_records_live",
     "topics_bytes_live",
+    "topics_unsealed_bytes",
+    "topics_resident_bytes",
+    "topics_rendered_bytes",
     "topics_queue_topics",
     "topics_queue_leases_in_flight",
     "topics_sse_connections",
@@ -326,22 +330,37 @@ def test_the_javascript_library_is_served(start_server: Callable[..., ServerProc
     assert reply.headers["access-control-allow-origin"] == "*"
 
 
-def test_page_shows_what_topics_and_queues_hold(api: Api, topic_name: str) -> None:
-    """PROBE-10: for people; the topic that was written to last comes first."""
-    api.put(topic_name, type="queue")
-    api.fill(topic_name, 3)
-    api.call("POST", f"/v0/topics/{topic_name}/claim", {"node": "w"}).ok()
-    row = api.get("/").text.partition("<tr><td>")[2].partition("</tr>")[0]
-    assert row.startswith(f"{topic_name}</td><td>3</td>")
-    assert row.endswith("<td>3</td><td>2</td><td>1</td>")
-
-
-def test_page_shows_no_topic_where_keys_are_needed(start_api: StartApi) -> None:
-    """PROBE-10: without a key a client learns no name."""
+def test_page_names_no_topic(start_api: StartApi) -> None:
+    """PROBE-10: the page and its files hold no data; it asks the API, with the key of the person who looks."""
     api = start_api(key="s3cret", api_keys="s3cret")
     api.fill("secret-plans", 1)
     for client in (api, api.with_key(None)):
-        page = client.get("/").text
-        assert "hidden: needs a key" in page
-        assert "secret-plans" not in page
-        assert "<table" not in page
+        assert "secret-plans" not in client.get("/").text
+        assert client.get("/console/main.js").status == 200
+
+
+def test_every_file_of_the_console_is_served_with_a_strict_policy(api: Api) -> None:
+    """CONSOLE-1: nothing from outside, nothing inline."""
+    names = [entry.name for entry in files("topics").joinpath("console").iterdir() if entry.name != "index.html"]
+    assert "main.js" in names
+    for path in ("/", *(f"/console/{name}" for name in names)):
+        reply = api.get(path)
+        assert reply.status == 200
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert "http://" not in reply.text.replace("http://www.w3.org/2000/svg", "").replace(f"http://{api.host}", "")
+
+
+@pytest.mark.parametrize(
+    ("entry", "scopes", "prefixes"),
+    [("k", ["read", "write", "delete", "admin"], []), ("k:r+w:a.|b.", ["read", "write"], ["a.", "b."])],
+)
+def test_a_key_learns_what_it_may_do(start_api: StartApi, entry: str, scopes: list[str], prefixes: list[str]) -> None:
+    """AUTH-27: and never a secret."""
+    api = start_api(key="k", api_keys=entry)
+    body = api.get("/v0/whoami").ok(200)
+    assert (body["scopes"], body["prefixes"]) == (scopes, prefixes)
+    assert body["key"] == sha256(b"k").hexdigest()[:8]
+    assert api.with_key(None).get("/v0/whoami").status == 401

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.api import free_port
 from topics import __version__
 from topics.testing import ServerProcess
 
@@ -42,12 +42,6 @@ def test_the_library_does_what_it_says(server: ServerProcess) -> None:
         timeout=100,
     )
     assert ran.returncode == 0, ran.stdout[-5000:]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_nothing_is_lost_or_doubled_while_the_server_is_killed() -> None:

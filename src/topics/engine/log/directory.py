@@ -6,6 +6,9 @@ goes down. `count` and `bytes` are exact whenever a caller can see them: every m
 reclaimed lazily.
 
 Small writes leave small Blocks: a run of them is merged, so that neither memory nor a read pays per Block for long.
+
+The Blocks that are not sealed are the tail. They come after all sealed ones, and their bytes in memory are counted
+exactly, here and over all topics: a Block counts from its publish until it is sealed or holds nothing live any more.
 """
 
 from __future__ import annotations
@@ -24,18 +27,43 @@ MERGE_BLOCK_RECORDS: Final = 64
 MERGE_RUN_BLOCKS: Final = 512
 MERGE_RUN_BYTES: Final = 256 * 1024
 _TRIM_DIRECTORY_AT: Final = 512
+# Takes the place of an entry that holds nothing live, so that its memory is free at once.
+_GONE: Final = Extent(0, 0, 0, 0, 0)
+
+
+class ByteCount:
+    """Bytes of Blocks in memory, over all tails that count here."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
 
 
 class Totals:
     """Live records and bytes over all topics: what the quota and the metrics ask for."""
 
-    __slots__ = ("bytes", "corruption_total", "count", "dedupe_bytes", "pending_bytes")
+    __slots__ = (
+        "bytes",
+        "corruption_total",
+        "count",
+        "dedupe_bytes",
+        "freed_bytes",
+        "pending_bytes",
+        "resident",
+        "unsealed",
+    )
 
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
+        # The tails that will be sealed, and those that stay in memory: of `ephemeral` topics, or without a directory.
+        self.unsealed = ByteCount()
+        self.resident = ByteCount()
         # Of writes that have their seqs and are not visible yet.
         self.pending_bytes = 0
+        # Of everything on the disk that was live and is not any more, since the start.
+        self.freed_bytes = 0
         self.corruption_total = 0
         # What idempotency keys and producers take in memory.
         self.dedupe_bytes = 0
@@ -53,6 +81,8 @@ class Directory:
         "entries",
         "firsts",
         "head",
+        "held",
+        "sealed_to",
         "start",
         "tail_bytes",
         "tail_records",
@@ -71,9 +101,12 @@ class Directory:
         self.start = 1
         self.count = 0
         self.bytes = 0
-        # What was published and not sealed, evicted records included: when it is enough, it becomes a segment.
+        # Everything up to here was sealed.
+        self.sealed_to = 0
+        # The Blocks of the tail: when there is enough of them, they become a segment.
         self.tail_records = 0
         self.tail_bytes = 0
+        self.held = totals.resident
 
     def publish(self, block: Block) -> None:
         """Append a Block at the head; its records are visible from here on."""
@@ -83,9 +116,11 @@ class Directory:
         self.firsts.append(block.first_seq)
         n = block.n
         size = block.live_bytes
+        held_bytes = len(block.raw)
         self.head = block.first_seq + n - 1
         self.tail_records += n
-        self.tail_bytes += size
+        self.tail_bytes += held_bytes
+        self.held.bytes += held_bytes
         self.count += n
         self.bytes += size
         totals = self.totals
@@ -105,6 +140,19 @@ class Directory:
         totals = self.totals
         totals.count += count
         totals.bytes += size
+        if size < 0 and self.held is totals.unsealed:
+            totals.freed_bytes -= size
+
+    def _hold(self, records: int, held_bytes: int) -> None:
+        self.tail_records += records
+        self.tail_bytes += held_bytes
+        self.held.bytes += held_bytes
+
+    def hold_in(self, held: ByteCount) -> None:
+        """Count the tail, and what is published from now on, in another place."""
+        self.held.bytes -= self.tail_bytes
+        held.bytes += self.tail_bytes
+        self.held = held
 
     def _merge_run(self) -> None:
         run = min(self._run_blocks, len(self.entries) - self._base)
@@ -121,6 +169,9 @@ class Directory:
         j = max(i, bisect_right(self.firsts, last_seq))
         self._run_blocks = self._run_bytes = 0
         kept = [entry for entry in entries if entry.last_seq >= self.start]
+        records, size = held_by(kept)
+        records_before, size_before = held_by(self.entries[i:j])
+        self._hold(records - records_before, size - size_before)
         self.entries[i:j] = kept
         self.firsts[i:j] = [entry.first_seq for entry in kept]
 
@@ -157,30 +208,28 @@ class Directory:
         """Do not merge what is published by now with what follows: it is about to be sealed as it is."""
         self._run_blocks = self._run_bytes = 0
 
+    def _tail_at(self) -> int:
+        return max(self._base, bisect_right(self.firsts, self.sealed_to))
+
     def tail_first(self) -> Block | None:
         """The oldest Block that is not sealed, or None."""
-        if not self.tail_records or self._base == len(self.entries):
-            return None
-        tail = self.tail()
-        return tail[0] if tail else None
+        return next(self.unsealed(), None)
+
+    def unsealed(self) -> Iterator[Block]:
+        """The Blocks that are not sealed, in order, one by one: the log must not change in between."""
+        for k in range(self._tail_at(), len(self.entries)):
+            entry = self.entries[k]
+            assert isinstance(entry, Block)
+            yield entry
 
     def tail(self) -> list[Block]:
-        """The Blocks that are not sealed, in order: they come after all sealed ones."""
-        blocks: list[Block] = []
-        for k in range(len(self.entries) - 1, self._base - 1, -1):
-            entry = self.entries[k]
-            if not isinstance(entry, Block):
-                break
-            blocks.append(entry)
-        blocks.reverse()
-        return blocks
+        """The Blocks that are not sealed, in order."""
+        return list(self.unsealed())
 
     def sealed(self, first_seq: int, last_seq: int, entries: Iterable[Extent]) -> None:
         """The records [first_seq, last_seq] are in a segment now: `entries` take their place."""
+        self.sealed_to = last_seq
         self.replace(first_seq, last_seq, entries)
-        tail = self.tail()
-        self.tail_records = sum(block.n for block in tail)
-        self.tail_bytes = sum(block.live_bytes for block in tail)
 
     def index_of(self, seq: int) -> int:
         """The directory index of the entry that holds `seq`, or of the first one after it."""
@@ -262,6 +311,9 @@ class Directory:
             if i < entry.n:
                 self.start = entry.first_seq + i
                 break
+            if isinstance(entry, Block):
+                self._hold(-entry.n, -len(entry.raw))
+            entries[base] = _GONE
             base += 1
         else:
             self.start = self.head + 1
@@ -273,10 +325,17 @@ class Directory:
     def clear(self) -> None:
         """Forget everything: the topic was deleted."""
         self._add(-self.count, -self.bytes)
+        self._hold(-self.tail_records, -self.tail_bytes)
         self.entries = []
         self.firsts = []
         self._base = 0
         self.start = self.head + 1
+
+
+def held_by(entries: Iterable[Extent]) -> tuple[int, int]:
+    """The records of those entries that are Blocks in memory, and their bytes."""
+    blocks = [entry for entry in entries if isinstance(entry, Block)]
+    return sum([block.n for block in blocks]), sum([len(block.raw) for block in blocks])
 
 
 def ranges(seqs: Sequence[int]) -> list[tuple[int, int]]:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from topics.engine.log.directory import Directory, Totals
+from topics.engine.log.directory import Directory, Totals, held_by
 from topics.engine.log.loss import LostRange, with_range
-from topics.storage.block import Extent
+from topics.storage.block import Block, Extent
 
 # A seq after every record.
 ANYWHERE: Final = 1 << 62
@@ -46,6 +46,8 @@ class Log(Directory):
         self.firsts = [entry.first_seq for entry in entries]
         self.head = head
         self.start = start
+        self.sealed_to = max((entry.last_seq for entry in entries if not isinstance(entry, Block)), default=0)
+        self._hold(*held_by(entries))
         for entry in entries:
             live, size = entry.live_in(max(0, min(entry.n, start - entry.first_seq)), entry.n)
             self._add(live, size)
@@ -168,7 +170,7 @@ class Log(Directory):
             live = self.count - sum(other.live for other in others)
             size = self.bytes - sum(other.live_bytes for other in others)
         first = max(entry.first_seq, self.start)
-        del self.entries[k], self.firsts[k]
+        self.replace(entry.first_seq, entry.last_seq, [])
         self._add(-live, -size)
         self._move_start()
         self.lose(first, entry.last_seq, reason)

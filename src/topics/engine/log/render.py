@@ -4,7 +4,8 @@ A `Wire` is a whole Block in one piece of text, records separated by commas, wit
 part of it is a slice. Which fields are in it depends on the reader's `Fields`, so a Block keeps one Wire per
 combination in use. `data` and `meta` are the bytes that the client sent, never parsed.
 
-`WireCache` bounds the bytes kept in this way over all topics: what was read least recently goes first.
+`WireCache` bounds the bytes kept in this way over all topics, those of the Blocks included, which may be in no log and
+no other cache any more: what was read least recently goes first.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ class Wire:
         self.text = text
         self.at = at
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory."""
+        return len(self.text) + len(self.at) * self.at.itemsize
+
     def slice(self, i: int, j: int) -> bytes:
         """The records [i, j), separated by commas."""
         at = self.at
@@ -68,10 +74,10 @@ class WireCache:
         wire = render_whole(block, fields)
         block.forget_columns()
         self._wires[key] = (block, wire)
-        self.bytes += len(wire.text)
+        self.bytes += wire.held_bytes + len(block.raw)
         while self.bytes > self.bytes_max and len(self._wires) > 1:
-            _, (_, oldest) = self._wires.popitem(last=False)
-            self.bytes -= len(oldest.text)
+            _, (dropped, oldest) = self._wires.popitem(last=False)
+            self.bytes -= oldest.held_bytes + len(dropped.raw)
         return wire
 
 

@@ -8,7 +8,8 @@ only where `leases_durable` says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from topics.engine.catalog import Catalog
 from topics.engine.config import clamp_lease_ms
@@ -22,7 +23,7 @@ from topics.engine.queue.dead_letter import DeadLetters, find_letters, job_of
 from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.event import Event, Extended, Released
 from topics.engine.queue.failures import shortened
-from topics.engine.queue.lease import Lease, lease_number
+from topics.engine.queue.lease import DELAYED, HELD, Lease, lease_number
 from topics.engine.queue.passes import Passes
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.requests import (
@@ -33,6 +34,7 @@ from topics.engine.queue.requests import (
     ClaimJobs,
     ExtendedJobs,
     ExtendJobs,
+    LeaseState,
     NackedJobs,
     NackJobs,
     QueueState,
@@ -46,6 +48,10 @@ from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicsError
 from topics.storage.block import Block
+
+LEASES_SEEN_MAX: Final = 10_000
+"""A look at the leases must not hold up a queue of millions: it sees this many at most."""
+SHOWN: Final = HELD | {DELAYED}
 
 
 class Queues:
@@ -98,6 +104,20 @@ class Queues:
         assert isinstance(queue, Queue)
         queue.advance(self._clock.steady_ms())
         return QueueState(queue.ready, queue.in_flight, queue.dead_lettered)
+
+    def leases(self, name: str, limit: int) -> list[LeaseState]:
+        """The jobs that were delivered or delayed, those first that were so first; a look at a bounded number."""
+        topic, queue = self.topic(name)
+        self.apply_acks(topic)
+        queue.advance(self._clock.now_ms())
+        found = []
+        for lease in islice(queue.leases.values(), LEASES_SEEN_MAX):
+            if lease.state in SHOWN:
+                id_ = f"lease_{lease.id:x}" if lease.id else None
+                found.append(LeaseState(lease.seq, lease.state, lease.node, id_, lease.due_ms, lease.deliveries))
+                if len(found) == limit:
+                    break
+        return found
 
     # Claiming
 

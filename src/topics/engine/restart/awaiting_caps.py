@@ -78,5 +78,6 @@ class AwaitingCaps:
         upto = ANYWHERE if bound_head < 0 else bound_head
         topic.expire(ts, upto)
         topic.config = config
+        topic.count_tail()
         topic.expire(ts, upto)
         self.apply(topic, bound_head)

@@ -1,6 +1,10 @@
 """Checkpoint: the whole engine as sections of a snapshot, taken topic by topic while the engine goes on.
 
-A topic is captured in one step, so its own state is consistent; different topics are captured at different moments.
+The state of a topic is captured in one step, so it is consistent; different topics are captured at different moments.
+The Blocks of its tail follow one by one: their content never changes, and their delete flags are taken with the state.
+What is captured goes to the disk as it comes (SnapshotWriter), and a step takes about a millisecond, so neither the
+memory nor the time of a checkpoint depends on how much there is.
+
 The WAL up to `lsn` (taken at the start, when every write up to it has been committed) is not needed any more once the
 snapshot is durable. Where a section already includes the effect of later frames, replaying them changes nothing: an
 append of seqs that are there is skipped, a delete is idempotent, and a config carries its lsn.
@@ -12,6 +16,7 @@ lost it, its retry must be appended.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -22,8 +27,12 @@ from topics.engine.router.forward import into
 from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.storage.block import Block
+from topics.storage.checkpoint import Draft
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
+
+SLICE_NS: Final = 1_000_000
+SLICE_TOPICS: Final = 100
 
 
 class TopicExtra(msgspec.Struct, array_like=True):
@@ -41,17 +50,26 @@ class TopicExtra(msgspec.Struct, array_like=True):
     forward: bytes = b""
     # Where the Blocks after the state begin, 0 where there are none.
     tail_first: int = 0
+    # When `erased_gone` records had left, at `erased_ts`, no text of them was on the disk.
+    erased_gone: int = 0
+    erased_ts: int = 0
 
 
 _encode_extra = msgspec.msgpack.Encoder().encode
 decode_extra = msgspec.msgpack.Decoder(TopicExtra).decode
 
 
-def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
-    """The sections of one topic: its state, then the Blocks of its tail. Of an ephemeral topic, only its state."""
+# A Block of a tail, and its delete flags as they were when its topic was captured.
+_Flagged = tuple[Block, bytes]
+
+
+def capture(topic: Topic, lsn: int, taken_lsn: int) -> tuple[bytes, list[_Flagged]]:
+    """The section of one topic's state, and the Blocks of its tail: none of an ephemeral topic."""
     log, queue, forward = topic.log, queue_of(topic), into(topic)
     ephemeral = topic.config.durability == "ephemeral"
-    tail = [] if ephemeral else [entry for entry in log.retained() if isinstance(entry, Block)]
+    tail = (
+        [] if ephemeral else [(block, b"" if block.flags is None else bytes(block.flags)) for block in log.unsealed()]
+    )
     producers, keys = _remembered(topic.dedupe)
     state = snapshot.TopicImage(
         id=topic.id,
@@ -81,13 +99,13 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> list[bytes]:
                 taken_lsn,
                 b"" if queue is None else queue.capture(),
                 b"" if forward is None else forward.capture(),
-                tail[0].first_seq if tail else 0,
+                tail[0][0].first_seq if tail else 0,
+                topic.erasure.gone,
+                topic.erasure.ts,
             )
         ),
     )
-    sections = [snapshot.topic_section(state)]
-    sections += [snapshot.block_section(lsn, topic.id, block.first_seq, block.n, block.encoded()) for block in tail]
-    return sections
+    return snapshot.topic_section(state), tail
 
 
 def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, Remembered]]]:
@@ -103,42 +121,61 @@ def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, 
 
 
 class Capture:
-    """The sections of a snapshot in the making. `step` is called until it returns True."""
+    """A snapshot in the making. `step` is called until it returns True."""
 
-    def __init__(self, engine: Engine, store: Store, lsn: int) -> None:
+    def __init__(self, engine: Engine, store: Store, lsn: int, draft: Draft) -> None:
+        self.lsn = lsn
+        self.draft = draft
         self._engine = engine
         self._store = store
-        self.lsn = lsn
-        self.sections: list[bytes] = []
-        self.essential: list[int] = []
-        self._begin()
+        self._links_version = engine.routers.lineage.version
+        self._rest: Iterator[Topic] = self._topics()
+        self._tail: Iterator[_Flagged] = iter(())
+        self._tail_of = (0, 0)
+        self.is_complete = False
 
-    def _begin(self) -> None:
-        """Sources before their destinations: then a destination lacks nothing that its source no longer has."""
-        routers = self._engine.routers
-        self.sections = []
-        self.essential = []
-        self._links_version = routers.lineage.version
-        self._rest: Iterator[Topic] = iter(routers.lineage.in_order(self._engine.topics.values()))
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the order of topics has changed before it was complete, so that it has to begin again."""
+        return not self.is_complete and self._links_version != self._engine.routers.lineage.version
 
-    def step(self, topics: int) -> bool:
-        """Capture up to `topics` topics; returns whether that was all."""
-        for _ in range(topics):
-            topic = next(self._rest, None)
-            if topic is None:
-                if self._links_version != self._engine.routers.lineage.version:
-                    self._begin()
-                    return False
-                self._capture_engine()
+    def step(self) -> bool:
+        """Capture for about a millisecond; returns whether that was all. Not to be called once it is outdated."""
+        assert not self.is_outdated
+        clock, writer = self._engine.clock, self.draft.snapshot
+        until_ns = clock.elapsed_ns() + SLICE_NS
+        topics = 0
+        while topics < SLICE_TOPICS and not writer.is_full:
+            flagged = next(self._tail, None)
+            if flagged is not None:
+                self._add_block(*flagged)
+            elif not self._next_topic():
+                for section in capture_routers(self._engine.routers.graph, self.lsn):
+                    writer.add(section, essential=True)
+                self.is_complete = True
                 return True
-            if topic.deleted:
-                continue
-            taken_lsn = self._store.last_lsn
-            self.essential.append(len(self.sections))
-            self.sections += capture(topic, self.lsn if topic.pending_records else taken_lsn, taken_lsn)
+            else:
+                topics += 1
+            if clock.elapsed_ns() >= until_ns:
+                break
         return False
 
-    def _capture_engine(self) -> None:
-        for section in capture_routers(self._engine.routers.graph, self.lsn):
-            self.essential.append(len(self.sections))
-            self.sections.append(section)
+    def _topics(self) -> Iterator[Topic]:
+        """Sources before their destinations: then a destination lacks nothing that its source no longer has."""
+        yield from self._engine.routers.lineage.in_order(list(self._engine.topics.values()))
+
+    def _next_topic(self) -> bool:
+        topic = next((topic for topic in self._rest if not topic.deleted), None)
+        if topic is None:
+            return False
+        taken_lsn = self._store.last_lsn
+        lsn = self.lsn if topic.pending_records else taken_lsn
+        section, tail = capture(topic, lsn, taken_lsn)
+        self.draft.snapshot.add(section, essential=True)
+        self._tail, self._tail_of = iter(tail), (lsn, topic.id)
+        return True
+
+    def _add_block(self, block: Block, flags: bytes) -> None:
+        lsn, topic_id = self._tail_of
+        encoded = block.raw + (flags or bytes(block.n))
+        self.draft.snapshot.add(snapshot.block_section(lsn, topic_id, block.first_seq, block.n, encoded))

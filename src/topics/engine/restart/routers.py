@@ -137,7 +137,7 @@ def reached(topics: Collection[Topic]) -> list[tuple[int, int, int]]:
 
 def resume(lineage: Lineage, topics: Collection[Topic]) -> None:
     """Before the first client is served: each destination loses what its source has lost, sources first."""
-    for topic in lineage.in_order(topics):
+    for topic in list(lineage.in_order(topics)):
         forward = into(topic)
         while forward is not None:
             try:

@@ -6,7 +6,7 @@ has changed in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from topics.engine.topic import Topic
 
@@ -44,9 +44,12 @@ class Lineage:
             found += [source for source in self._parents(each) if source not in found]
         return found
 
-    def in_order(self, topics: Iterable[Topic]) -> list[Topic]:
-        """The topics, each after those that it follows from; within a cycle, in any order."""
-        ordered: dict[Topic, None] = {}
+    def in_order(self, topics: Iterable[Topic]) -> Iterator[Topic]:
+        """The topics one by one, each after those that it follows from; within a cycle, in any order.
+
+        What it gives is right as long as `version` stays the same.
+        """
+        ordered: set[Topic] = set()
         for topic in topics:
             stack = [topic]
             seen = set()
@@ -58,5 +61,7 @@ class Lineage:
                 if open_:
                     stack.extend(open_)
                 else:
-                    ordered[stack.pop()] = None
-        return list(ordered)
+                    stack.pop()
+                    if top not in ordered:
+                        ordered.add(top)
+                        yield top

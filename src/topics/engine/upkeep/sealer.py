@@ -1,114 +1,135 @@
-"""Sealer: turns the tail of a topic into a segment, off the path of any request (STORE-1).
+"""Sealer: turns the tails of topics into segments, off the path of any request (STORE-1).
 
-A tail that has enough records, bytes or age is merged into Blocks of about a thousand records, one per slice of the
-loop's time, and written by a job. The merged Blocks are in the log from the moment they are made, so a delete that
-comes while the job runs applies to them and is carried over when it is done. Readers see the same records before,
-during and after.
+A tail that has enough records, bytes or age is merged on the loop in slices (seal.py) and written by a job. Readers see
+the same records before, during and after. The segments of several topics are written by one job, which syncs their
+directory once; at most `JOBS_MAX` such jobs run, so that reads find a thread, and a topic is in one of them only. So
+the slower the disk is, the more each job writes, and the rate is the disk's own.
 
-At most one segment is made at a time: it is background work, and requests need the disk more.
+A tail that is large enough gathers more for `gather_ns` first, unless memory is short: a topic that is written at full
+speed gets a few large segments instead of many small ones.
+
+Where a job fails, nothing has changed: its tails are in memory and in the WAL, and are tried again after a while.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from typing import Final
 
+from topics.clock import Clock
 from topics.engine.log.archive import Sealable, Shelf
-from topics.storage.block import Block
-from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
+from topics.engine.upkeep.seal import Seal
 from topics.storage.segment.segment import Segment
-from topics.storage.splice import merge
 
 log = logging.getLogger("topics.sealer")
 
+SLICE_NS: Final = 1_000_000
+JOBS_MAX: Final = 2
+BATCH_SEGMENTS: Final = 16
+BATCH_BYTES: Final = 16 << 20
+RETRY_NS: Final = 5_000_000_000
+GATHER_NS: Final = 250_000_000
+FOREVER_NS: Final = 1 << 62
+
 
 class Sealer:
-    """Makes segments, one after the other."""
+    """Makes the segments that the shelf was asked for."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, clock: Clock, gather_ns: int = 0) -> None:
         self._shelf = shelf
-        self._topic: Sealable | None = None
-        self._builder: Builder | None = None
-        self._groups: deque[list[Block]] = deque()
-        self._writing = False
+        self._clock = clock
+        self._gather_ns = gather_ns
+        # What was asked for, and when its time has come.
+        self._gathering: deque[tuple[int, Sealable]] = deque()
+        self._seal: Seal | None = None
+        self._batch: list[Seal] = []
+        self._jobs = 0
+        # After a failure nothing is tried before then.
+        self._retry_ns = 0
+        self.held_bytes = 0
+        """What is being sealed takes this much in memory."""
 
-    def step(self) -> bool:
-        """Do one slice; returns whether there is more to do at once."""
-        if self._writing:
+    @property
+    def waits(self) -> bool:
+        """Whether tails wait to be sealed."""
+        return bool(self._shelf.asked or self._gathering)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no tail waits to be sealed or is being sealed."""
+        return not (self.waits or self._seal or self._batch or self._jobs)
+
+    def step(self, *, at_once: bool = False) -> bool:
+        """Do one slice; returns whether there is more to do at once. With `at_once`, nothing gathers any longer."""
+        if self._jobs >= JOBS_MAX:
             return False
-        if self._topic is None:
-            return self._begin()
-        assert self._builder is not None
-        if self._groups:
-            self._merge(self._topic, self._builder, self._groups.popleft())
-            return True
-        self._write(self._topic, self._builder)
-        return False
-
-    def _begin(self) -> bool:
+        now_ns = self._clock.elapsed_ns()
+        if now_ns < self._retry_ns:
+            return False
         shelf = self._shelf
         while shelf.asked:
-            topic = shelf.asked.popleft()
-            topic.log.end_run()
-            self._groups = _groups(topic.log.tail(), shelf.max_events, shelf.max_bytes)
-            if topic.deleted or not self._groups:
-                topic.archive.sealing = False
-                continue
-            self._topic = topic
-            self._builder = Builder(topic.id)
-            return True
+            self._gathering.append((now_ns + self._gather_ns, shelf.asked.popleft()))
+        until_ns = now_ns + SLICE_NS
+        due_ns = FOREVER_NS if at_once else now_ns
+        while self._seal is not None or self._begin(due_ns):
+            assert self._seal is not None
+            if not self._seal.step():
+                self._batch.append(self._seal)
+                self._seal = None
+                if self._is_full():
+                    self._write()
+                    return self._jobs < JOBS_MAX
+            if self._clock.elapsed_ns() >= until_ns:
+                return True
+        if self._batch:
+            self._write()
         return False
 
-    def _merge(self, topic: Sealable, builder: Builder, group: list[Block]) -> None:
-        live = [block for block in group if block.last_seq >= topic.log.start]
-        if not live or topic.deleted:
-            return
-        merged = merge(live)
-        if len(live) > 1:
-            topic.log.replace(merged.first_seq, merged.last_seq, [merged])
-        builder.add(merged)
+    def _begin(self, due_ns: int) -> bool:
+        shelf, gathering = self._shelf, self._gathering
+        while gathering and gathering[0][0] <= due_ns:
+            seal = Seal(gathering.popleft()[1], shelf.max_events, shelf.max_bytes)
+            if seal.held_bytes and not seal.topic.deleted:
+                self._seal = seal
+                self.held_bytes += seal.held_bytes
+                return True
+            seal.topic.archive.sealing = False
+        return False
 
-    def _write(self, topic: Sealable, builder: Builder) -> None:
-        if topic.deleted or not builder.places:
-            self._finish(topic)
-            return
-        self._writing = True
-        segments = self._shelf.segments
+    def _is_full(self) -> bool:
+        batch = self._batch
+        return len(batch) >= BATCH_SEGMENTS or sum(seal.held_bytes for seal in batch) >= BATCH_BYTES
 
-        def sealed(segment: Segment | None, error: BaseException | None) -> None:
-            self._writing = False
-            if segment is None:
-                log.error("topic %s: a segment could not be written: %s", topic.name, error)
-            elif topic.deleted:
-                segments.drop(segment)
+    def _write(self) -> None:
+        batch, self._batch = self._batch, []
+        written = [seal for seal in batch if not seal.is_empty]
+        self._finish([seal for seal in batch if seal.is_empty])
+        if not written:
+            return
+        self._jobs += 1
+
+        def sealed(segments: list[Segment], error: BaseException | None) -> None:
+            self._jobs -= 1
+            if error is not None:
+                self._retry_ns = self._clock.elapsed_ns() + RETRY_NS
+                names = ", ".join(seal.topic.name for seal in written)
+                log.error("segments could not be written (topics %s), and are tried again: %s", names, error)
             else:
-                topic.archive.take(segment)
-            self._finish(topic)
+                for seal, segment in zip(written, segments, strict=True):
+                    self._take(seal, segment)
+            self._finish(written)
 
-        self._shelf.enqueue(segments.seal_job(builder, sealed))
+        self._shelf.enqueue(self._shelf.segments.seal_all_job([seal.builder for seal in written], sealed))
 
-    def _finish(self, topic: Sealable) -> None:
-        self._topic = None
-        self._builder = None
-        topic.archive.sealing = False
-        topic.ask_seal()
-
-
-def _groups(tail: list[Block], max_events: int, max_bytes: int) -> deque[list[Block]]:
-    """The Blocks of the next segment, in groups that become one Block each; a gap between seqs ends a group."""
-    groups: deque[list[Block]] = deque()
-    records = size = group_records = group_bytes = 0
-    for block in tail:
-        if records >= max_events or size >= max_bytes:
-            break
-        fits = group_records + block.n <= BLOCK_RECORDS and group_bytes + len(block.raw) <= BLOCK_BYTES
-        if groups and fits and groups[-1][-1].last_seq + 1 == block.first_seq:
-            groups[-1].append(block)
+    def _take(self, seal: Seal, segment: Segment) -> None:
+        if seal.topic.deleted:
+            self._shelf.segments.drop(segment)
         else:
-            groups.append([block])
-            group_records = group_bytes = 0
-        group_records += block.n
-        group_bytes += len(block.raw)
-        records += block.n
-        size += len(block.raw)
-    return groups
+            seal.topic.archive.take(segment)
+
+    def _finish(self, seals: list[Seal]) -> None:
+        for seal in seals:
+            self.held_bytes -= seal.held_bytes
+            seal.topic.archive.sealing = False
+            seal.topic.ask_seal()

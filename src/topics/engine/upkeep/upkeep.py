@@ -2,10 +2,6 @@
 
 All of it happens off the path of any request: on the engine's thread in slices of at most about a millisecond, and in
 jobs that wait for the disk elsewhere. `step` is called after every turn and at least once a second.
-
-A checkpoint begins when a restart would have to read more than `checkpoint_wal_bytes`, so that both the size of the
-WAL and the time of a restart are bounded by a setting and not by history. What routers copied counts too: it is in no
-frame, but a restart has to make it again.
 """
 
 from __future__ import annotations
@@ -18,22 +14,26 @@ from msgspec import Struct
 
 from topics.engine.engine import Engine
 from topics.engine.log.archive import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
-from topics.engine.restart.checkpoint import Capture
 from topics.engine.restart.recovery import Recovery
 from topics.engine.restart.routers import reached, resume
 from topics.engine.topic import Topic
+from topics.engine.upkeep.checkpointer import Checkpointer
+from topics.engine.upkeep.eraser import Eraser
+from topics.engine.upkeep.merger import Merger
+from topics.engine.upkeep.rewriter import Rewriter
 from topics.engine.upkeep.sealer import Sealer
-from topics.storage.job import run_inline
+from topics.engine.upkeep.survey import Survey
+from topics.errors import TopicsError
+from topics.storage.job import Miss
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
-from topics.storage.wal.shard import Shard
 
 log = logging.getLogger("topics.upkeep")
 
-CAPTURE_TOPICS: Final = 100
 ROUND_TOPICS: Final = 500
+ROUND_CHECK_TOPICS: Final = 16
+ROUND_SLICE_NS: Final = 500_000
 ROUND_NS: Final = 5_000_000_000
-RETRY_NS: Final = 5_000_000_000
 
 
 class UpkeepSettings(Struct, frozen=True):
@@ -45,30 +45,37 @@ class UpkeepSettings(Struct, frozen=True):
     hot_retain_segments: int = 4
     hot_retain_bytes: int = 0
     checkpoint_wal_bytes: int = 128 << 20
+    max_unsealed_bytes: int = 200 << 20
+    erase_after_ms: int = 86_400_000
 
 
 class Upkeep:
     """The background work of one engine on one store."""
 
-    def __init__(self, engine: Engine, store: Store, settings: UpkeepSettings | None = None) -> None:
+    def __init__(
+        self, engine: Engine, store: Store, settings: UpkeepSettings | None = None, *, gather_ns: int = 0
+    ) -> None:
+        """`gather_ns` is how long a tail that is large enough waits for more before it is sealed."""
         self._engine = engine
         self._store = store
         self._settings = settings or UpkeepSettings()
         shelf = engine.catalog.shelf
         assert shelf is not None, "an engine with a data directory has a shelf"
         self._shelf = shelf
-        self._sealer = Sealer(self._shelf)
+        self._sealer = Sealer(self._shelf, engine.clock, gather_ns)
+        self._survey = Survey(
+            engine.topics, shelf, engine.clock, engine.totals.unsealed, self._settings.max_unsealed_bytes
+        )
         self._round: Iterator[Topic] | None = None
         self._round_due_ns = 0
         self._relocating = False
-        self._waiting: list[tuple[Shard, int]] | None = None
-        self._waiting_lsn = 0
-        self._capture: Capture | None = None
-        self._checkpointing = False
-        # What had been derived when the checkpoint began: all of it is in the snapshot.
-        self._derived_bytes = 0
-        # The next checkpoint after one that failed does not begin before then.
-        self._retry_ns = 0
+        self._round_ns = min(ROUND_NS, self._settings.erase_after_ms * 1_000_000 // 8)
+        self._rewriter = Rewriter(engine.clock, self._shelf, store, engine.journal.wake)
+        self._merger = Merger(self._shelf, self._survey, self._rewriter)
+        self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
+        self._checkpointer = Checkpointer(
+            engine, store, self._sealer, self._eraser, self._settings.checkpoint_wal_bytes
+        )
 
     def recover(self) -> Iterator[None]:
         """Take over what the data directory holds, then open it for writing; yields between events."""
@@ -88,6 +95,8 @@ class Upkeep:
         self._log_losses(recovery.given_up, recovery.lost_power)
         self._log_heads(recovery.heads())
         for topic in engine.topics.values():
+            # The log may have deleted what was left in a segment.
+            topic.archive.drop_dead(0, topic.log.head)
             topic.ask_seal()
 
     def _log_losses(self, ranges: list[tuple[int, int, int]], lost_power: bool) -> None:
@@ -116,32 +125,55 @@ class Upkeep:
 
     def step(self) -> bool:
         """Do a slice of what is due; returns whether there is more to do at once."""
-        more = self._sealer.step()
+        sealer, survey = self._sealer, self._survey
+        more = not sealer.waits and survey.step(sealer.held_bytes)
+        more = sealer.step(at_once=survey.is_short) or more
+        more = self._rewriter.step() or more
+        more = self._eraser.step() or more
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
-            self._round_due_ns = now_ns + ROUND_NS
+            self._round_due_ns = now_ns + self._round_ns
+            self._eraser.look_at_deleted(self._engine.clock.now_ms())
             self._round = iter(list(self._engine.topics.values()))
         if self._round is not None:
             more = self._look_round() or more
-        return self._step_checkpoint() or more
+        return self._checkpointer.step() or more
 
     def _look_round(self) -> bool:
         """Seal what is old and move what is beyond the hot tier, some topics per slice; returns whether more remain."""
         assert self._round is not None
-        oldest_ts = self._engine.clock.now_ms() - self._settings.segment_max_age_ms
-        for _ in range(ROUND_TOPICS):
+        clock = self._engine.clock
+        now_ms, until_ns = clock.now_ms(), clock.elapsed_ns() + ROUND_SLICE_NS
+        oldest_ts = now_ms - self._settings.segment_max_age_ms
+        for i in range(ROUND_TOPICS):
+            if i % ROUND_CHECK_TOPICS == ROUND_CHECK_TOPICS - 1 and clock.elapsed_ns() >= until_ns:
+                break
             topic = next(self._round, None)
             if topic is None:
                 self._round = None
                 return False
+            self._expire(topic, now_ms)
+            self._eraser.look(topic, now_ms)
             tail = topic.log.tail_first()
             if tail is not None and tail.first_ts < oldest_ts:
                 self._shelf.ask(topic)
             if topic.archive.segments and not self._relocating:
                 self._relocate(topic)
+            self._merger.look(topic)
             if topic.dedupe is not None:
                 topic.dedupe.expire(self._engine.clock.steady_ms(), topic.config.idempotency_window_ms)
         return True
+
+    @staticmethod
+    def _expire(topic: Topic, now_ms: int) -> None:
+        """Apply the TTL where nobody reads; what has to be read for it is there in the next round."""
+        if topic.config.ttl_ms:
+            try:
+                topic.expire(now_ms)
+            except Miss as miss:
+                topic.read_then(miss, lambda: None)
+            except TopicsError as error:
+                log.warning("topic %s: expiring waits: %s", topic.name, error)
 
     def _relocate(self, topic: Topic) -> None:
         segments = self._store.segments
@@ -160,78 +192,10 @@ class Upkeep:
         else:
             log.error("a segment could not be moved to the cold store: %s", error)
 
-    def _step_checkpoint(self) -> bool:
-        if self._read_only():
-            # What was not acknowledged must not become durable; only a restart helps.
-            return False
-        if self._capture is not None:
-            if any(shard.pending for shard in self._store.shards):
-                # What would be captured may have been changed by frames that are not even written yet.
-                return False
-            if not self._capture.step(CAPTURE_TOPICS):
-                return True
-            self._publish(self._capture)
-            self._capture = None
-            return False
-        if self._waiting is not None:
-            return self._await_sync()
-        to_read = self._store.wal_bytes + self._engine.journal.derived_bytes
-        due = to_read > self._settings.checkpoint_wal_bytes and not self._checkpointing
-        if due and self._engine.clock.elapsed_ns() >= self._retry_ns:
-            self.checkpoint()
-        return False
-
     def checkpoint(self) -> None:
         """Begin a checkpoint: once everything written up to now is synced, it is captured."""
-        if self._checkpointing or any(shard.pending for shard in self._store.shards):
-            return
-        self._checkpointing = True
-        self._waiting_lsn = self._store.last_lsn
-        self._derived_bytes = self._engine.journal.derived_bytes
-        self._waiting = [(shard, shard.written_lsn) for shard in self._store.shards]
-
-    def _await_sync(self) -> bool:
-        assert self._waiting is not None
-        if any(shard.synced_lsn < lsn for shard, lsn in self._waiting):
-            return False
-        self._waiting = None
-        self._capture = Capture(self._engine, self._store, self._waiting_lsn)
-        return True
-
-    def _read_only(self) -> bool:
-        return any(shard.read_only is not None for shard in self._store.shards)
-
-    def _publish(self, capture: Capture, clean: bool = False) -> None:
-        job = self._store.checkpoint(
-            capture.sections,
-            capture.essential,
-            lsn=capture.lsn,
-            next_topic_id=self._engine.catalog.next_topic_id,
-            clean=clean,
-            on_done=self._published,
-        )
-        if job is None:
-            self._checkpointing = False
-        else:
-            self._store.enqueue(job)
-
-    def _published(self, error: BaseException | None) -> None:
-        self._checkpointing = False
-        if error is None:
-            self._engine.journal.derived_bytes -= self._derived_bytes
-        else:
-            self._retry_ns = self._engine.clock.elapsed_ns() + RETRY_NS
-            log.error("a checkpoint could not be written, and the WAL grows until one can: %s", error)
+        self._checkpointer.begin()
 
     def close(self) -> None:
         """A last checkpoint that marks the stop as orderly. Nothing may be in flight any more."""
-        store = self._store
-        if self._read_only():
-            return
-        for topic in self._engine.topics.values():
-            topic.ceiling.set(topic.log.head)
-        capture = Capture(self._engine, store, store.last_lsn)
-        while not capture.step(CAPTURE_TOPICS):
-            pass
-        self._publish(capture, clean=True)
-        run_inline(store.jobs())
+        self._checkpointer.close()

@@ -2,14 +2,28 @@
 
 A topic that rejects does so before any seq is assigned, so nothing is ever acked and then dropped. The error says
 whether the write can never fit or may fit later.
+
+There is also the memory of all topics together: what is not sealed yet has a bound, and a write beyond it waits until
+the sealer has made room (PRESSURE-8). A small write goes on for a while: it would wait for what others have filled.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from topics.engine.config import TopicConfig
 from topics.engine.requests import Write
 from topics.engine.topic import Topic
-from topics.errors import HeadMismatch, RecordTooLarge, TopicFull
+from topics.errors import RETRY_AFTER_MS, HeadMismatch, RecordTooLarge, TopicFull
+from topics.storage.wal.shard import QueueFull
+
+# A write up to this size is small, and may take the bound this part further.
+SMALL_BYTES: Final = 16 << 10
+SMALL_PART: Final = 8
+
+
+class TailsFull(QueueFull):
+    """Records arrive faster than they can be sealed; retry shortly."""
 
 
 def check_head(name: str, head_seq: int, write: Write) -> None:
@@ -68,3 +82,21 @@ def freed_bytes(topic: Topic, n: int, size_bytes: int) -> int:
     over = log.count + topic.pending_records + n - config.cap_records if config.cap_records else 0
     over_bytes = log.bytes + topic.pending_bytes + size_bytes - config.cap_bytes if config.cap_bytes else 0
     return log.evictable_bytes(over, over_bytes)
+
+
+def check_memory(topic: Topic | None, unsealed_bytes: int, max_unsealed_bytes: int, write: Write) -> None:
+    """Raise TailsFull where a write has to wait for the sealer; `unsealed_bytes` have reached the bound.
+
+    An ephemeral topic is never sealed: its caps, and the quota over all topics, bound what it holds.
+    """
+    if topic is not None and topic.config.durability == "ephemeral":
+        return
+    size = sum(len(record.data) for record in write.records)
+    if size <= SMALL_BYTES and unsealed_bytes < max_unsealed_bytes + max_unsealed_bytes // SMALL_PART:
+        return
+    raise TailsFull(
+        f"{unsealed_bytes} bytes in memory are not sealed yet; retry when there are fewer than {max_unsealed_bytes}",
+        retry_after_ms=RETRY_AFTER_MS,
+        limit="max_unsealed_bytes",
+        max=max_unsealed_bytes,
+    )

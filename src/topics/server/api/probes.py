@@ -1,4 +1,4 @@
-"""What load balancers, scrapers and people ask for: health, readiness, metrics, and a page (the PROBE rules)."""
+"""What load balancers and scrapers ask for: health, readiness and metrics (the PROBE rules)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from topics.errors import RETRY_AFTER_MS, StorageReadOnly
 from topics.server.api import metrics
 from topics.server.api.answers import answer
 from topics.server.api.metrics import Metrics
-from topics.server.api.page import HEADERS, Page
 from topics.server.api.phase import Phase
-from topics.server.api.principal import Principal
+from topics.server.api.principal import SCOPE_NAMES, Principal
 from topics.server.http.exchange import Exchange
 
 
 class Probes:
     """Answers the routes that are open while the server recovers or drains."""
 
-    def __init__(self, engine: Engine, phase: Phase, metrics: Metrics, page: Page) -> None:
+    def __init__(self, engine: Engine, phase: Phase, metrics: Metrics) -> None:
         self._engine = engine
         self._phase = phase
         self._metrics = metrics
-        self._page = page
 
     def health(self, exchange: Exchange) -> None:
         """`GET /v0/health`: 200 as long as the process can serve."""
         answer(exchange, 200, {"status": "ok", "version": __version__, "uptime_ms": self._phase.uptime_ms})
+
+    def whoami(self, exchange: Exchange) -> None:
+        """`GET /v0/whoami`: what the key of this request may do."""
+        principal: Principal = exchange.head.route.principal
+        scopes = [name for bit, name in SCOPE_NAMES.items() if principal.scopes & bit]
+        answer(exchange, 200, {"key": principal.key_id, "scopes": scopes, "prefixes": list(principal.prefixes)})
 
     def ready(self, exchange: Exchange) -> None:
         """`GET /v0/ready`: 200 when serving, 503 while it starts, drains or can store nothing."""
@@ -45,8 +49,3 @@ class Probes:
             answer(exchange, 200, self._metrics.snapshot(principal))
         else:
             exchange.respond(200, self._metrics.exposition(principal), metrics.CONTENT_TYPE)
-
-    def page(self, exchange: Exchange) -> None:
-        """`GET /`: what runs here, for a person who opens the address in a browser."""
-        host = exchange.head.headers.get(b"host", b"").decode("latin-1")
-        exchange.respond(200, self._page.render(host), b"text/html; charset=utf-8", HEADERS)

@@ -40,8 +40,10 @@ from topics.server.delivery.subscription import Watched, check_names, cursor_for
 from topics.server.delivery.view import view_of
 from topics.server.flow.admission import Admission
 from topics.server.flow.slots import Slot, Slots
+from topics.server.http.account import Account, Share
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
+from topics.server.http.turns import Turns
 from topics.settings import Settings
 
 log = logging.getLogger("topics.websocket")
@@ -63,12 +65,16 @@ class WebSockets:
         admission: Admission,
         slots: Slots,
         settings: Settings,
+        turns: Turns,
+        account: Account,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.engine = engine
         self.delivery = delivery
         self.admission = admission
         self.settings = settings
+        self.turns = turns
+        self.account = account
         self.loop = loop
         self._slots = slots
 
@@ -129,7 +135,7 @@ class WebSocket(Subscriber):
 
     def __init__(self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slot: Slot) -> None:
         """The handshake is answered; `slot` is freed when the connection ends."""
-        self.frames = FrameLink(self, service.loop, transport, service.settings)
+        self.frames = FrameLink(self, service.loop, service.turns, service.account, transport, service.settings)
         super().__init__(service.delivery, self.frames)
         self._service = service
         self._principal = principal
@@ -294,6 +300,10 @@ class WebSocket(Subscriber):
         """Send the notice as a message."""
         feed.cursor = notice.cursor
         self._send(notice.message)
+        if self.frames.write_paused:
+            if notice.message_share is None:
+                notice.message_share = Share(self._service.account, len(notice.message))
+            self.keep(notice.message_share)
 
     def ended(self, feed: Feed) -> None:
         """The topic is gone: a later subscribe starts from the beginning."""
@@ -308,7 +318,8 @@ class WebSocket(Subscriber):
         self.ended(feed)
 
     def beat(self, tick_ms: int) -> int:
-        """Ping a client that was silent, and give up one that did not answer the last ping."""
+        """Ping a client that was silent, and give up one that did not answer the last ping or end its message."""
+        self.frames.give_up_message()
         if self.frames.heard:
             self.frames.heard = self._pinged = False
         elif not self._pinged:

@@ -6,7 +6,8 @@ one frame of the WAL and one publish serve them all (`Engine.write_together`). T
 it has the frames written.
 
 Writes to a topic keep their order: one that cannot be gathered, and any request that is no write, is handled after what
-was gathered before it. A write that finds the storage's queue full, or the server under too much pressure, is parked.
+was gathered before it. A write that finds the storage's queue or its memory full, or the server under too much
+pressure, is parked. Then others wait behind it, except for small writes to other topics: they take no room to speak of.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 
 from topics.engine import Engine
 from topics.engine.requests import Write
+from topics.engine.write.room import SMALL_BYTES
 from topics.engine.write.ticket import OnDone
 from topics.errors import Internal, TopicsError
 from topics.server.flow.parking import Parking, Writer
@@ -49,7 +51,7 @@ class Admission:
         """
         parking = self._parking
         parked = (parking.shut and not write.disable_backpressure) or parking.waiting
-        if parked or not self._engine.joins(name, write):
+        if not self._engine.joins(name, write) or (parked and (parking.shut or not self._passes(name, write))):
             if self.gathered:
                 self.flush()
             self._write_alone(name, write, on_done, writer)
@@ -64,6 +66,10 @@ class Admission:
         self._bytes += len(write.records[0].data)
         if self._records >= GATHERED_RECORDS_MAX or self._bytes >= GATHERED_BYTES_MAX:
             self.flush()
+
+    def _passes(self, name: str, write: Write) -> bool:
+        """Whether a write of one record need not wait behind those that are parked."""
+        return len(write.records[0].data) <= SMALL_BYTES and not self._parking.holds(name)
 
     def flush(self) -> None:
         """Hand everything that was gathered to the engine."""
@@ -93,7 +99,8 @@ class Admission:
 
     def _write_alone(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:
         parking = self._parking
-        if not ((parking.shut and not write.disable_backpressure) or parking.waiting):
+        waits = bool(parking.waiting) and not (len(write.records) == 1 and self._passes(name, write))
+        if not ((parking.shut and not write.disable_backpressure) or waits):
             try:
                 self._engine.write(name, write, on_done, writer)
             except QueueFull:
@@ -101,5 +108,8 @@ class Admission:
             else:
                 return
         parking.park(
-            lambda: self._engine.write(name, write, on_done, writer), writer, opted_out=write.disable_backpressure
+            lambda: self._engine.write(name, write, on_done, writer),
+            writer,
+            opted_out=write.disable_backpressure,
+            topic=name,
         )

@@ -1,9 +1,12 @@
 """Governor: measures the pressure on the server, and passes the level on to what gives way.
 
 Ten times a second it looks how late its own timer runs, which is how long anything else waits for the loop, and how
-full the storage's queues are. What follows from the level (pressure.py has the ladder) is up to others: delivery
-coalesces and pauses, the driver widens its commits, parking holds writes back. The same beat drives what happens in
-delivery by time alone.
+full the storage's queues are, and the memory for what is not sealed yet. That memory alone does not bring the level to
+its last rung: where it is full, each write waits for exactly the room that it needs (admission.py), so that writers
+slow down to the rate of the sealer and do not stop and go.
+
+What follows from the level (pressure.py has the ladder) is up to others: delivery coalesces and pauses, the driver
+widens its commits, parking holds writes back. The same beat drives what happens in delivery by time alone.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from topics.server.flow.pressure import OBSERVE_MS, Pressure
+from topics.server.flow.pressure import FILL_RUNGS, OBSERVE_MS, PAUSE_LOW_PRIORITY, Pressure
 from topics.storage.memory import MemoryStore
 from topics.storage.store import Store
 from topics.storage.wal.shard import QUEUE_BYTES_MAX
@@ -25,13 +28,18 @@ class Governor:
         loop: asyncio.AbstractEventLoop,
         pressure: Pressure,
         store: Store | MemoryStore,
+        unsealed_fill: Callable[[], float],
         on_level: Sequence[Callable[[int], None]],
         on_beat: Callable[[], None],
     ) -> None:
-        """Each of `on_level` is called when the level changes, `on_beat` after every measurement."""
+        """`unsealed_fill` says how much of its bound is not sealed yet, from 0 to 1.
+
+        Each of `on_level` is called when the level changes, `on_beat` after every measurement.
+        """
         self._loop = loop
         self._pressure = pressure
         self._store = store
+        self._unsealed_fill = unsealed_fill
         self._on_level = on_level
         self._on_beat = on_beat
         self._due = 0.0
@@ -55,6 +63,7 @@ class Governor:
     def observe(self, lag_ms: float) -> None:
         """Take a reading, and pass on the level that follows from it."""
         fill = max((shard.queue_bytes / QUEUE_BYTES_MAX for shard in self._store.shards), default=0.0)
+        fill = max(fill, min(self._unsealed_fill(), FILL_RUNGS[PAUSE_LOW_PRIORITY - 1]))
         before = self._pressure.level
         level = self._pressure.observe(lag_ms, fill)
         if level != before:

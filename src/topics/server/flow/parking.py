@@ -1,10 +1,10 @@
 """Parking: where writes and claims wait when the server is under pressure, and are refused when that does not help.
 
-At the last rung of the ladder (pressure.py), or where the storage's queue is full, a request is parked: it goes on as
-soon as there is room again, and its answer says so in `throttle_wait_ms`; after `WAIT_MS_MAX` it is answered 429 with
-`retry_after_ms`. A write with `disable_backpressure` is not held back by pressure at all, and where the storage itself
-is full it waits up to `OPTED_OUT_WAIT_MS_MAX`, trading latency for not failing. At most `PARKED_MAX` requests wait; one
-more is refused at once. What is parked keeps its order.
+At the last rung of the ladder (pressure.py), or where the storage's queue or the memory for what is not sealed is full,
+a request is parked: it goes on as soon as there is room again, and its answer says so in `throttle_wait_ms`; after
+`WAIT_MS_MAX` it is answered 429 with `retry_after_ms`. A write with `disable_backpressure` is not held back by pressure
+at all, and where the storage itself is full it waits up to `OPTED_OUT_WAIT_MS_MAX`, trading latency for not failing. At
+most `PARKED_MAX` requests wait; one more is refused at once. What is parked keeps its order.
 
 A claim hands out work, so under pressure it waits with the writes (PRESSURE-2). What ends work, an ack, nack or extend,
 is never held back: it takes load off.
@@ -47,6 +47,7 @@ class Parked(Struct, eq=False):
     writer: Writer
     opted_out: bool
     since_ns: int
+    topic: str
 
     def leave(self) -> None:
         """The client has gone."""
@@ -80,11 +81,18 @@ class Parking:
         if self.shut:
             raise self._refusal()
 
-    def park(self, run: Callable[[], Any], writer: Writer, *, opted_out: bool = False) -> Parked:
-        """Have `run` called when there is room, unless `writer.fail` is called before; raises where too much waits."""
+    def holds(self, topic: str) -> bool:
+        """Whether a write to this topic waits: one that comes later must not overtake it."""
+        return any(each.topic == topic for each in self.waiting)
+
+    def park(self, run: Callable[[], Any], writer: Writer, *, opted_out: bool = False, topic: str = "") -> Parked:
+        """Have `run` called when there is room, unless `writer.fail` is called before; raises where too much waits.
+
+        `topic` is the one that is written to.
+        """
         if len(self.waiting) >= PARKED_MAX:
             raise self._refusal()
-        parked = Parked(run, writer, opted_out, self._clock.elapsed_ns())
+        parked = Parked(run, writer, opted_out, self._clock.elapsed_ns(), topic)
         self.waiting.append(parked)
         self._pump_soon()
         return parked
@@ -102,25 +110,25 @@ class Parking:
     def pump(self) -> None:
         """Let what is parked go on as far as there is room, and refuse what has waited long enough."""
         now_ns = self._clock.elapsed_ns()
-        full = False
+        full: QueueFull | None = None
         kept: deque[Parked] = deque()
         parked, self.waiting = self.waiting, kept
         for each in parked:
             writer = each.writer
             if each.run is None:
                 continue
-            if not full and (each.opted_out or not self.shut):
+            if full is None and (each.opted_out or not self.shut):
                 writer.throttled_ns = now_ns - each.since_ns
                 try:
                     each.run()
                     continue
-                except QueueFull:
-                    full = True
+                except QueueFull as error:
+                    full = error
                 except TopicsError as error:
                     writer.fail(error)
                     continue
             if now_ns - each.since_ns >= (OPTED_OUT_WAIT_MS_MAX if each.opted_out else WAIT_MS_MAX) * 1_000_000:
-                writer.fail(self._refusal())
+                writer.fail(full or self._refusal())
             else:
                 kept.append(each)
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from topics.storage import quarantine
-from topics.storage.disk import TEMPORARY_SUFFIX, Disk, write_whole
+from topics.storage.disk import TEMPORARY_SUFFIX, Disk, write_named, write_whole
 from topics.storage.segment.cache import BlockCache
 
 OPEN_FILES_MAX: Final = 128
@@ -43,6 +43,60 @@ class Tier:
     def put(self, file: str, parts: Iterable[bytes]) -> None:
         """Write a file and return once it is durable under its name."""
         write_whole(self._disk, self.path(file), parts)
+
+    def extend(self, file: str, offset: int, parts: Iterable[bytes]) -> None:
+        """Write a piece of a file under a temporary name; at offset 0 it begins anew. `publish` makes it a file."""
+        path = self.path(file) + TEMPORARY_SUFFIX
+        if offset == 0:
+            self.discard(file)
+        handle = self._disk.open(path, writable=True) if offset else self._disk.create(path)
+        try:
+            self._disk.write(handle, offset, b"".join(parts))
+        finally:
+            self._disk.close(handle)
+
+    def publish(self, file: str, header: bytes) -> None:
+        """Write the first bytes of a file that was made by `extend`; return once it is durable under its name."""
+        path = self.path(file)
+        handle = self._disk.open(path + TEMPORARY_SUFFIX, writable=True)
+        try:
+            self._disk.write(handle, 0, header)
+            self._disk.sync(handle)
+        finally:
+            self._disk.close(handle)
+        self._disk.rename(path + TEMPORARY_SUFFIX, path)
+        self._disk.sync_dir(self._directory)
+
+    def discard(self, file: str) -> None:
+        """Remove what `extend` has written and nobody published."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(self.path(file) + TEMPORARY_SUFFIX)
+
+    def put_all(self, files: Sequence[tuple[str, Iterable[bytes]]]) -> None:
+        """Write files in this order, and return once all of them are durable under their names; or leave none.
+
+        The directory is synced once for all of them, so a loss of power before that may keep any of the names. Each
+        that is kept names a whole file.
+        """
+        begun: list[str] = []
+        try:
+            for file, parts in files:
+                begun.append(self.path(file))
+                write_named(self._disk, begun[-1], parts)
+            self._disk.sync_dir(self._directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._undo(begun)
+            raise
+
+    def _undo(self, begun: list[str]) -> None:
+        """Remove what was written: it would only take room, perhaps on a disk that has none left."""
+        disk = self._disk
+        disk.sync_dir(self._directory)
+        for path in [begun[-1] + TEMPORARY_SUFFIX, *reversed(begun)]:
+            if disk.exists(path):
+                disk.unlink(path)
+        disk.sync_dir(self._directory)
 
     def read(self, file: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`; fewer only at the end of the file."""

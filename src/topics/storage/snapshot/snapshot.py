@@ -18,14 +18,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from topics.storage.damage import UnknownFormat
-from topics.storage.disk import Disk, write_whole
 from topics.storage.segment.format import SegmentRef
 from topics.storage.wal import frame
 
@@ -88,6 +86,11 @@ _encode_image = msgspec.msgpack.Encoder().encode
 decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
 
 
+def name(number: int) -> str:
+    """The name of a snapshot's file."""
+    return f"snapshot-{number:016x}.snap"
+
+
 def parse_name(text: str) -> int | None:
     """The number of a snapshot, or None for any other name."""
     match = _NAME.fullmatch(text)
@@ -133,9 +136,6 @@ def decode_end(payload: bytes, path: str) -> tuple[Header | None, int]:
     return decode_header(payload, path), count
 
 
-def write(disk: Disk, directory: str, header: Header, sections: Sequence[bytes], essential: Iterable[int]) -> None:
-    """Write a snapshot and return once it is durable under its name. `essential` are the sections to write twice."""
-    copies = [frame.with_flags(sections[i], COPY) for i in essential]
-    head = encode_header(header)
-    end = frame.encode(END, header.lsn, 0, head + _COUNT.pack(len(sections) + len(copies)))
-    write_whole(disk, f"{directory}/snapshot-{header.number:016x}.snap", (head, *sections, *copies, end))
+def end_section(header: Header, sections: int) -> bytes:
+    """The last section: the header once more, and how many sections come before it."""
+    return frame.encode(END, header.lsn, 0, encode_header(header) + _COUNT.pack(sections))

@@ -322,10 +322,22 @@ class Shard(Counters):
             if sync is not None:
                 jobs.append(sync)
         if self.files.next is None:
+            self.full = self.full or self.files.no_room
             prepare = self.files.prepare_job(now_ns)
             if prepare is not None:
                 jobs.append(prepare)
         return jobs
+
+    @property
+    def may_leave_file(self) -> bool:
+        """Whether `leave_file` is possible now; where it is not, it will be."""
+        # A sync that runs may not cover the file that would be left, and nothing would ask for another.
+        covered = self._syncing is None or self._dirty_since_ns is not None
+        return self.files.may_leave and covered and self._poison is None
+
+    def leave_file(self) -> None:
+        """Move on to the next file, so that everything written so far can be trimmed."""
+        self.files.leave(clean=self._dirty_since_ns is None)
 
     def rotate_for_trim(self) -> None:
         """Move on to the next file where one is ready and this one is well used, so that it can be trimmed."""

@@ -10,9 +10,11 @@ import pytest
 from tests.harness.api import Reply
 from tests.harness.connection import Client
 from tests.harness.server import ManualServer
-from topics.engine import ConfigPatch, Write
+from topics.engine import ConfigPatch, Engine, Limits, Write
+from topics.engine.router.router import PutRouter
 from topics.server.flow.parking import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX
 from topics.storage.wal.shard import QueueFull
+from topics.testing import ManualClock
 
 
 @pytest.fixture
@@ -181,3 +183,134 @@ def test_work_stream_is_refused_under_pressure_and_acks_are_not(manual: ManualSe
     manual.loop.advance(10)
     reply, answer = only(client)
     assert (reply.status, answer["acked"]) == (200, 1)
+
+
+LARGE = [{"data": "x" * 500}] * 40
+
+
+def fill_memory(manual: ManualServer, part: float = 1.0) -> int:
+    """As if so much of the bound were not sealed yet."""
+    bound = manual.engine.limits.max_unsealed_bytes
+    manual.engine.totals.unsealed.bytes = round(bound * part)
+    return bound
+
+
+def write(manual: ManualServer, topic: str, records: list[Any], **fields: Any) -> Client:
+    return manual.send("POST", f"/v0/topics/{topic}", {"records": records, **fields})
+
+
+def test_large_write_waits_where_too_much_is_not_sealed_and_is_then_429(manual: ManualServer) -> None:
+    """PRESSURE-8."""
+    bound = fill_memory(manual)
+    client = write(manual, "t", LARGE)
+    assert client.replies() == []
+    manual.loop.advance(WAIT_MS_MAX + 50)
+    reply, body = only(client)
+    assert reply.status == 429
+    assert int(reply.headers["retry-after"]) >= 1
+    detail = body["error"]["detail"]
+    assert (detail["limit"], detail["max"]) == ("max_unsealed_bytes", bound)
+    assert "t" not in manual.engine.topics, "nothing of a refused write is there"
+
+
+def test_large_write_goes_on_as_soon_as_there_is_room(manual: ManualServer) -> None:
+    """PRESSURE-8, PRESSURE-4."""
+    fill_memory(manual)
+    client = write(manual, "t", LARGE)
+    manual.loop.advance(100)
+    fill_memory(manual, 0.9)
+    manual.loop.advance(20)
+    reply, body = only(client)
+    assert reply.status == 201
+    assert body["performance"]["throttle_wait_ms"] >= 100
+
+
+def test_room_is_given_to_as_many_as_it_takes(manual: ManualServer) -> None:
+    """PRESSURE-8: what is on its way to the log counts, so that those that waited do not all go on at once."""
+    fill_memory(manual)
+    clients = [write(manual, "t", LARGE) for _ in range(5)]
+    bound = manual.engine.limits.max_unsealed_bytes
+    manual.engine.totals.unsealed.bytes = bound - 30_000
+    manual.assembly.parking.pump()
+    assert len(manual.assembly.parking.waiting) == 3, "two are on their way, and with them it is full"
+    manual.loop.run_until_idle()
+    assert [len(client.replies()) for client in clients] == [1, 1, 0, 0, 0]
+
+
+def test_opted_out_write_waits_longer_where_too_much_is_not_sealed(manual: ManualServer) -> None:
+    """PRESSURE-3, PRESSURE-8: memory is no matter of politeness."""
+    fill_memory(manual)
+    client = write(manual, "t", LARGE, disable_backpressure=True)
+    manual.loop.advance(WAIT_MS_MAX + 500)
+    assert client.replies() == []
+    fill_memory(manual, 0.5)
+    manual.loop.advance(50)
+    assert only(client)[0].status == 201
+
+
+def test_small_writes_pass_those_that_wait_but_not_in_their_own_topic(manual: ManualServer) -> None:
+    """PRESSURE-8: a bystander does not wait for the room that others have filled."""
+    for topic in ("t", "other"):
+        assert only(write(manual, topic, [{"data": 1}]))[0].status == 201
+    fill_memory(manual)
+    large = write(manual, "t", LARGE)
+    behind = write(manual, "t", [{"data": 2}])
+    other = write(manual, "other", [{"data": 3}])
+    assert only(other)[0].status == 200
+    assert large.replies() == behind.replies() == []
+    fill_memory(manual, 0.5)
+    manual.loop.advance(50)
+    assert only(large)[1]["first_seq"] == 2
+    assert only(behind)[1]["first_seq"] == 42
+
+
+def test_small_writes_wait_too_where_there_is_far_too_much(manual: ManualServer) -> None:
+    """PRESSURE-8: the bound is one also for many small writes."""
+    only(manual.post())
+    fill_memory(manual, 1.2)
+    client = manual.post()
+    manual.loop.advance(WAIT_MS_MAX + 50)
+    assert only(client)[0].status == 429
+
+
+def test_ephemeral_writes_do_not_wait_for_the_sealer(manual: ManualServer) -> None:
+    """PRESSURE-8: their topics are never sealed."""
+    manual.engine.put_topic("e", ConfigPatch(durability="ephemeral"))
+    fill_memory(manual, 1.2)
+    assert only(write(manual, "e", LARGE))[0].status == 200
+
+
+def test_bound_of_zero_is_no_bound() -> None:
+    """LIMIT-2."""
+    engine = Engine(ManualClock(), limits=Limits(max_unsealed_bytes=0))
+    engine.totals.unsealed.bytes = 1 << 50
+    engine.write("t", Write.of([1]))
+    assert engine.state("t").count == 1
+
+
+def test_memory_brings_the_pressure_to_all_rungs_but_the_last(manual: ManualServer) -> None:
+    """PRESSURE-8: commits widen at half of the bound; writers are slowed down one by one, not shut out together."""
+    assembly = manual.assembly
+    levels = []
+    for part in (0.2, 0.3, 0.5, 0.8, 1.5):
+        fill_memory(manual, part)
+        for _ in range(10):
+            assembly.governor.observe(0.0)
+        levels.append(assembly.pressure.level)
+    assert levels == [0, 1, 2, 3, 3]
+    assert not assembly.parking.shut
+
+
+def test_copies_wait_while_too_much_is_not_sealed(manual: ManualServer) -> None:
+    """PRESSURE-8: a fan-out multiplies what is written; a reader of the copies gets them all the same."""
+    manual.engine.put_topic("a", ConfigPatch())
+    manual.engine.routers.put("r", PutRouter("a", "b"))
+    fill_memory(manual)
+    assert only(write(manual, "a", [{"data": 1}]))[0].status == 200
+    manual.loop.advance(100)
+    assert manual.engine.topics["b"].log.head == 0
+    assert manual.engine.state("b").count == 1
+    assert only(write(manual, "a", [{"data": 2}]))[0].status == 200
+    fill_memory(manual, 0.5)
+    manual.engine.turn()
+    assert manual.engine.topics["b"].log.head == 2

@@ -1,0 +1,79 @@
+"""Seal: one segment in the making, from the tail of a topic to the Blocks that a job will write.
+
+The tail is merged into Blocks of about a thousand records, one per step. The merged Blocks are in the log from the
+moment they are made, so a delete that comes before the segment is written applies to them, and is carried over. Nothing
+is copied where a Block is large enough already.
+
+A tail that has grown beyond one segment's worth becomes one larger segment instead of many, up to `GROWTH` times the
+records: the further behind sealing is, the fewer files and syncs each record costs. Tagged records count in full,
+because the index over their tags is built in one go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import Final
+
+from topics.engine.log.archive import Sealable
+from topics.storage.block import HAS_TAG, Block
+from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
+from topics.storage.splice import merge
+
+GROWTH: Final = 32
+# A tail of many small Blocks is sealed in parts: choosing them is one step.
+BLOCKS_MAX: Final = 4096
+
+
+class Seal:
+    """The next segment of one topic."""
+
+    def __init__(self, topic: Sealable, max_events: int, max_bytes: int) -> None:
+        """At most about `GROWTH * max_events` records and `max_bytes`."""
+        topic.log.end_run()
+        self.topic = topic
+        self.builder = Builder(topic.id)
+        self._groups: deque[list[Block]] = deque()
+        self.held_bytes = self._choose(max_events, max_bytes)
+        """What the Blocks that were chosen take in memory."""
+
+    def _choose(self, max_events: int, max_bytes: int) -> int:
+        """Take Blocks in groups that become one Block each; a gap between seqs ends a group."""
+        groups = self._groups
+        weight = size = group_records = group_bytes = 0
+        for block in islice(self.topic.log.unsealed(), BLOCKS_MAX):
+            if weight >= GROWTH * max_events or size >= max_bytes:
+                break
+            n, raw_bytes = block.n, len(block.raw)
+            fits = group_records + n <= BLOCK_RECORDS and group_bytes + raw_bytes <= BLOCK_BYTES
+            if groups and fits and groups[-1][-1].last_seq + 1 == block.first_seq:
+                groups[-1].append(block)
+            else:
+                groups.append([block])
+                group_records = group_bytes = 0
+            group_records += n
+            group_bytes += raw_bytes
+            weight += n * GROWTH if block.bits & HAS_TAG else n
+            size += raw_bytes
+        return size
+
+    def step(self) -> bool:
+        """Merge the next group; returns whether there are more."""
+        if self._groups:
+            self._merge(self._groups.popleft())
+        return bool(self._groups)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write: everything that was chosen has left the topic."""
+        return self.topic.deleted or not self.builder.places
+
+    def _merge(self, group: list[Block]) -> None:
+        log = self.topic.log
+        live = [block for block in group if block.last_seq >= log.start]
+        if not live or self.topic.deleted:
+            return
+        merged = merge(live)
+        if len(live) > 1:
+            log.replace(merged.first_seq, merged.last_seq, [merged])
+        self.builder.add(merged)

@@ -1,0 +1,84 @@
+"""Survey: finds the largest tails where all of them together take too much memory.
+
+A tail below the size of a segment waits for more records. With many topics, tails that are small each are large
+together. Once they take more than three eighths of `max_unsealed_bytes`, the largest are sealed first, however small
+they are, until a quarter is left: each file then frees as much as possible. Topics are looked at in slices, and at most
+`CHOSEN_MAX` are chosen at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+from topics.clock import Clock
+from topics.engine.log.archive import Shelf
+from topics.engine.log.directory import ByteCount
+from topics.engine.topic import Topic
+
+SLICE_TOPICS: Final = 500
+CHOSEN_MAX: Final = 256
+PAUSE_NS: Final = 50_000_000
+
+
+class Survey:
+    """Has the largest tails sealed when memory is short."""
+
+    def __init__(
+        self, topics: Mapping[str, Topic], shelf: Shelf, clock: Clock, unsealed: ByteCount, max_unsealed_bytes: int
+    ) -> None:
+        """`max_unsealed_bytes` of 0 is no bound."""
+        self._topics = topics
+        self._shelf = shelf
+        self._clock = clock
+        self._unsealed = unsealed
+        self._short_bytes = max_unsealed_bytes * 3 // 8
+        self._enough_bytes = max_unsealed_bytes // 4
+        self._rest: Iterator[Topic] | None = None
+        self._largest: list[tuple[int, int, Topic]] = []
+        self._due_ns = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether tails take so much memory that none should wait to become larger."""
+        return 0 < self._short_bytes < self._unsealed.bytes
+
+    def step(self, held_bytes: int) -> bool:
+        """Look at some topics, where `held_bytes` are being sealed; returns whether more are to be looked at."""
+        if self._rest is None:
+            if not self.is_short or self._unsealed.bytes - held_bytes <= self._short_bytes:
+                return False
+            now_ns = self._clock.elapsed_ns()
+            if now_ns < self._due_ns:
+                return False
+            self._due_ns = now_ns + PAUSE_NS
+            self._rest = iter(list(self._topics.values()))
+            self._largest = []
+        looked_at = list(islice(self._rest, SLICE_TOPICS))
+        for topic in looked_at:
+            if topic.log.tail_bytes and not topic.archive.sealing and not topic.deleted:
+                self._weigh(topic)
+        if looked_at:
+            return True
+        self._rest = None
+        self._choose(held_bytes)
+        return False
+
+    def _weigh(self, topic: Topic) -> None:
+        entry = (topic.log.tail_bytes, topic.id, topic)
+        if len(self._largest) < CHOSEN_MAX:
+            heapq.heappush(self._largest, entry)
+        elif entry > self._largest[0]:
+            heapq.heapreplace(self._largest, entry)
+
+    def _choose(self, held_bytes: int) -> None:
+        over_bytes = self._unsealed.bytes - held_bytes - self._enough_bytes
+        for tail_bytes, _, topic in sorted(self._largest, reverse=True):
+            if over_bytes <= 0:
+                break
+            self._shelf.ask(topic)
+            if topic.archive.sealing:
+                over_bytes -= tail_bytes
+        self._largest = []
