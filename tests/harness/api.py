@@ -249,7 +249,7 @@ class Api:
             if reply.status == 404:
                 return None
             body = reply.ok(200)
-            return {k: v for k, v in body.items() if k not in ("performance", "effective_priority")}
+            return {k: v for k, v in body.items() if k not in ("performance", "effective_priority", "erased_before_ts")}
 
         before = look()
         yield
