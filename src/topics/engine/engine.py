@@ -34,6 +34,7 @@ from topics.engine.write import batch as batches
 from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
 from topics.engine.write.dedupe import Dedupe
+from topics.engine.write.digest import UNKNOWN, of_batch
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import InvalidRequest, TopicNotEmpty, TopicNotFound
@@ -82,12 +83,14 @@ class Engine:
 
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
-        schedule, passes = self.routers.schedule, self.queues.passes
+        schedule, passes, burials = self.routers.schedule, self.queues.passes, self.queues.burials
         self.store.write()
         if (schedule.dirty or schedule.blocked) and not self.is_full:
             schedule.step()
         if passes.dirty or passes.due:
             passes.step()
+        if burials.waiting:
+            burials.step()
         if self._forwards or passes.dirty:
             self.journal.wake()
 
@@ -120,15 +123,17 @@ class Engine:
                 bool(run_inline(self.store.jobs()))
                 or self._forwards
                 or bool(self.queues.passes.dirty)
+                or self.queues.burials.is_due()
                 or self.store.pending
             )
 
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which a turn will next have something to do by time alone, or None."""
         due_ns = self.store.next_due_ns()
+        queues = self.queues
         # Where memory is full, copies wait for a job and not for a time.
         forwards_ms = None if self.is_full else self.routers.schedule.next_due_ms()
-        for due_ms in (forwards_ms, self.queues.passes.next_due_ms()):
+        for due_ms in (forwards_ms, queues.passes.next_due_ms(), queues.burials.next_due_ms()):
             if due_ms is not None:
                 ns = self.clock.elapsed_ns() + (due_ms - self.clock.steady_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)
@@ -274,7 +279,7 @@ class Engine:
             topic = self.catalog.create(name, config, created)
         else:
             if write.idempotency_key is not None or write.producer_id is not None:
-                repeat = self._repeat(topic, write, on_done, context)
+                repeat = self._repeat(topic, write, batch, on_done, context)
                 if repeat is not None:
                     return repeat
             if write.expected_head_seq is not None:
@@ -330,7 +335,9 @@ class Engine:
             raise TopicNotFound(f'topic "{name}" does not exist and this write may not create it', topic=name)
         return config
 
-    def _repeat(self, topic: Topic, write: requests.Write, on_done: OnDone | None, context: Any) -> Ticket | None:
+    def _repeat(
+        self, topic: Topic, write: requests.Write, batch: batches.Batch, on_done: OnDone | None, context: Any
+    ) -> Ticket | None:
         """The answer to a write that was seen before, or None; raises Throttled where it cannot be remembered."""
         dedupe = topic.dedupe or Dedupe(self.totals)
         window_ms, now = topic.config.idempotency_window_ms, self.clock.steady_ms()
@@ -342,6 +349,9 @@ class Engine:
         ticket.deduped = True
         ticket.first_seq = found.first_seq
         ticket.count = found.count
+        key = write.idempotency_key
+        if key is not None and found.digest != UNKNOWN and dedupe.keys.get(key) is found:
+            ticket.key_reused = found.digest != of_batch(batch)
         ticket.follow(found.ticket)
         if on_done is None:
             self.run_until_idle()

@@ -14,6 +14,7 @@ from tests.harness.machine import Record, small
 from tests.harness.storage import resolve
 from tests.harness.story import Story, ignore
 from topics.engine import ConfigPatch, Delete, Write
+from topics.engine.queue.queue import queue_of
 from topics.engine.queue.requests import ClaimJobs
 from topics.errors import TopicsError
 from topics.testing.fake_disk import DAMAGES
@@ -43,6 +44,22 @@ class ClassStory(Story):
             self.engine.put_topic(name, ConfigPatch(**fields))
 
     def step(self) -> None:
+        queue = queue_of(self.engine.topics["q"])
+        assert queue is not None
+        before, dead = set(self.machine.visible("q")), queue.dead_lettered
+        self._act()
+        # A job whose last lease has run out goes to the dead letters in any turn.
+        log = self.engine.topics["q"].log
+        missing = {
+            seq
+            for seq in before - set(self.machine.visible("q")) - self.deleted["q"]
+            if seq >= log.evict_floor and log.lost_at(seq) is None
+        }
+        assert len(missing) <= queue.dead_lettered - dead
+        self.deleted["q"] |= missing
+        self.look()
+
+    def _act(self) -> None:
         engine, rng = self.engine, self.rng
         topic = rng.choice(TOPICS)
         kind = self.choose(
@@ -73,18 +90,23 @@ class ClassStory(Story):
         if rng.random() < 0.6:
             engine.prepare()
             engine.turn()
-        self.look()
 
     def _delete(self, topic: str, match: str) -> None:
         engine, visible = self.engine, self.machine.visible
         resolve(lambda: engine.topics[topic].catch_up())
         before = set(visible(topic))
+        taken: set[int] = set()
+        acked: list[Any] = []
 
         def deleted(receipt: Any) -> None:
-            self.gone[topic] |= self.deleted[topic] & before
+            acked.append(receipt)
+            self.gone[topic] |= taken
 
         resolve(lambda: engine.delete(topic, Delete(match=match), deleted))
-        self.deleted[topic] |= before - set(visible(topic))
+        taken |= before - set(visible(topic))
+        self.deleted[topic] |= taken
+        if acked:
+            self.gone[topic] |= taken
 
     def _claim(self) -> None:
         engine, visible = self.engine, self.machine.visible

@@ -269,6 +269,14 @@ def test_without_keys_foreign_pages_cannot_open(api: Api) -> None:
         assert room.ask(op="ping")["op"] == "pong"
 
 
+def test_reused_idempotency_key_is_marked(api: Api, topic_name: str) -> None:
+    """RETRY-10."""
+    with enter(api) as room:
+        publish = {"op": "publish", "topic": topic_name, "idempotency_key": "k"}
+        assert "key_reused" not in room.ask(**publish, records=[{"data": 1}])
+        assert room.ask(**publish, records=[{"data": 2}])["key_reused"] is True
+
+
 def test_plain_get_is_answered_with_how_to_upgrade(api: Api) -> None:
     """A clear error instead of a hanging connection."""
     api.get("/v0/ws").refused_naming("Upgrade")

@@ -41,7 +41,8 @@ from topics.storage.wal import frame as frames
 FROM = "$dead_letter_from"
 DELIVERIES = "$dead_letter_deliveries"
 SRC_SEQ = "$dead_letter_src_seq"
-_FIELDS = frozenset((FROM, DELIVERIES, SRC_SEQ))
+REASON = "$dead_letter_reason"
+_FIELDS = frozenset((FROM, DELIVERIES, SRC_SEQ, REASON))
 _decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -67,16 +68,16 @@ class DeadLetters:
         dest.catch_up()
         if topic.outbound is not None:
             topic.outbound.catch_up()
-        block = _copies(topic.name, jobs, dest, now)
+        block = _copies(topic.name, queue, jobs, dest, now)
         if not _fits(dest, block, now):
             upto = range(1, len(jobs))
             count = bisect_left(
-                upto, True, key=lambda n: not _fits(dest, _copies(topic.name, jobs[:n], dest, now), now)
+                upto, True, key=lambda n: not _fits(dest, _copies(topic.name, queue, jobs[:n], dest, now), now)
             )
             if not count:
                 return True
             jobs = jobs[:count]
-            block = _copies(topic.name, jobs, dest, now)
+            block = _copies(topic.name, queue, jobs, dest, now)
         if topic.inbound is not None:
             topic.inbound.mark()
         seqs = [seq for seq, _, _ in jobs]
@@ -134,15 +135,17 @@ def _fits(dest: Topic, block: Block, now: int) -> bool:
     return True
 
 
-def _copies(queue: str, jobs: Sequence[Candidate], dest: Topic, now: int) -> Block:
+def _copies(name: str, queue: Queue, jobs: Sequence[Candidate], dest: Topic, now: int) -> Block:
     """The Block of the copies."""
+    reasons = queue.failures.reasons
     records = [(block, seq - block.first_seq) for seq, block, _ in jobs]
     nodes = [block.node(i) for block, i in records]
     tags = [block.tag(i) for block, i in records]
     metas = [
         with_fields(
             block.meta(seq - block.first_seq),
-            {FROM: queue, DELIVERIES: str(lease.deliveries if lease else 0), SRC_SEQ: str(seq)},
+            {FROM: name, DELIVERIES: str(lease.deliveries if lease else 0), SRC_SEQ: str(seq)}
+            | ({REASON: reasons[seq]} if seq in reasons else {}),
         )
         for seq, block, lease in jobs
     ]

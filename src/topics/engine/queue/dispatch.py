@@ -16,6 +16,7 @@ from typing import Final
 from topics.engine.config import clamp_lease_ms
 from topics.engine.journal import Journal
 from topics.engine.queue import event as lease_event
+from topics.engine.queue.burials import Burials
 from topics.engine.queue.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
 from topics.engine.queue.dead_letter import DeadLetters
 from topics.engine.queue.event import Claimed, Event
@@ -35,11 +36,12 @@ LEASE_ID_SHIFT: Final = 20
 class Dispatch:
     """Leases the jobs of all queues."""
 
-    __slots__ = ("_dead_letters", "_journal", "_last_id")
+    __slots__ = ("_burials", "_dead_letters", "_journal", "_last_id")
 
-    def __init__(self, journal: Journal, dead_letters: DeadLetters) -> None:
+    def __init__(self, journal: Journal, dead_letters: DeadLetters, burials: Burials) -> None:
         self._journal = journal
         self._dead_letters = dead_letters
+        self._burials = burials
         # Ids rise over restarts too, because time does: a token from before never fits a lease of today. Where the
         # clock was set back, they go on above those that the data directory has.
         self._last_id = journal.clock.now_ms() << LEASE_ID_SHIFT
@@ -117,6 +119,12 @@ class Dispatch:
         self._last_id += len(jobs)
         leased = queue.lease(jobs, claimer.node, first_id, steady_ms + lease_ms)
         claimer.took(leased)
+        if config.max_deliveries and config.dead_letter is not None:
+            queue.failures.expect(config.max_deliveries)
+            if (again or config.max_deliveries == 1) and any(
+                lease.deliveries >= config.max_deliveries for lease in leased
+            ):
+                self._burials.look(topic, steady_ms + lease_ms + 1)
         if receipt is not None and receipt.done:
             receipt = None
         return Hand(leased, job_texts(jobs, leased, deadline_ms)), receipt

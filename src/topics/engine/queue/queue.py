@@ -25,6 +25,7 @@ from topics.engine.log.log import Log
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.dates import LOOK_MS, Dates
 from topics.engine.queue.event import Claimed, Event, Extended, QueueImage, Released
+from topics.engine.queue.failures import Failures
 from topics.engine.queue.lease import (
     CLAIM,
     DELAYED,
@@ -54,20 +55,9 @@ class Queue:
     """The leases of one queue topic."""
 
     __slots__ = (
-        "_clock",
-        "_dates",
-        "_deadlines",
-        "_delays",
-        "_floor",
-        "dead_lettered",
-        "delayed",
-        "free",
-        "fresh",
-        "in_flight",
-        "leases",
-        "leaving",
-        "log",
-    )
+        "_clock", "_dates", "_deadlines", "_delays", "_floor", "dead_lettered", "delayed", "failures", "free", "fresh",
+        "in_flight", "leases", "leaving", "log",
+    )  # fmt: skip
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self.log = log
@@ -83,6 +73,7 @@ class Queue:
         self._deadlines = Timetable(LEASED)
         self._delays = Timetable(DELAYED)
         self._dates = Dates(clock)
+        self.failures = Failures()
         # Below it, no job has a Lease.
         self._floor = 1
 
@@ -120,6 +111,11 @@ class Queue:
         if lapse_ms is None:
             return due_ms
         return lapse_ms + 1 if due_ms is None else min(lapse_ms + 1, due_ms)
+
+    def next_lapse_ms(self) -> int | None:
+        """When `advance` will next find that a lease has run out, or None."""
+        lapse_ms = self._deadlines.first_ms()
+        return None if lapse_ms is None else lapse_ms + 1
 
     # Choosing
 
@@ -252,13 +248,15 @@ class Queue:
                 self.in_flight += 1
                 self._deadlines.add(lease.due_ms, [lease], self.leases)
 
-    def give_back(self, leases: list[Lease], due_ms: int, now_ms: int) -> None:
-        """Nack: the jobs are ready again at `due_ms`."""
-        later = due_ms > now_ms
-        for lease in leases:
-            self._step(lease, NACK_LATER if later else NACK)
-        if later:
-            self._until(leases, due_ms)
+    def give_back(self, leases: list[Lease], pauses: list[int], now_ms: int) -> None:
+        """Nack: each job is ready again after its pause."""
+        hidden: dict[int, list[Lease]] = {}
+        for lease, pause_ms in zip(leases, pauses, strict=True):
+            self._step(lease, NACK_LATER if pause_ms else NACK)
+            if pause_ms:
+                hidden.setdefault(pause_ms, []).append(lease)
+        for pause_ms, together in hidden.items():
+            self._until(together, now_ms + pause_ms)
 
     def release(self, lease: Lease) -> None:
         """The stream that the job was pushed to is gone."""
@@ -286,7 +284,10 @@ class Queue:
         """These jobs have left the log."""
         # REMOVE leads from every state to the same one, so the table is not needed.
         pop = self.leases.pop
+        failures = self.failures if self.failures.reasons else None
         for seq in seqs:
+            if failures is not None:
+                failures.forget(seq)
             lease = pop(seq, None)
             if lease is None:
                 continue
@@ -329,6 +330,8 @@ class Queue:
         elif before is not LAPSED:
             # A lapsed job is in the freelist already.
             self.free.append(lease.seq)
+            if lease.deliveries >= self.failures.last_delivery:
+                self.failures.spent[lease.seq] = lease
 
     def _until(self, leases: list[Lease], due_ms: int) -> None:
         if leases:
@@ -349,13 +352,14 @@ class Queue:
                 lease.deliveries = event.deliveries[i]
             self._until(claimed, steady_of(self._clock, event.deadline_ms, event.ts))
         elif isinstance(event, Released):
-            released = [self._restored(seq, DELAYED if event.due_ms > event.ts else FREE) for seq in event.seqs]
-            for lease in released:
+            self.failures.keep(event.seqs, event.reason)
+            for seq, due_ms in zip(event.seqs, event.dues or [event.due_ms] * len(event.seqs), strict=True):
+                lease = self._restored(seq, DELAYED if due_ms > event.ts else FREE)
                 lease.node = ""
-            if event.due_ms > event.ts:
-                self._until(released, steady_of(self._clock, event.due_ms, event.ts))
-            else:
-                self.free.extend(event.seqs)
+                if due_ms > event.ts:
+                    self._until([lease], steady_of(self._clock, due_ms, event.ts))
+                else:
+                    self.free.append(seq)
         elif isinstance(event, Extended):
             extended = [self._restored(seq, LEASED) for seq in event.seqs]
             self._until(extended, steady_of(self._clock, event.deadline_ms, event.ts))
@@ -410,6 +414,7 @@ class Queue:
                 list(self.free),
                 self._clock.now_ms(),
                 self._dates.by_seq,
+                self.failures.reasons,
             )
         )
 
@@ -425,6 +430,7 @@ class Queue:
                 self._until([lease], steady_of(self._clock, due_ms, state.ts))
         self.fresh = state.fresh
         self.free = deque(state.free)
+        self.failures.restore(state.reasons)
 
 
 def queue_of(topic: Topic) -> Queue | None:

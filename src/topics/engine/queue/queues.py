@@ -16,10 +16,13 @@ from topics.engine.config import clamp_lease_ms
 from topics.engine.journal import Journal
 from topics.engine.log.log import ANYWHERE
 from topics.engine.queue.acks import Acks
+from topics.engine.queue.backoff import pause_ms
+from topics.engine.queue.burials import Burials, last_delivery
 from topics.engine.queue.claim import Claim, Worker
 from topics.engine.queue.dead_letter import DeadLetters, find_letters, job_of
 from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.event import Event, Extended, Released
+from topics.engine.queue.failures import shortened
 from topics.engine.queue.lease import DELAYED, HELD, Lease, lease_number
 from topics.engine.queue.passes import Passes
 from topics.engine.queue.queue import Queue
@@ -71,7 +74,9 @@ class Queues:
         self._limits = catalog.limits
         self._run_until_idle = run_until_idle
         self.acks = Acks(journal)
-        self.dispatch = Dispatch(journal, DeadLetters(journal, catalog, link))
+        self._dead_letters = DeadLetters(journal, catalog, link)
+        self.burials = Burials(journal, self._dead_letters)
+        self.dispatch = Dispatch(journal, self._dead_letters, self.burials)
         self.passes = Passes(journal, self.dispatch)
 
     def topic(self, name: str) -> tuple[Topic, Queue]:
@@ -181,6 +186,7 @@ class Queues:
             return
         for lease in leases:
             queue.release(lease)
+        self.burials.bury(topic, queue)
         self.passes.stir(topic)
 
     # Completing
@@ -198,17 +204,29 @@ class Queues:
         return self._answer(receipt, bool(held))
 
     def nack(self, name: str, request: NackJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
-        """Give jobs back, to be claimed at once or after a delay (QUEUE-12); the result is a NackedJobs."""
+        """Give jobs back, to be claimed at once or after a delay (QUEUE-12); the result is a NackedJobs.
+
+        The answer comes once the jobs that have no delivery left are among the dead letters.
+        """
         now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
-        steady_ms, delay_ms = self._clock.steady_ms(), min(request.delay_ms, DELAY_MS_MAX)
-        receipt = Receipt(None, on_done, context)
-        logged = self._log_held(topic, held, Released(request.node, _seqs(held), now + delay_ms, now), receipt)
-        queue.give_back(held, steady_ms + delay_ms, steady_ms)
+        reason, steady_ms = shortened(request.reason), self._clock.steady_ms()
+        pauses = _pauses(topic, held, request.delay_ms)
+        dues = [] if len(set(pauses)) < 2 else [now + pause for pause in pauses]
+        receipt, given_back = Receipt(None, on_done, context), Receipt()
+        event = Released(request.node, _seqs(held), now + max(pauses, default=0), now, reason, dues)
+        logged = self._log_held(topic, held, event, given_back)
+        queue.give_back(held, pauses, steady_ms)
+        queue.failures.keep(event.seqs, reason)
         queue.advance(steady_ms)
+        moved = None
+        if queue.failures.spent:
+            self.burials.bury(topic, queue)
+            moved = self._dead_letters.moving.get(topic)
         receipt.result = NackedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
         self.passes.stir(topic)
-        return self._answer(receipt, logged)
+        receipt.follow_all([*([given_back] if logged else []), *([] if moved is None else [moved])])
+        return receipt.waited(self._run_until_idle)
 
     def extend(self, name: str, request: ExtendJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Extend deadlines (QUEUE-13); the result is an ExtendedJobs."""
@@ -317,6 +335,16 @@ class Queues:
             raise InvalidRequest("node must name the worker", field="node")
         if size > bytes_max:
             refuse_label("node", "node", size, bytes_max)
+
+
+def _pauses(topic: Topic, leases: list[Lease], delay_ms: int | None) -> list[int]:
+    """How long each job stays hidden that is given back now; one that has no delivery left is not hidden."""
+    last, config = last_delivery(topic), topic.config
+    asked = None if delay_ms is None else min(delay_ms, DELAY_MS_MAX)
+    return [
+        0 if each.deliveries >= last else pause_ms(config, each.seq, each.deliveries) if asked is None else asked
+        for each in leases
+    ]
 
 
 def _seqs(leases: list[Lease]) -> list[int]:

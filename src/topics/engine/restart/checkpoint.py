@@ -25,7 +25,7 @@ from topics.engine.queue.queue import queue_of
 from topics.engine.restart.routers import capture as capture_routers
 from topics.engine.router.forward import into
 from topics.engine.topic import Topic
-from topics.engine.write.dedupe import Dedupe
+from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.storage.block import Block
 from topics.storage.checkpoint import Draft
 from topics.storage.snapshot import snapshot
@@ -70,7 +70,7 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> tuple[bytes, list[_Flagge
     tail = (
         [] if ephemeral else [(block, b"" if block.flags is None else bytes(block.flags)) for block in log.unsealed()]
     )
-    producers, dedupe = _remembered(topic.dedupe)
+    producers, keys = _remembered(topic.dedupe)
     state = snapshot.TopicImage(
         id=topic.id,
         name=topic.name,
@@ -85,7 +85,8 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> tuple[bytes, list[_Flagge
         ceiling=max(topic.ceiling.seq, topic.ceiling.asked),
         lost=[(first, last, reason) for first, last, reason in log.lost],
         producers=producers,
-        dedupe=dedupe,
+        dedupe=[(key, write.first_seq, write.count, write.ts) for key, write in keys],
+        digests=[write.digest for _, write in keys],
         segments=[] if ephemeral else [segment.ref for segment in topic.archive.segments],
         extra=_encode_extra(
             TopicExtra(
@@ -107,7 +108,7 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> tuple[bytes, list[_Flagge
     return snapshot.topic_section(state), tail
 
 
-def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, int, int, int]]]:
+def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, Remembered]]]:
     if dedupe is None:
         return {}, []
     # Where a producer's last write is not committed yet, everything below it is.
@@ -116,8 +117,7 @@ def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, 
         for producer, (seq, write) in dedupe.producers.items()
         if write.ticket is None or seq > 0
     }
-    keys = [(key, w.first_seq, w.count, w.ts) for key, w in dedupe.keys.items() if w.ticket is None]
-    return producers, keys
+    return producers, [(key, write) for key, write in dedupe.keys.items() if write.ticket is None]
 
 
 class Capture:

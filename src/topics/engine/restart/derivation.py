@@ -136,7 +136,7 @@ class Derivation:
         `lose_tail` takes from a topic what it may have shown after everything that the log has. Copies that no frame
         places come after that: they may have come after a write that is lost.
         """
-        deriving = {topic: None for topic in self._topics.values() if self._derives(topic)}
+        deriving = {topic: None for topic in self._topics.values() if self._derives(topic)} | self._awaited_letters()
         for topic in list(self._topics.values()):
             if topic not in deriving:
                 lose_tail(topic)
@@ -175,6 +175,16 @@ class Derivation:
         events = [event for waiting in self._waiting.values() for event in waiting if isinstance(event, Control)]
         letters = [event for event in events if event.kind == frames.DEAD_LETTER]
         return {lease_event.decode_buried(event.payload).dest_id for event in letters}
+
+    def _awaited_letters(self) -> dict[Topic, None]:
+        """The topics of the dead letters in frames that wait for their own place."""
+        waiting = [event for events in self._waiting.values() for event in events]
+        dests = [
+            self._by_id.get(lease_event.decode_buried(event.payload).dest_id)
+            for event in waiting
+            if isinstance(event, Control) and event.kind == frames.DEAD_LETTER
+        ]
+        return {dest: None for dest in dests if dest is not None}
 
     def _place_all(self, topic: Topic) -> None:
         """Put frames and dead letters at their places, as far as what comes before them is there."""

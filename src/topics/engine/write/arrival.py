@@ -26,6 +26,7 @@ from topics.engine.topic import Jobs, Topic
 from topics.engine.write import batch as batches
 from topics.engine.write import extra as extras
 from topics.engine.write.dedupe import Dedupe, Remembered
+from topics.engine.write.digest import UNKNOWN, of_batch
 from topics.engine.write.removal import position_of
 from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.engine.write.unkept import GONE
@@ -81,7 +82,8 @@ def append(
         journal.append(topic, ticket, block, extra)
     topic.assign(block)
     if keyed:
-        _remember(topic, write, ticket, ts, journal.clock.steady_ms())
+        digest = UNKNOWN if write.idempotency_key is None else of_batch(batch)
+        _remember(topic, write, ticket, ts, journal.clock.steady_ms(), digest)
     if topic.inbound is not None:
         topic.inbound.note_stamps(block)
     if not logged:
@@ -148,11 +150,11 @@ def _extra(topic: Topic, write: Write, delays: Sequence[Delay], derived: bool) -
     )
 
 
-def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int, at_ms: int) -> None:
+def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int, at_ms: int, digest: int) -> None:
     dedupe = topic.dedupe
     if dedupe is None:
         dedupe = topic.dedupe = Dedupe(topic.log.totals)
-    ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, at_ms, ticket)
+    ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, at_ms, ticket, digest)
     dedupe.remember(write.idempotency_key, write.producer_id, write.producer_seq, remembered)
 
 

@@ -32,6 +32,7 @@ _WRITTEN: Final = (
     b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,%b}}'
 )
 _WAITED: Final = b'"fsync_ms":%.3f,"throttle_wait_ms":%.3f'
+_REUSED: Final = b'true,"key_reused":true'
 _NOT_WAITED: Final = _WAITED % (0, 0)
 
 
@@ -100,7 +101,7 @@ def _written(ticket: Ticket, unknown: Sequence[str] = ()) -> None:
         ticket.head_seq,
         count,
         _BOOL[ticket.created],
-        _BOOL[ticket.deduped],
+        _REUSED if ticket.key_reused else _BOOL[ticket.deduped],
         (perf_counter_ns() - exchange.started_ns) / 1e6,
         ticket.write_ns / 1e6,
         _WAITED % (sync_ns / 1e6, exchange.throttled_ns / 1e6) if waited else _NOT_WAITED,

@@ -306,6 +306,8 @@ class WebSocket(Subscriber):
             "created": ticket.created,
             "deduped": ticket.deduped,
         }
+        if ticket.key_reused:
+            ack["key_reused"] = True
         if command.return_seqs:
             ack["seqs"] = [*range(ticket.first_seq, ticket.last_seq + 1)]
         if publishing.unknown:
