@@ -25,7 +25,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from io import BytesIO
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
@@ -205,6 +205,16 @@ class Block(Extent):
         """The meta column."""
         return [None] * self.n if not self.bits & HAS_META else [self.meta(i) for i in range(self.n)]
 
+    def finds_in_metas(self, text: bytes) -> bool:
+        """Whether a text is anywhere in the meta column; nothing is decoded for it."""
+        bits, n = self.bits, self.n
+        if not bits & HAS_META:
+            return False
+        node_bytes, tag_bytes, meta_bytes, _ = HEADER.unpack_from(self.raw)[8:]
+        at = HEADER_BYTES + n * (16 + (2 if bits & HAS_NODE else 0) + (2 if bits & HAS_TAG else 0))
+        at += node_bytes + tag_bytes
+        return self.raw.find(text, at, at + meta_bytes) >= 0
+
     def datas(self) -> list[bytes]:
         """The data column."""
         raw = self.raw
@@ -220,6 +230,23 @@ class Block(Extent):
         for at in (columns.node_at, columns.tag_at, columns.meta_at):
             if at is not None:
                 total += at[j] - at[i]
+        return total
+
+    def masked_bytes(self, mask: bytes) -> int:
+        """What the records that the mask names count towards `bytes`, deleted or not.
+
+        It decodes the lengths alone and keeps nothing: a large delete asks once, and of every Block.
+        """
+        raw, bits, n = self.raw, self.bits, self.n
+        total = RECORD_FRAMING_BYTES * (n - mask.count(0))
+        at = HEADER_BYTES + 8 * n
+        for code, bit in (("H", HAS_NODE), ("H", HAS_TAG), ("I", HAS_META), ("I", 0)):
+            if bit and not bits & bit:
+                continue
+            column = _column(code, raw, at, n)
+            at += column.itemsize * n
+            lengths = list(compress(column, mask))
+            total += sum(lengths) - (ABSENT * lengths.count(ABSENT) if code == "H" else 0)
         return total
 
     def ts_index(self, cutoff: int) -> int:

@@ -277,7 +277,7 @@ class Derivation:
                     seq = first_seq + i
                     if topic.log.is_live(seq) and seq not in queue.leases:
                         dated = i in (extra.dated or ())
-                        queue.delay(seq, due_ms, None if dated else event.block.ts_at(seq - event.block.first_seq))
+                        queue.delay([seq], due_ms, None if dated else event.block.ts_at(seq - event.block.first_seq))
         if topic.inbound is not None:
             topic.inbound.note_stamps(event.block)
         self._progressed(topic)

@@ -17,6 +17,8 @@ write, so they survive a restart. On a log both are accepted and have no effect,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from topics.engine.journal import Journal
@@ -179,8 +181,9 @@ def _delaying(jobs: Jobs, delays: list[Delay], on_done: OnDone | None) -> OnDone
 
     def done(ticket: Ticket) -> None:
         if ticket.error is None:
-            for i, due_ms, since_ms in delays:
-                jobs.delay(ticket.first_seq + i, due_ms, since_ms)
+            first_seq = ticket.first_seq
+            for (due_ms, since_ms), together in groupby(delays, itemgetter(1, 2)):
+                jobs.delay([first_seq + i for i, _, _ in together], due_ms, since_ms)
         if on_done is not None:
             on_done(ticket)
 

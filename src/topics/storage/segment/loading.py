@@ -33,7 +33,7 @@ class Loader:
     def __init__(
         self,
         tiers: Tiers,
-        on_delete: Callable[[SealedBlock, int, int], None],
+        on_delete: Callable[[SealedBlock, int, int, bytes | None], None],
         after_checkpoint: Callable[[Callable[[], None]], None],
     ) -> None:
         # The segments that there are: `sweep` leaves their files alone.
