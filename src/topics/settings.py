@@ -221,10 +221,15 @@ class Settings:
     )
     hot_retain_segments: int = _whole(4, "Sealed segments per topic that stay in the data directory.", least=0)
     hot_retain_bytes: int = _cap(0, "Sealed bytes per topic that stay in the data directory.")
+    erase_after_ms: int = _whole(
+        86_400_000,
+        "Milliseconds after which no text of a deleted, evicted or expired record is left in any file.",
+        least=10_000,
+    )
     min_free_bytes: int = _whole(
         128 << 20,
         "Free bytes on the data directory's disk under which writes are refused; never less than a file of the log "
-        "(64 MiB) for each of its shards, because a shard that finds no room for its next file stays read-only.",
+        "(64 MiB) for each of its shards, so that the log finds room for its next file.",
         least=64 << 20,
     )
 

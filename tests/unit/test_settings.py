@@ -47,7 +47,11 @@ def test_every_setting_is_read_from_its_variable_and_documents_itself(setting: d
         tuple: ("*", ("*",)),
     }
     kind = next(kind for kind in samples if type(setting.default) is kind or isinstance(setting.default, kind))
-    special: dict[str, tuple[str, object]] = {"wal_shards": ("7", 7), "min_free_bytes": ("77777777", 77_777_777)}
+    special: dict[str, tuple[str, object]] = {
+        "wal_shards": ("7", 7),
+        "min_free_bytes": ("77777777", 77_777_777),
+        "erase_after_ms": ("77777", 77_777),
+    }
     text, expected = special.get(setting.name) or samples[kind]
 
     given, warnings = settings.read({f"TOPICS_{setting.name.upper()}": text})

@@ -195,6 +195,7 @@ class Engine:
             effective_priority=topic.effective_priority(now),
             last_write_ts=topic.last_write_ts,
             last_read_ts=topic.last_read_ts,
+            erased_before_ts=topic.erased_before(now),
             queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic),
         )
 

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 from topics.engine.config import TopicConfig
 from topics.engine.log.archive import Archive, Shelf
+from topics.engine.log.erasure import Erasure, gone
 from topics.engine.log.log import ANYWHERE, Log
 from topics.engine.log.loss import CORRUPTION
 from topics.engine.priority import effective_priority
@@ -107,6 +108,7 @@ class Topic:
         "created_ts",
         "dedupe",
         "deleted",
+        "erasure",
         "id",
         "inbound",
         "last_change",
@@ -144,6 +146,8 @@ class Topic:
         self.created_ts = created_ts
         self.deleted = False
         self.log = log
+        # Before it was created, nothing was deleted from it.
+        self.erasure = Erasure(created_ts)
         self.archive = Archive(log, shelf)
         self.next_seq = 1
         self.last_ts = 0
@@ -267,6 +271,10 @@ class Topic:
         self.count_tail()
         self.expire(now_ms)
         self.hold_caps()
+
+    def erased_before(self, now_ms: int) -> int:
+        """Text of what was deleted, evicted or had expired before this time is not on the disk (SPACE-5)."""
+        return now_ms if self.archive.shelf is None else self.erasure.before(gone(self.log), now_ms)
 
     def count_tail(self) -> None:
         """Count the tail among those that will be sealed, or that stay in memory, as the class says."""

@@ -48,6 +48,7 @@ EXIT_CANNOT_LISTEN: Final = 1
 EXIT_CANNOT_STORE: Final = 3
 RECOVERY_SLICE_S: Final = 0.02
 BACKLOG: Final = 4096
+RESERVE_BYTES: Final = 16 << 20
 
 
 class Server:
@@ -166,6 +167,7 @@ class Server:
             clock=clock,
             shards=settings.wal_shards,
             min_free_bytes=max(settings.min_free_bytes, settings.wal_shards * FILE_BYTES),
+            reserve_bytes=RESERVE_BYTES,
             cold_directory=None if settings.cold_dir is None else str(settings.cold_dir),
             on_synced=unsynced.synced,
         )

@@ -119,6 +119,8 @@ class Recovery:
         topic.last_write_ts = extra.last_write_ts
         topic.ceiling.set(state.ceiling)
         topic.config_lsn = extra.config_lsn
+        if extra.erased_ts:
+            topic.erasure.erased(extra.erased_gone, extra.erased_ts)
         self._derivation.load(topic, extra.taken_lsn, extra.forward)
         queue = queue_of(topic)
         if queue is not None and extra.queue and topic.config.durability != "ephemeral":

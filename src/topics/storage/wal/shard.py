@@ -338,6 +338,7 @@ class Shard(Counters):
             if sync is not None:
                 jobs.append(sync)
         if self.files.next is None:
+            self.full = self.full or self.files.no_room
             prepare = self.files.prepare_job(now_ns)
             if prepare is not None:
                 jobs.append(prepare)
@@ -346,6 +347,17 @@ class Shard(Counters):
     def expect_job(self, frame_bytes: int) -> Job | None:
         """What makes the files ready for a large frame that will be submitted soon, or None."""
         return None if self._poison is not None else self.files.expect_job(frame_bytes)
+
+    @property
+    def may_leave_file(self) -> bool:
+        """Whether `leave_file` is possible now; where it is not, it will be."""
+        # A sync that runs may not cover the file that would be left, and nothing would ask for another.
+        covered = self._syncing is None or self._dirty_since_ns is not None
+        return self.files.may_leave and covered and self._poison is None
+
+    def leave_file(self) -> None:
+        """Move on to the next file, so that everything written so far can be trimmed."""
+        self.files.leave(clean=self._dirty_since_ns is None)
 
     def rotate_for_trim(self) -> None:
         """Move on to the next file where one is ready and this one is well used, so that it can be trimmed."""
