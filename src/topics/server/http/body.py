@@ -18,6 +18,8 @@ WHOLE_MAX_BYTES: Final = 256 * 1024
 """A body of up to this size is always handed over whole; no read from a socket is larger."""
 _INPUT_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 512 * 1024
+_PART_BYTES: Final = 16 * 1024
+"""What arrives in parts of at least this size is kept as it is, not copied into a larger piece."""
 
 
 class BodyLimit(NamedTuple):
@@ -50,7 +52,7 @@ class Gathered:
     __slots__ = ("_parts", "_size")
 
     def __init__(self) -> None:
-        self._parts = deque([bytearray()])
+        self._parts: deque[bytes | bytearray] = deque()
         self._size = 0
 
     def __len__(self) -> int:
@@ -59,15 +61,18 @@ class Gathered:
     def add(self, data: bytes) -> None:
         """What has arrived."""
         self._size += len(data)
-        last = self._parts[-1]
-        if len(last) < _PIECE_BYTES:
-            last += data
-        else:
-            self._parts.append(bytearray(data))
+        if len(data) >= _PART_BYTES:
+            self._parts.append(data)
+        elif data:
+            last = self._parts[-1] if self._parts else b""
+            if isinstance(last, bytearray) and len(last) < _PIECE_BYTES:
+                last += data
+            else:
+                self._parts.append(bytearray(data))
 
     def whole(self) -> bytes:
         """All of it."""
-        return b"".join(self._parts)
+        return bytes(self._parts[0]) if len(self._parts) == 1 else b"".join(self._parts)
 
     def pop(self) -> bytes | bytearray:
         """Take the first piece out; nothing once there is none."""

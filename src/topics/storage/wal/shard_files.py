@@ -152,10 +152,9 @@ class ShardFiles:
 
     def _prepared(self, made: list[WrittenFile], error: BaseException | None) -> None:
         self._preparing = False
-        self.no_room = not made and isinstance(error, OSError) and error.errno == errno.ENOSPC
         if made:
             self._skip_next()
-            self.next, self._leaving = made[0], False
+            self.next, self._leaving, self.no_room = made[0], False, False
             if self._closed:
                 self.close()
         elif error is not None:
@@ -196,7 +195,11 @@ class ShardFiles:
                     raise
                 made.append(self._create(number, smallest, zero_fill=not bulk))
 
-        return Task("prepare", work, partial(self._prepared, made))
+        def finish(error: BaseException | None) -> None:
+            self.no_room = isinstance(error, OSError) and error.errno == errno.ENOSPC
+            self._prepared(made, error)
+
+        return Task("prepare", work, finish)
 
     def unsynced(self) -> list[WrittenFile]:
         """The files that may have bytes which are not durable, oldest first."""
