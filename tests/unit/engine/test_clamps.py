@@ -38,10 +38,10 @@ def asked(body: object, name: str = "t") -> Any:
         answers=[],
         on_disconnect=None,
         answered=False,
-        carrier=SimpleNamespace(clogged=False),
+        carrier=SimpleNamespace(clogged=False, in_turn=lambda call: call()),
     )
     exchange.respond = lambda status, body: exchange.answers.append((status, body))
-    exchange.respond_parts = lambda parts: exchange.answers.append(b"".join(parts))
+    exchange.respond_parts = lambda parts, **options: exchange.answers.append(b"".join(parts))
     return exchange
 
 
@@ -100,6 +100,21 @@ def test_long_poll_waits_on_while_its_client_does_not_read_or_too_much_is_buffer
     assert b'"data":2' in exchange.answers[0]
 
 
+def test_a_large_read_waits_until_its_client_has_taken_its_earlier_answers() -> None:
+    """FAIR-4: it is not even read before."""
+    clock = ManualClock()
+    engine, loop = Engine(clock), ManualLoop(clock)
+    engine.write("t", Write.of([1]))
+    exchange = asked({"max_batch_bytes": 8 << 20})
+    exchange.carrier.clogged = True
+    handler(engine, loop).diff(exchange)
+    loop.advance(1000)
+    assert not exchange.answers
+    exchange.carrier.clogged = False
+    loop.advance(1000)
+    assert b'"data":1' in exchange.answers[0]
+
+
 def test_the_fuller_the_account_the_smaller_an_answer() -> None:
     """FAIR-4: a diff takes a part of what is free, and a large one is refused by name where nothing is."""
     clock = ManualClock()
@@ -115,7 +130,7 @@ def test_the_fuller_the_account_the_smaller_an_answer() -> None:
     assert sizes[0] > 2_000_000 > sizes[1] > 1_000_000 > 2 * SMALL_BYTES > sizes[2]
     hold.set_answers(32 << 20)
     with pytest.raises(Throttled) as refusal:
-        handler(engine, loop, account).diff(asked({"max_batch_bytes": 4 << 20}))
+        handler(engine, loop, account).diff(asked({"max_batch_bytes": 1 << 20}))
     assert refusal.value.detail["limit"] == "max_buffered_bytes"
     engine.write("t", Write.of([1]))
     small = asked({"from_seq": 20})

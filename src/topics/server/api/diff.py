@@ -49,6 +49,19 @@ class DiffHandler:
     def diff(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic/diff`."""
         diff = bodies.diff(exchange.body)
+        if diff.max_batch_bytes > BATCH_BYTES_DEFAULT:
+            exchange.carrier.in_turn(lambda: self._read_large(exchange, diff))
+        else:
+            self._answer(exchange, diff)
+
+    def _read_large(self, exchange: Exchange, diff: Diff) -> None:
+        """Read a lot, one at a time, and not before the client has taken its earlier answers (FAIR-4)."""
+        if exchange.carrier.clogged:
+            self.loop.call_later(CLOGGED_S, self._read_large, exchange, diff)
+        else:
+            self.attempts.handle(exchange, lambda exchange: self._answer(exchange, diff, in_turn=True))
+
+    def _answer(self, exchange: Exchange, diff: Diff, *, in_turn: bool = False) -> None:
         account = self.account
         if account.total_bytes:
             diff = self.within(diff)
@@ -58,7 +71,7 @@ class DiffHandler:
         elif account.total_bytes >= account.max_bytes and sum(map(len, difference.pieces)) > SMALL_BYTES:
             raise account.refusal()
         else:
-            _send(exchange, difference)
+            _send(exchange, difference, in_turn)
 
     def within(self, diff: Diff) -> Diff:
         """The diff with no more bytes than an answer may have for now (FAIR-4)."""
@@ -124,7 +137,8 @@ class LongPoll:
     def _time_is_up(self) -> None:
         self._stop()
         if not self._exchange.answered:
-            _send(self._exchange, self._difference)
+            # Who was woken by a publish looks when it is its turn.
+            _send(self._exchange, self._difference, in_turn=True)
 
     def _stop(self) -> None:
         self._exchange.on_disconnect = None
@@ -139,7 +153,7 @@ def _is_empty(difference: Difference) -> bool:
     return not difference.count and difference.tombstone is None and difference.caught_up
 
 
-def _send(exchange: Exchange, difference: Difference) -> None:
+def _send(exchange: Exchange, difference: Difference, in_turn: bool) -> None:
     tombstone = difference.tombstone
     head = b'{"topic":"%b","records":[' % exchange.head.route.name_bytes
     tail = _TAIL % (
@@ -158,4 +172,4 @@ def _send(exchange: Exchange, difference: Difference) -> None:
         spread = [b","] * (2 * len(pieces) - 1)
         spread[::2] = pieces
         pieces = spread
-    exchange.respond_parts([head, *pieces, tail])
+    exchange.respond_parts([head, *pieces, tail], in_turn=in_turn)

@@ -5,8 +5,9 @@ The protocol itself (frames, masks, fragments, pings, closing) is the sans-IO pr
 Out: the queue is the transport's, as for every subscriber. Messages of one turn of the loop leave in one write.
 
 In: what was received is looked at in small pieces, which share a turn of the loop with every other connection
-(`Turns`), so that a flood of tiny frames costs only its sender. A message is at most as large as the body of a request,
-however it is fragmented. While something waits, the client does not read, or its owner is full, nothing more is read.
+(`Turns`), so that a flood of tiny frames costs only its sender; one that goes on ends the connection (`Credit`). A
+message is at most as large as the body of a request, however it is fragmented. While something waits, the client does
+not read, or its owner is full, nothing more is read.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from websockets.server import ServerProtocol
 
 from topics.server.http.account import LIMIT, SMALL_BYTES, Account, Hold
 from topics.server.http.connection import LINGER_MAX_BYTES
+from topics.server.http.credit import ANSWER_EARNS, Credit, Overdrawn
 from topics.server.http.turns import Place, Turns
 from topics.server.http.upgrade import Upgraded
 from topics.settings import Settings
@@ -42,9 +44,9 @@ class FrameLink(Upgraded):
     """The frames of one client, see the module."""
 
     __slots__ = (
-        "_account", "_buffer", "_close_timeout_s", "_closing", "_fragments", "_hold", "_linger_left", "_loop",
-        "_outbox", "_outbox_bytes", "_owner", "_partial_bytes", "_place", "_protocol", "_reading", "_stopping",
-        "_transport", "closed", "heard", "write_paused",
+        "_account", "_buffer", "_close_timeout_s", "_closing", "_credit", "_fragments", "_hold", "_linger_left",
+        "_loop", "_outbox", "_outbox_bytes", "_owner", "_partial_bytes", "_place", "_protocol", "_reading",
+        "_stopping", "_transport", "closed", "heard", "write_paused",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +66,7 @@ class FrameLink(Upgraded):
         self._loop = loop
         self._place = Place(turns, self._take)
         self._account = account
+        self._credit = Credit(turns.clock_ns)
         self._hold = Hold(account)
         # What has arrived of a frame that is not complete.
         self._partial_bytes = 0
@@ -144,6 +147,12 @@ class FrameLink(Upgraded):
             self._place.wait()
 
     def _receive(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.PING or frame.opcode is Opcode.PONG or not frame.data:
+            try:
+                self._credit.spend(1)
+            except Overdrawn:
+                self.close(CloseCode.POLICY_VIOLATION, "too many pings or empty frames")
+                return
         if frame.opcode is Opcode.TEXT or frame.opcode is Opcode.CONT:
             if frame.fin and self._fragments is None:
                 self._message(bytes(frame.data))
@@ -166,7 +175,13 @@ class FrameLink(Upgraded):
         except UnicodeDecodeError:
             self.close(CloseCode.INVALID_DATA, "the message is not UTF-8")
             return
+        self._credit.earn(ANSWER_EARNS)
         self._owner.receive(text)
+
+    def give_up_message(self) -> None:
+        """Called now and then: a large message that has hardly moved since the last time ends the connection."""
+        if self._hold.mark() and self._hold.bodies_bytes:
+            self.close(CloseCode.POLICY_VIOLATION, "the message arrived too slowly")
 
     # Out
 

@@ -316,7 +316,8 @@ class WebSocket(Subscriber):
         self.ended(feed)
 
     def beat(self, tick_ms: int) -> int:
-        """Ping a client that was silent, and give up one that did not answer the last ping."""
+        """Ping a client that was silent, and give up one that did not answer the last ping or end its message."""
+        self.frames.give_up_message()
         if self.frames.heard:
             self.frames.heard = self._pinged = False
         elif not self._pinged:

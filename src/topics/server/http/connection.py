@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._app = connections.app
         self._limits = limits
-        self.outbox = Outbox(self)
+        self.outbox = Outbox(self, connections.turns)
         # Stands in for `write` while a request is handled that was alone in its read.
         self._owe: Callable[[bytes], None] = partial(connections.owe, self.outbox)
         self._intake = Intake(self._admit, limits, http2_known=connections.http2 is not None)

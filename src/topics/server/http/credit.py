@@ -1,4 +1,4 @@
-"""Credit: what an HTTP/2 client may ask of the server beyond requests, and how much of that it has left.
+"""Credit: what an HTTP/2 or WebSocket client may ask of the server beyond requests, and how much of that it has left.
 
 Most frames cost the server more than the client: a reset, a SETTINGS to acknowledge, a PING to answer, a frame with
 nothing in it. A client needs a few of them for each request, and a few now and then. So each such frame has a price,

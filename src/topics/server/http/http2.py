@@ -79,7 +79,9 @@ class Http2(Upgraded):
         self._h2 = protocol(self._limits.max_header_bytes)
         self._credit = Credit(connections.turns.clock_ns)
         self._meter = FrameMeter(self._credit, self._limits.max_header_bytes)
-        self._road = Road(self._h2, transport, self._credit, connection.hold, self._place, self._when_pumped)
+        self._road = Road(
+            self._h2, transport, self._credit, connection.hold, connections.turns, self._place, self._when_pumped
+        )
         self._unread = b""
         self._at = 0
         self._reading = True
@@ -196,6 +198,9 @@ class Http2(Upgraded):
         The GOAWAY comes last: h2 on either side lets no open stream finish after one.
         """
         self._stopping = True
+        if self._linger_left >= 0:
+            self._transport.abort()
+            return
         for lane in list(self._road.lanes.values()):
             if lane.stream is not None:
                 lane.stream.close()

@@ -150,6 +150,10 @@ class Lane:
         """Whether the client leaves much unread, on whichever lane."""
         return self._road.clogged
 
+    def in_turn(self, call: Callable[[], None]) -> None:
+        """Call now, or in another turn of the loop."""
+        self._road.in_turn(call)
+
     def carry_on(self) -> None:
         """Nothing waits for an answer here."""
 

@@ -21,7 +21,7 @@ from h2.settings import SettingCodes, Settings
 from topics.server.http.account import Hold
 from topics.server.http.credit import ANSWER_EARNS, FRAME_SENT_EARNS, PIECE_FRAMES, Credit
 from topics.server.http.lane import Lane
-from topics.server.http.turns import Place
+from topics.server.http.turns import Place, Turns
 
 STREAMS_MAX: Final = 100
 WINDOW_BYTES: Final = 1024 * 1024
@@ -57,8 +57,8 @@ class Road:
     """What the lanes of one connection share, see the module."""
 
     __slots__ = (
-        "_credit", "_h2", "_hold", "_line", "_on_pumped", "_place", "_pumping", "_transport", "lanes", "paused",
-        "sent_bytes", "unsent_bytes",
+        "_credit", "_h2", "_hold", "_line", "_on_pumped", "_place", "_pumping", "_transport", "in_turn", "lanes",
+        "paused", "sent_bytes", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Road:
         transport: asyncio.Transport,
         credit: Credit,
         hold: Hold,
+        turns: Turns,
         place: Place,
         on_pumped: Callable[[], None],
     ) -> None:
@@ -76,6 +77,7 @@ class Road:
         self._credit = credit
         self._hold = hold
         self._place = place
+        self.in_turn = turns.in_turn
         self._on_pumped = on_pumped
         self._line: deque[Lane] = deque()
         self._pumping = False

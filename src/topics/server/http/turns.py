@@ -7,6 +7,8 @@ go they would hold up everybody else. So:
 2. What comes after it shares `TURN_NS` per turn of the loop, over all connections.
 3. Who has more than that waits in line and reads nothing meanwhile, so that the kernel's buffers push back. The line is
    served once per turn of the loop, `TURN_NS` altogether and `SHARE_NS` for each, first come, first served.
+4. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment.
+   After one that took long the line rests for a moment, so that a small request meets at most one of them on its way.
 
 So whatever any number of clients sends, a turn takes about twice `TURN_NS` for it, and what has just arrived elsewhere
 is read in between.
@@ -21,12 +23,14 @@ from typing import Final
 
 TURN_NS: Final = 1_000_000
 SHARE_NS: Final = 250_000
+REST_TURNS: Final = 2
+"""How many turns follow without anything from the line after one that took long: a request and its answer, say."""
 
 
 class Turns:
     """The line of the connections that have more to do, see the module."""
 
-    __slots__ = ("_begun", "_deadline_ns", "_due", "_line", "_loop", "clock_ns")
+    __slots__ = ("_begun", "_deadline_ns", "_due", "_line", "_loop", "_rest", "clock_ns")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock_ns: Callable[[], int]) -> None:
         self.clock_ns = clock_ns
@@ -35,6 +39,7 @@ class Turns:
         self._deadline_ns = 0
         self._begun = False
         self._due = False
+        self._rest = 0
 
     def __len__(self) -> int:
         """How many connections wait in line."""
@@ -53,6 +58,13 @@ class Turns:
         self._line.append(go_on)
         self._wake()
 
+    def in_turn(self, call: Callable[[], None]) -> None:
+        """Call now if this turn has time left, else in a later one."""
+        if self.clock_ns() < self.deadline_ns():
+            call()
+        else:
+            self.wait(call)
+
     def _wake(self) -> None:
         if not self._due:
             self._due = True
@@ -61,6 +73,10 @@ class Turns:
     def _serve(self) -> None:
         """Serve the line for as long as a turn allows."""
         self._due = False
+        if self._rest:
+            self._rest -= 1
+            self._wake()
+            return
         self._begun = True
         line = self._line
         now_ns = self.clock_ns()
@@ -71,6 +87,8 @@ class Turns:
             self._deadline_ns = now_ns + SHARE_NS
             line.popleft()()
             now_ns = self.clock_ns()
+        if now_ns - end_ns > TURN_NS:
+            self._rest = REST_TURNS
         if line:
             # Whoever comes while others wait goes to the end of the line.
             self._deadline_ns = 0

@@ -7,6 +7,7 @@ from typing import Any, cast
 from tests.harness.connection import Client, PathApp, connections_of, request
 from tests.harness.loop import ManualLoop
 from topics.server.http.connections import Connections
+from topics.server.http.exchange import Exchange
 from topics.server.http.turns import TURN_NS, Turns
 from topics.testing import ManualClock
 
@@ -130,3 +131,50 @@ def test_a_large_body_reads_on_in_another_turn() -> None:
     assert client.transport.reading
     client.send(whole[800_000:])
     assert client.replies()[0].status == 200
+
+
+def test_large_answers_are_made_one_at_a_time() -> None:
+    """FAIR-1: a hundred clients that ask for a lot at the same moment hold up nobody."""
+
+    class LargeApp(PathApp):
+        def handle(self, exchange: Exchange) -> None:
+            if exchange.head.path == "/parts":
+                exchange.respond_parts([b"x" * 300_000])
+            else:
+                super().handle(exchange)
+
+    app = LargeApp()
+    connections = ticking(app)
+    clients = [Client(app, connections=connections) for _ in range(100)]
+    for client in clients:
+        client.send(request("GET", "/parts"))
+    sent = sum(bool(client.transport.sent) for client in clients)
+    assert sent < 20
+    bystander = Client(app, connections=connections)
+    bystander.send(request("GET", "/bystander"))
+    assert ("GET", "/bystander", b"") in app.handled
+    clients[99].lose()
+    loop_of(connections).run_until_idle()
+    assert [len(client.replies()) for client in clients] == [1] * 99 + [0]
+    clients[0].send(request("GET", "/again"))
+    assert clients[0].replies()[0].status == 200
+
+
+def test_after_work_that_took_long_the_line_rests_for_a_moment() -> None:
+    """FAIR-1: a small request meets at most one large one on its way to its answer."""
+    clock = Ticking()
+    loop = ManualLoop(ManualClock())
+    turns = Turns(cast("Any", loop), clock)
+    served: list[int] = []
+
+    def heavy(number: int) -> None:
+        served.append(number)
+        clock.now_ns += 10 * TURN_NS
+
+    for number in range(3):
+        turns.wait(lambda number=number: heavy(number))  # type: ignore[misc]
+    seen = []
+    while loop.turn():
+        seen.append(len(served))
+    assert served == [0, 1, 2]
+    assert seen[:7] == [1, 1, 1, 2, 2, 2, 3]
