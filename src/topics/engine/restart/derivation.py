@@ -339,8 +339,10 @@ def _place_of(topic: Topic, event: Event) -> Place:
                 extra = extras.decode(data)
                 if extra.position is not None:
                     return _place_in(topic, first_seq, extra.position, extra.source_id, extra.run)
-        # Where it says nothing of a router that is there, the frame that took the router away is lost.
-        return ANY_PLACE if topic.inbound is None else Place(event.block.first_seq, -1)
+        # Where it says nothing of a router that is there, the frame that took the router away is lost, and with it what
+        # came in between.
+        first_seq, inbound = event.block.first_seq, topic.inbound
+        return ANY_PLACE if inbound is None else Place(first_seq, -1, (first_seq, inbound.cursor))
     kind, payload = event.kind, event.payload
     if kind == frames.DELETE and payload.extra:
         deleted = extras.decode_delete(payload.extra)
