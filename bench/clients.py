@@ -160,7 +160,7 @@ def _follow(server: ServerProcess, seconds: float) -> tuple[int, int, list[float
     with Client(server.url) as client:
         for record in client.topic("t").follow():
             seen += 1
-            _ = record.data  # type: ignore[union-attr]
+            _ = record.data
             if seen == FOLLOWED:
                 break
     return 0, seen, []
@@ -174,7 +174,7 @@ def _afollow(server: ServerProcess, seconds: float) -> tuple[int, int, list[floa
         async with AsyncClient(server.url) as client:
             async for record in client.topic("t").follow():
                 seen += 1
-                _ = record.data  # type: ignore[union-attr]
+                _ = record.data
                 if seen == FOLLOWED:
                     break
         return seen
@@ -192,7 +192,7 @@ def _latency(server: ServerProcess, seconds: float) -> tuple[int, int, list[floa
 
         def read() -> None:
             for record in follower:
-                latencies_ms.append((time.perf_counter() - record.data) * 1000)  # type: ignore[union-attr]
+                latencies_ms.append((time.perf_counter() - record.data) * 1000)
                 seen.release()
 
         reader = threading.Thread(target=read)

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.harness.chaos import Chaos
+from topics.client import identity
 
 
 def main() -> int:
@@ -20,6 +21,8 @@ def main() -> int:
     parser.add_argument("--restarts", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    # Both kinds of identity that a write may have.
+    identity.KEYED_WRITES = 100  # type: ignore[misc]
     logging.getLogger("topics.client").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="topics-chaos-") as directory:
         chaos = Chaos(Path(directory), given.restarts, given.seed)

@@ -15,6 +15,8 @@ from topics.client.endpoint import ClientOptions, Endpoint
 from topics.client.identity import Identities
 from topics.client.operation import Operation, arun
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
+from topics.client.reading import OnLoss
+from topics.client.record import Record, Tombstone
 from topics.client.server_calls import RouterOptions, ServerCalls
 from topics.client.topic_calls import TopicCalls
 from topics.client.transport import waiting
@@ -116,17 +118,54 @@ class AsyncClient:
 
     @overload
     def consumer(
-        self, name: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]
-    ) -> AsyncConsumer[Any]: ...
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        *,
+        on_loss: Literal["yield"],
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer[Record[Any] | Tombstone]: ...
     @overload
     def consumer(
-        self, name: str, topics: str | Iterable[str], type: type[T], **options: Unpack[ConsumerOptions]
-    ) -> AsyncConsumer[T]: ...
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        *,
+        on_loss: Literal["raise"] = "raise",
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer[Record[Any]]: ...
+    @overload
     def consumer(
-        self, name: str, topics: str | Iterable[str], type: Any = Any, **options: Unpack[ConsumerOptions]
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        type: type[T],
+        *,
+        on_loss: Literal["yield"],
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer[Record[T] | Tombstone]: ...
+    @overload
+    def consumer(
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        type: type[T],
+        *,
+        on_loss: Literal["raise"] = "raise",
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer[Record[T]]: ...
+    def consumer(
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        type: Any = Any,
+        *,
+        on_loss: OnLoss = "raise",
+        **options: Unpack[ConsumerOptions],
     ) -> AsyncConsumer[Any]:
         """What reads topics from where it has got to, and remembers that under its name."""
-        return AsyncConsumer(Consuming(name, topics, type, self._endpoint.patience, options), self._pool)
+        consuming = Consuming[Any](name, topics, type, self._endpoint.patience, on_loss, options)
+        return AsyncConsumer(consuming, self._pool)
 
     @overload
     def worker(self, queue: str, **options: Unpack[WorkerOptions]) -> AsyncWorker[Any]: ...

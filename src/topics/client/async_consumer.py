@@ -15,16 +15,16 @@ from typing import Any, Generic, Self, TypeVar
 
 from topics.client.consuming import Consuming, Lag
 from topics.client.operation import arun
-from topics.client.record import Record, Tombstone
 from topics.client.transport import waiting
 
-T = TypeVar("T")
+Item = TypeVar("Item")
+"""What is delivered: records, or also tombstones."""
 
 
-class AsyncConsumer(Generic[T]):
+class AsyncConsumer(Generic[Item]):
     """A reader that remembers. It belongs to one task; `stop` may be called from any."""
 
-    def __init__(self, consuming: Consuming[T], pool: waiting.Pool) -> None:
+    def __init__(self, consuming: Consuming[Any], pool: waiting.Pool) -> None:
         self._consuming = consuming
         self._pool = pool
         self._line = waiting.Line(pool)
@@ -36,19 +36,19 @@ class AsyncConsumer(Generic[T]):
         """The name under which it keeps its cursors."""
         return self._consuming.name
 
-    def __aiter__(self) -> AsyncIterator[Record[T] | Tombstone]:
+    def __aiter__(self) -> AsyncIterator[Item]:
         return self
 
-    async def __anext__(self) -> Record[T] | Tombstone:
+    async def __anext__(self) -> Item:
         while True:
             if self._stopped:
                 self._consuming.handled()
                 self._line.close_stream()
                 await self.commit()
                 raise StopAsyncIteration
-            item = self._consuming.pop()
+            item: Any = self._consuming.pop()
             if item is not None:
-                return item
+                return item  # type: ignore[no-any-return]
             await self._fetch()
 
     async def _fetch(self) -> None:
@@ -71,7 +71,7 @@ class AsyncConsumer(Generic[T]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def run(self, handler: Callable[[Record[T] | Tombstone], Any]) -> None:
+    async def run(self, handler: Callable[[Item], Any]) -> None:
         """Call a function, plain or async, with each item, until `stop` or SIGTERM."""
         with stopped_by_signal(self.stop):
             try:

@@ -14,6 +14,8 @@ from topics.client.identity import Identities
 from topics.client.operation import Operation, run
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
 from topics.client.producer import Producer
+from topics.client.reading import OnLoss
+from topics.client.record import Record, Tombstone
 from topics.client.server_calls import RouterOptions, ServerCalls
 from topics.client.topic import Topic
 from topics.client.topic_calls import TopicCalls
@@ -114,16 +116,55 @@ class Client:
         return Producer(topic, outbox, self._pool, options.get("deadline_s", DEADLINE_S))
 
     @overload
-    def consumer(self, name: str, topics: str | Iterable[str], **options: Unpack[ConsumerOptions]) -> Consumer[Any]: ...
+    def consumer(
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        *,
+        on_loss: Literal["yield"],
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[Record[Any] | Tombstone]: ...
     @overload
     def consumer(
-        self, name: str, topics: str | Iterable[str], type: type[T], **options: Unpack[ConsumerOptions]
-    ) -> Consumer[T]: ...
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        *,
+        on_loss: Literal["raise"] = "raise",
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[Record[Any]]: ...
+    @overload
     def consumer(
-        self, name: str, topics: str | Iterable[str], type: Any = Any, **options: Unpack[ConsumerOptions]
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        type: type[T],
+        *,
+        on_loss: Literal["yield"],
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[Record[T] | Tombstone]: ...
+    @overload
+    def consumer(
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        type: type[T],
+        *,
+        on_loss: Literal["raise"] = "raise",
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[Record[T]]: ...
+    def consumer(
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        type: Any = Any,
+        *,
+        on_loss: OnLoss = "raise",
+        **options: Unpack[ConsumerOptions],
     ) -> Consumer[Any]:
         """What reads topics from where it has got to, and remembers that under its name."""
-        return Consumer(Consuming(name, topics, type, self._endpoint.patience, options), self._pool)
+        consuming = Consuming[Any](name, topics, type, self._endpoint.patience, on_loss, options)
+        return Consumer(consuming, self._pool)
 
     @overload
     def worker(self, queue: str, **options: Unpack[WorkerOptions]) -> Worker[Any]: ...

@@ -15,16 +15,16 @@ from typing import Any, Generic, Self, TypeVar
 from topics.client.consuming import Consuming, Lag
 from topics.client.errors import Closed
 from topics.client.operation import run
-from topics.client.record import Record, Tombstone
 from topics.client.transport import blocking
 
-T = TypeVar("T")
+Item = TypeVar("Item")
+"""What is delivered: records, or also tombstones."""
 
 
-class Consumer(Generic[T]):
+class Consumer(Generic[Item]):
     """A reader that remembers. It belongs to one thread; `stop` may be called from any."""
 
-    def __init__(self, consuming: Consuming[T], pool: blocking.Pool) -> None:
+    def __init__(self, consuming: Consuming[Any], pool: blocking.Pool) -> None:
         self._consuming = consuming
         self._pool = pool
         self._line = blocking.Line(pool)
@@ -34,19 +34,19 @@ class Consumer(Generic[T]):
         """The name under which it keeps its cursors."""
         return self._consuming.name
 
-    def __iter__(self) -> Iterator[Record[T] | Tombstone]:
+    def __iter__(self) -> Iterator[Item]:
         return self
 
-    def __next__(self) -> Record[T] | Tombstone:
+    def __next__(self) -> Item:
         while True:
             if self._line.interrupted:
                 self._consuming.handled()
                 self._line.close_stream()
                 self.commit()
                 raise StopIteration
-            item = self._consuming.pop()
+            item: Any = self._consuming.pop()
             if item is not None:
-                return item
+                return item  # type: ignore[no-any-return]
             try:
                 run(self._consuming.fetch(), self._line)
             except Closed:
@@ -59,7 +59,7 @@ class Consumer(Generic[T]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, handler: Callable[[Record[T] | Tombstone], Any]) -> None:
+    def run(self, handler: Callable[[Item], Any]) -> None:
         """Call a function with each item, until `stop` or SIGTERM; what it raises ends the run, after a commit."""
         with _stopped_by_signal(self.stop):
             try:

@@ -36,7 +36,7 @@ class ConsumerOptions(TypedDict, total=False):
       cursors; by default the topic `topics.consumers`.
     - `start`: where to begin with a topic that it has not read before: `"earliest"` (the default) or `"latest"`.
     - `commit_ms`: how often to commit (1000); 0 for after each item.
-    - `match`, `node`, `on_loss`, `limit`: as for a read. `missing`: `"wait"` (the default) or `"raise"`.
+    - `match`, `node`, `limit`: as for a read. `missing`: `"wait"` (the default) or `"raise"`.
     """
 
     cursors: str | Path
@@ -44,7 +44,6 @@ class ConsumerOptions(TypedDict, total=False):
     commit_ms: int
     match: str
     node: str | list[str]
-    on_loss: OnLoss
     limit: int
     missing: Literal["raise", "wait"]
 
@@ -60,7 +59,13 @@ class Consuming(Generic[T]):
     """The state of one consumer."""
 
     def __init__(
-        self, name: str, topics: Iterable[str], data: Any, patience: Patience, options: ConsumerOptions
+        self,
+        name: str,
+        topics: Iterable[str],
+        data: Any,
+        patience: Patience,
+        on_loss: OnLoss,
+        options: ConsumerOptions,
     ) -> None:
         self.name = name
         self.topics = [topics] if isinstance(topics, str) else list(topics)
@@ -76,7 +81,7 @@ class Consuming(Generic[T]):
         self._source: Reading[T] | Watching[T] | None = None
         self._items: Iterator[Record[T] | Tombstone] = iter(())
         self._current: Record[T] | Tombstone | None = None
-        self._raises = options.get("on_loss", "raise") == "raise"
+        self._raises = on_loss == "raise"
         self._last_ts: dict[str, int] = {}
         self._committed_s = 0.0
         self._uncommitted = False
@@ -128,7 +133,7 @@ class Consuming(Generic[T]):
 
     def _begin(self) -> Operation[Reading[T] | Watching[T]]:
         saved = yield from self._cursors.load()
-        options = FollowOptions(missing=self._options.get("missing", "wait"), on_loss="yield")
+        options = FollowOptions(missing=self._options.get("missing", "wait"))
         for name in ("match", "node", "limit"):
             if name in self._options:
                 options[name] = self._options[name]

@@ -117,7 +117,7 @@ class TopicCursors:
 
     def load(self) -> Operation[dict[str, Place]]:
         """The places that were saved last."""
-        options = FollowOptions(match=self._consumer, on_loss="yield")
+        options = FollowOptions(match=self._consumer)
         reading: Reading[Saved] = Reading(self._topic, self._target, Saved, self._patience, options, follow=False)
         found: Saved | None = None
         try:

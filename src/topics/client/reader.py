@@ -7,25 +7,26 @@ is raised as RecordsLost unless Tombstones were asked for; to call `next` again 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from topics.client.errors import Closed
 from topics.client.operation import arun, run
-from topics.client.reading import Reading
+from topics.client.reading import OnLoss, Reading
 from topics.client.record import Record, Tombstone
 from topics.client.transport import blocking, waiting
 
-T = TypeVar("T")
+Item = TypeVar("Item")
+"""What is delivered: records, or also tombstones."""
 
 
-class _Position(Generic[T]):
+class _Position(Generic[Item]):
     """Where an iterator stands within a read."""
 
-    def __init__(self, reading: Reading[T]) -> None:
+    def __init__(self, reading: Reading[Any], on_loss: OnLoss) -> None:
         self._reading = reading
-        self._raises = reading.on_loss == "raise"
-        self._items: Iterator[Record[T] | Tombstone] = iter(())
-        self._last: Record[T] | Tombstone | None = None
+        self._raises = on_loss == "raise"
+        self._items: Iterator[Any] = iter(())
+        self._last: Record[Any] | Tombstone | None = None
 
     @property
     def cursor(self) -> int:
@@ -47,24 +48,24 @@ class _Position(Generic[T]):
         """How many seqs the cursor was behind the head when the server answered last."""
         return max(0, self.head_seq - self.cursor)
 
-    def _deliver(self, item: Record[T] | Tombstone) -> Record[T] | Tombstone:
+    def _deliver(self, item: Any) -> Item:
         self._last = item
         if self._raises and type(item) is Tombstone:
             raise item.error()
-        return item
+        return item  # type: ignore[no-any-return]
 
 
-class Reader(_Position[T]):
+class Reader(_Position[Item]):
     """An iterator over records. `close` ends it, from any thread."""
 
-    def __init__(self, reading: Reading[T], line: blocking.Line) -> None:
-        super().__init__(reading)
+    def __init__(self, reading: Reading[Any], line: blocking.Line, on_loss: OnLoss) -> None:
+        super().__init__(reading, on_loss)
         self._line = line
 
-    def __iter__(self) -> Iterator[Record[T] | Tombstone]:
+    def __iter__(self) -> Iterator[Item]:
         return self
 
-    def __next__(self) -> Record[T] | Tombstone:
+    def __next__(self) -> Item:
         while True:
             for item in self._items:
                 return self._deliver(item)
@@ -79,7 +80,7 @@ class Reader(_Position[T]):
                 raise StopIteration
             self._items = iter(batch.items)
 
-    def __enter__(self) -> Reader[T]:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,17 +92,17 @@ class Reader(_Position[T]):
         self._line.interrupt()
 
 
-class AsyncReader(_Position[T]):
+class AsyncReader(_Position[Item]):
     """An asynchronous iterator over records."""
 
-    def __init__(self, reading: Reading[T], line: waiting.Line) -> None:
-        super().__init__(reading)
+    def __init__(self, reading: Reading[Any], line: waiting.Line, on_loss: OnLoss) -> None:
+        super().__init__(reading, on_loss)
         self._line = line
 
-    def __aiter__(self) -> AsyncIterator[Record[T] | Tombstone]:
+    def __aiter__(self) -> AsyncIterator[Item]:
         return self
 
-    async def __anext__(self) -> Record[T] | Tombstone:
+    async def __anext__(self) -> Item:
         while True:
             for item in self._items:
                 return self._deliver(item)

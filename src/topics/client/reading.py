@@ -44,7 +44,6 @@ class ReadOptions(TypedDict, total=False):
       milliseconds since the epoch.
     - `match`: only these tags: `"X"`, `["tag", "Eq", "X"]` or `["tag", "Glob", "X*"]`.
     - `node`: leave out the records of this node, or of these.
-    - `on_loss`: `"raise"` (the default) raises RecordsLost, `"yield"` delivers a Tombstone in its place.
     - `limit`, `max_batch_bytes`: how much to fetch at a time.
     """
 
@@ -52,7 +51,6 @@ class ReadOptions(TypedDict, total=False):
     from_ts: int
     match: str | Sequence[str]
     node: str | Sequence[str]
-    on_loss: OnLoss
     limit: int
     max_batch_bytes: int
 
@@ -139,7 +137,6 @@ class Reading(Generic[T]):
         self._waits = options.get("missing") == "wait"
         self._tail = options.get("tail", False)
         self.epoch: int | None = options.get("epoch")
-        self.on_loss: OnLoss = options.get("on_loss", "raise")
         self.cursor = options.get("from_seq", 0)
         self.head_seq = self.cursor
         self.caught_up = False

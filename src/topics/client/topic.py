@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, Unpack, cast
+from typing import Any, Generic, Literal, TypeVar, Unpack, cast, overload
 
 from topics.client.answers import Configured, Deleted, DeletedTopic, Redriven, Settled, TopicState, Written
 from topics.client.job import Job
 from topics.client.operation import Operation, run
 from topics.client.reader import Reader
-from topics.client.reading import FollowOptions, ReadOptions
-from topics.client.record import Draft
+from topics.client.reading import FollowOptions, OnLoss, ReadOptions
+from topics.client.record import Draft, Record, Tombstone
 from topics.client.topic_calls import ConfigOptions, TopicCalls, as_list
 from topics.client.transport import blocking
 from topics.client.writing import WriteOptions
@@ -53,13 +53,27 @@ class Topic(Generic[T]):
         """Append records, each given as its data or as a Draft, in one write: all of them, or none."""
         return self._run(self._calls.write_many(items, options))
 
-    def read(self, **options: Unpack[ReadOptions]) -> Reader[T]:
-        """The records after a cursor (by default all) up to the head, as an iterator."""
-        return Reader(self._calls.read(follow_options(options), follow=False), blocking.Line(self._pool))
+    @overload
+    def read(self, *, on_loss: Literal["yield"], **options: Unpack[ReadOptions]) -> Reader[Record[T] | Tombstone]: ...
+    @overload
+    def read(self, *, on_loss: Literal["raise"] = "raise", **options: Unpack[ReadOptions]) -> Reader[Record[T]]: ...
+    def read(self, *, on_loss: OnLoss = "raise", **options: Unpack[ReadOptions]) -> Reader[Any]:
+        """The records after a cursor (by default all) up to the head, as an iterator.
 
-    def follow(self, **options: Unpack[FollowOptions]) -> Reader[T]:
+        What was lost is raised as RecordsLost, or with `on_loss="yield"` delivered as a Tombstone in its place.
+        """
+        reading = self._calls.read(follow_options(options), follow=False)
+        return Reader(reading, blocking.Line(self._pool), on_loss)
+
+    @overload
+    def follow(
+        self, *, on_loss: Literal["yield"], **options: Unpack[FollowOptions]
+    ) -> Reader[Record[T] | Tombstone]: ...
+    @overload
+    def follow(self, *, on_loss: Literal["raise"] = "raise", **options: Unpack[FollowOptions]) -> Reader[Record[T]]: ...
+    def follow(self, *, on_loss: OnLoss = "raise", **options: Unpack[FollowOptions]) -> Reader[Any]:
         """The records after a cursor, and those to come, as an iterator that does not end by itself."""
-        return Reader(self._calls.read(options, follow=True), blocking.Line(self._pool))
+        return Reader(self._calls.read(options, follow=True), blocking.Line(self._pool), on_loss)
 
     def delete(self, *, before_seq: int | None = None, match: str | Sequence[str] | None = None) -> Deleted:
         """Delete records for good: those below a seq, those with certain tags, or those that are both."""

@@ -16,7 +16,7 @@ from topics.client.answers import decode
 from topics.client.calling import Patience, call, log, pause_of
 from topics.client.errors import Unreachable, refusal
 from topics.client.operation import Close, Open, Operation, Pause, Read
-from topics.client.reading import LIMIT, PASSING, Batch, FollowOptions, OnLoss, Place
+from topics.client.reading import LIMIT, PASSING, Batch, FollowOptions, Place
 from topics.client.record import Record, Tombstone, typed
 from topics.client.transport.answer import Answer
 from topics.client.transport.events import Event, EventParser
@@ -52,7 +52,6 @@ class Watching(Generic[T]):
     def __init__(self, places: Mapping[str, Place], data: Any, patience: Patience, options: FollowOptions) -> None:
         self.places = dict(places)
         self.heads: dict[str, int] = {name: place.cursor for name, place in places.items()}
-        self.on_loss: OnLoss = options.get("on_loss", "raise")
         self._patience = patience._replace(retries=False, replaces=False)
         self._waits = options.get("missing") == "wait"
         self._tail = set(places) if options.get("tail") else set()
@@ -87,7 +86,6 @@ class Watching(Generic[T]):
                 log.warning("following %s: %s; trying again in %.2f s", self._names(), failure.message, pause_s)
                 yield Pause(pause_s)
                 continue
-            failures = 0
             if batch is not None:
                 return batch
 

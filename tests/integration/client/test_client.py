@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import os
 import socket
@@ -18,7 +19,19 @@ import pytest
 import topics.errors
 from tests.harness.api import Api, StartServer, until
 from tests.harness.client import CA, Proxy, Relay
-from topics import BadAddress, BadAnswer, BadData, Client, Draft, Record, RecordsLost, TimedOut, Tombstone, Unreachable
+from topics import (
+    AsyncClient,
+    BadAddress,
+    BadAnswer,
+    BadData,
+    Client,
+    Draft,
+    Record,
+    RecordsLost,
+    TimedOut,
+    Tombstone,
+    Unreachable,
+)
 from topics.client import identity
 from topics.errors import HeadMismatch, NotFound, TopicNotFound
 from topics.testing import ServerProcess
@@ -373,13 +386,19 @@ client = Client({server.url!r})
 topic = client.topic({topic_name!r})
 topic.write("parent")
 child = os.fork()
-for n in range(300):
-    topic.write(["child" if child == 0 else "parent", n])
+who = "child" if child == 0 else "parent"
+try:
+    seqs = {{topic.write([who, n]).seq: [who, n] for n in range(300)}}
+    found = {{record.seq: record.data for record in topic.read()}}
+    assert all(found[seq] == data for seq, data in seqs.items()), "an answer was for the other process"
+except BaseException:
+    if child == 0:
+        os._exit(1)
+    raise
 if child == 0:
     os._exit(0)
 assert os.wait()[1] == 0
-records = list(topic.read())
-assert len(records) == 601, len(records)
+assert len(list(topic.read())) == 601
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -404,3 +423,39 @@ def test_many_writes_from_many_threads_are_each_stored_once(
     assert sorted(found) == [[k, n] for k in range(8) for n in range(200)]
     for k in range(8):
         assert [n for who, n in found if who == k] == list(range(200))
+
+
+def test_a_call_that_finds_every_connection_in_use_is_told(server: ServerProcess, api: Api, topic_name: str) -> None:
+    """CLIENT-9: and one that waits for its turn gets it."""
+    api.put(topic_name, type="queue")
+    with Client(server.url, connections_max=1, deadline_s=0.3) as client:
+        claiming = threading.Thread(target=lambda: client.topic(topic_name).claim(wait_ms=1_500))
+        claiming.start()
+        until(lambda: client._pool._open == 1 and not client._pool._idle, "the connection is in use")
+        with pytest.raises(TimedOut, match=r"all 1 connections .* are in use"):
+            client.health()
+        claiming.join()
+        assert client.health().status == "ok"
+
+
+def test_a_task_that_is_cancelled_leaves_its_connection_to_nobody(
+    server: ServerProcess, api: Api, topic_name: str
+) -> None:
+    """CLIENT-1: an answer that comes later is not taken for that of the next request."""
+    api.put(topic_name, type="queue")
+
+    async def main() -> None:
+        async with AsyncClient(server.url, connections_max=1, deadline_s=5) as client:
+            topic = client.topic(topic_name)
+            for _ in range(3):
+                waiting = asyncio.create_task(topic.claim(wait_ms=20_000))
+                await asyncio.sleep(0.05)
+                queued = asyncio.create_task(client.health())
+                await asyncio.sleep(0.05)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                assert (await queued).status == "ok"
+            assert client._pool._open == 1
+
+    asyncio.run(main())

@@ -196,7 +196,7 @@ def test_a_stop_lets_jobs_finish_and_claims_no_more(runner: Runner, api: Api, to
         assert go.wait(20)
         done.append(job.seq)
 
-    with runner.running(topic_name, {None: work}) as run:
+    with runner.running(topic_name, {None: work}, prefetch=2) as run:
         assert begun.wait(20)
         run.stop()
         time.sleep(0.1)
