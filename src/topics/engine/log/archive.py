@@ -25,6 +25,7 @@ from topics.storage.store import Store
 
 SEGMENT_EVENTS_MAX: Final = 10_000
 SEGMENT_BYTES_MAX: Final = 64 << 20
+LONG_AGO_NS: Final = -(1 << 62)
 
 
 class Sealable(Protocol):
@@ -73,7 +74,7 @@ class Shelf:
 class Archive:
     """The segments and tags of one topic."""
 
-    __slots__ = ("_log", "sealing", "segments", "shelf", "tags")
+    __slots__ = ("_log", "sealed_ns", "sealing", "segments", "shelf", "tags")
 
     def __init__(self, log: Log, shelf: Shelf | None) -> None:
         self._log = log
@@ -81,6 +82,8 @@ class Archive:
         self.segments: list[Segment] = []
         # Whether the tail waits to be sealed, or is being sealed.
         self.sealing = False
+        # When the last segment was sealed, as elapsed time; long ago where none was since the start.
+        self.sealed_ns = LONG_AGO_NS
         self.tags: TagIndex | None = None
 
     def index(self, first_seq: int, tags: Sequence[bytes | None]) -> None:
