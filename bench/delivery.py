@@ -209,7 +209,7 @@ class Streams:
         body = {"topics": {topic: {"tail": True} for topic in topics}, "heartbeat_ms": 60_000}
         url = self.writer.post("/v0/watch", body)["stream_url"]
         sock = socket.create_connection((self.server.host, self.server.port))
-        sock.sendall(f"GET {url} HTTP/1.1\r\nHost: b\r\nAccept: text/event-stream\r\n\r\n".encode())
+        sock.sendall(f"GET {url} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
         self.sockets.append(sock)
         want = len(topics)
         seen = b""
@@ -265,7 +265,7 @@ def join(server: ServerProcess, node: str) -> socket.socket:
     sock = socket.create_connection((server.host, server.port))
     key = base64.b64encode(os.urandom(16)).decode()
     sock.sendall(
-        f"GET /v0/ws HTTP/1.1\r\nHost: b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
     )
     command = {"op": "subscribe", "topic": "room", "tail": True, "node": node}

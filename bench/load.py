@@ -24,7 +24,7 @@ PIPELINED = 16
 _CRLF2 = b"\r\n\r\n"
 
 
-def request(method: str, path: bytes, body: bytes, host: str = "b") -> bytes:
+def request(method: str, path: bytes, body: bytes, host: str = "localhost") -> bytes:
     """A request with a JSON body, as bytes."""
     head = b"%b %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
     return head % (method.encode(), path, host.encode(), len(body), body)

@@ -33,7 +33,7 @@ def render() -> str:
         default = setting.default
         if isinstance(default, bool):
             flag, default = f"{flag}` / `--no-{flag.removeprefix('--')}", str(default).lower()
-        shown = "none" if default is None else f"`{default}`"
+        shown = "none" if default in (None, ()) else f"`{default}`"
         meaning, allowed = setting.metadata["doc"], setting.metadata["allowed"]
         lines.append(f"| `{settings.variable(setting)}` | `{flag}` | {shown} | {meaning} | {allowed} |\n")
     return _HEAD + "".join(lines)

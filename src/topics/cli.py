@@ -56,7 +56,9 @@ def _serve(**flags: str | bool | None) -> None:
 def _flag_parameter(setting: Field[Any]) -> inspect.Parameter:
     name = settings.flag(setting)
     is_switch = isinstance(setting.default, bool)
-    shown = str(setting.default).lower() if is_switch else "not set" if setting.default is None else setting.default
+    shown = (
+        str(setting.default).lower() if is_switch else "not set" if setting.default in (None, ()) else setting.default
+    )
     option = typer.Option(
         f"{name}/--no-{name.removeprefix('--')}" if is_switch else name,
         help=f"{setting.metadata['doc']} ({settings.variable(setting)}, default {shown})",

@@ -144,6 +144,13 @@ class PayloadTooLarge(TopicsError):
     status = 413
 
 
+class MisdirectedRequest(TopicsError):
+    """The request names a host that this server does not go by."""
+
+    code = "misdirected_request"
+    status = 421
+
+
 class UnsupportedMediaType(TopicsError):
     """The body must be sent as application/json."""
 

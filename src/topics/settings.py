@@ -15,6 +15,7 @@ Guarantees:
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -32,6 +33,9 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 _SHOWN_CHARS_MAX = 80
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
+_HOST_NAME = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|[0-9a-f:]*:[0-9a-f:.]*|\*")
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
 class BadSettings(ValueError):
@@ -102,6 +106,32 @@ def _optional_path(doc: str) -> Path | None:
     return _setting(None, _parse_path, "a path", doc)
 
 
+def _list(parse_item: Callable[[str], str], allowed: str, doc: str) -> tuple[str, ...]:
+    def parse(text: str) -> tuple[str, ...]:
+        return tuple(parse_item(item.strip().lower()) for item in text.split(","))
+
+    nothing: tuple[str, ...] = ()
+    return _setting(nothing, parse, allowed, doc)
+
+
+def _parse_origin(text: str) -> str:
+    matched = _ORIGIN.fullmatch(text)
+    if text == "*":
+        return text
+    if matched is None:
+        raise ValueError(text)
+    scheme, host, port = matched.groups()
+    # A browser leaves the usual port out, so an origin that names it would never match.
+    return f"{scheme}://{host}" if port in (None, _DEFAULT_PORTS.get(scheme)) else f"{scheme}://{host}:{port}"
+
+
+def _parse_host_name(text: str) -> str:
+    name = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if _HOST_NAME.fullmatch(name) is None:
+        raise ValueError(text)
+    return name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What an operator can choose; `Settings()` is a server on loopback with the documented defaults."""
@@ -113,6 +143,16 @@ class Settings:
 
     allow_insecure_no_auth: bool = _switch(False, "Permit a bind beyond loopback without any key.")
     probe_auth: bool = _switch(False, "Require a key on the health and readiness probes too.")
+    allowed_hosts: tuple[str, ...] = _list(
+        _parse_host_name,
+        "host names without a port, joined by commas; `*.` stands for every name below one, `*` for all",
+        "Further names in `Host` under which a server without keys is served; loopback names always are.",
+    )
+    cors_origins: tuple[str, ...] = _list(
+        _parse_origin,
+        "origins such as `https://app.example.com`, without a path, joined by commas; or `*`, which needs keys",
+        "Origins of web pages that may use this server from a browser.",
+    )
 
     max_batch_records: int = _whole(10_000, "Most records in one write.")
     max_record_bytes: int = _whole(1 << 20, "Most bytes of data and meta together in one record.")
@@ -132,6 +172,17 @@ class Settings:
     max_sse_connections_per_key: int = _cap(1000, "Most open streams (SSE and WebSocket) of one key.")
     max_inflight_per_key: int = _cap(1000, "Most requests of one key that are answered at the same time.")
     max_total_bytes: int = _cap(0, "Most retained record bytes over all topics.")
+    max_buffered_bytes: int = _whole(
+        256 << 20,
+        "Most bytes of request bodies, answers and stream frames that are held for all clients together. "
+        "Leave room for a few bodies of `TOPICS_MAX_BODY_BYTES`.",
+    )
+    max_producers_per_topic: int = _cap(
+        10_000, "Most producers (`producer_id`) of one topic; those that have not written for a week make way."
+    )
+    max_dedupe_bytes: int = _cap(
+        256 << 20, "Most bytes of memory for the idempotency keys and producers of all topics, about 350 each."
+    )
     max_connections: int = _cap(20_000, "Most open TCP connections; fewer if the process may not open that many files.")
 
     session_ttl_ms: int = _whole(300_000, "Milliseconds that a watch session lives without an open stream.")
@@ -157,14 +208,25 @@ class Settings:
     segment_max_bytes: int = _whole(64 << 20, "Bytes after which a segment is sealed.")
     segment_max_age_ms: int = _whole(3_600_000, "Milliseconds after which a segment is sealed.")
     checkpoint_wal_bytes: int = _whole(
-        128 << 20, "Bytes of log after which a checkpoint is made; bounds the log and the time of a restart."
+        128 << 20,
+        "Bytes of log, and of what routers copied, after which a checkpoint is made; bounds a restart's time.",
     )
     max_unsealed_bytes: int = _cap(
         200 << 20, "Most bytes of records in memory that are not sealed yet; from half of it on, sealing hurries."
     )
     hot_retain_segments: int = _whole(4, "Sealed segments per topic that stay in the data directory.", least=0)
     hot_retain_bytes: int = _cap(0, "Sealed bytes per topic that stay in the data directory.")
-    min_free_bytes: int = _cap(128 << 20, "Free bytes on the data directory's disk under which writes are refused.")
+    erase_after_ms: int = _whole(
+        86_400_000,
+        "Milliseconds after which no text of a deleted, evicted or expired record is left in any file.",
+        least=10_000,
+    )
+    min_free_bytes: int = _whole(
+        128 << 20,
+        "Free bytes on the data directory's disk under which writes are refused; never less than a file of the log "
+        "(64 MiB) for each of its shards, so that the log finds room for its next file.",
+        least=64 << 20,
+    )
 
 
 def table() -> tuple[Field[Any], ...]:

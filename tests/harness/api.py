@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -264,3 +265,10 @@ def until(check: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -
             return found
         assert time.monotonic() < end, f"timed out waiting until {what}"
         time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on, for a server that must come back at the same address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

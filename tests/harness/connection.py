@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 from tests.harness.api import Reply
 from tests.harness.loop import ManualLoop
 from topics.errors import MethodNotAllowed, NotFound, Throttled, TopicsError, Unauthorized
+from topics.server.http.account import MAX_BYTES_DEFAULT, Account
 from topics.server.http.connection import Connection
 from topics.server.http.connections import Connections
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.limits import ConnectionLimits
 from topics.server.http.stream import Stream
+from topics.server.http.turns import Turns
 from topics.testing import ManualClock
 
 REFUSALS: dict[str, TopicsError] = {
@@ -118,10 +121,21 @@ class FakeTransport(asyncio.Transport):
         return ("127.0.0.1", 5) if name == "peername" else default
 
 
-def connections_of(app: Any = None, http2: Any = None, **limits: int) -> Connections:
-    """Connections without a socket, on a loop that turns when a `Client` looks."""
-    loop = cast("Any", ManualLoop(ManualClock()))
-    return Connections(app or PathApp(), loop, ConnectionLimits(**limits), http2)
+def connections_of(
+    app: Any = None,
+    http2: Any = None,
+    clock_ns: Callable[[], int] | None = None,
+    buffered: int = MAX_BYTES_DEFAULT,
+    **limits: int,
+) -> Connections:
+    """Connections without a socket, on a loop that turns when a `Client` looks.
+
+    `clock_ns` is what turns are measured by; it stands still if it is not given.
+    """
+    clock = ManualClock()
+    loop = cast("Any", ManualLoop(clock))
+    turns = Turns(loop, clock_ns or clock.elapsed_ns)
+    return Connections(app or PathApp(), loop, ConnectionLimits(**limits), turns, Account(buffered), http2)
 
 
 class Client:
@@ -130,7 +144,7 @@ class Client:
     def __init__(self, app: Any = None, *, connections: Connections | None = None, **limits: int) -> None:
         self.app = app or PathApp()
         if connections is None:
-            connections = connections_of(self.app, **limits)
+            connections = connections_of(self.app, None, None, **limits)
             connections.start()
         self.connections = connections
         self.transport = FakeTransport()
@@ -193,7 +207,7 @@ def split_replies(data: bytes, *, head_only: bool = False) -> list[Reply]:
             assert name.lower() not in headers, f"{name} twice"
             headers[name.lower()] = value
         status = int(match.group(1))
-        length = 0 if status == 100 or head_only else int(headers["content-length"])
+        length = 0 if status in (100, 204) or head_only else int(headers["content-length"])
         assert len(data) >= length, f"{length} bytes announced, {len(data)} sent"
         replies.append(Reply(status, headers, data[:length]))
         data = data[length:]
@@ -202,7 +216,7 @@ def split_replies(data: bytes, *, head_only: bool = False) -> list[Reply]:
 
 def request(method: str, path: str, body: bytes | None = None, *lines: str, version: str = "1.1") -> bytes:
     """A request as a plain client writes it."""
-    head = [f"{method} {path} HTTP/{version}", "Host: topics.test", *lines]
+    head = [f"{method} {path} HTTP/{version}", "Host: topics.localhost", *lines]
     if body is not None:
         head.append(f"Content-Length: {len(body)}")
     return "\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + (body or b"")

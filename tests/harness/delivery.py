@@ -13,6 +13,7 @@ from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.notice import Notice
 from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.view import View, WatchOptions, view_of
+from topics.server.http.account import Account
 from topics.settings import Settings
 from topics.storage.job import Job
 from topics.testing import MemoryEngine
@@ -31,7 +32,7 @@ class ManualDelivery:
         self.jobs: list[tuple[Job, Callable[[], None]]] = []
         loop = cast("Any", self.loop)
         settings = Settings(buffer_grace_ms=GRACE_MS, slow_consumer_timeout_ms=slow_consumer_timeout_ms)
-        self.delivery = Delivery(self.engine, loop, self._run_then, Unsynced(), settings)
+        self.delivery = Delivery(self.engine, loop, self._run_then, Unsynced(), Account(), settings)
 
     def _run_then(self, job: Job, then: Callable[[], None]) -> None:
         self.jobs.append((job, then))

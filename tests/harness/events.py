@@ -222,7 +222,7 @@ def handshake(api: Api) -> socket.socket:
     """A raw socket after an accepted handshake."""
     sock = socket.create_connection((api.host, api.port), timeout=DEADLINE_S)
     sock.sendall(
-        b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )
     data = b""

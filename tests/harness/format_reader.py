@@ -58,6 +58,7 @@ def read_block(data: bytes, at: int, *, flags: bool) -> tuple[int, list[dict[str
     records = []
     for i in range(n):
         node, tag, meta, body = (column[i] for column in texts)
+        assert body or (columns & 16 and not (node or tag or meta))
         records.append(
             {
                 "seq": first_seq + i,
@@ -66,7 +67,7 @@ def read_block(data: bytes, at: int, *, flags: bool) -> tuple[int, list[dict[str
                 "tag": tag,
                 "meta": meta,
                 "data": body,
-                "deleted": deleted[i],
+                "deleted": deleted[i] or not body,
             }
         )
     return topic_id, records, at
@@ -96,7 +97,7 @@ class Reader:
     """The topics and live records of a data directory, given as a mapping from relative path to bytes."""
 
     def __init__(self, files: dict[str, bytes], cold: dict[str, bytes]) -> None:
-        assert files["LAYOUT"] == b"topics data directory, format 1\n"
+        assert files["LAYOUT"] == b"topics data directory, format 2\n"
         self.files = files
         self.cold = cold
         self.records: Records = {}
@@ -134,14 +135,15 @@ class Reader:
                 state = self.states[topic_id] = msgspec.msgpack.decode(section["payload"])
                 self._skip[topic_id] = section["lsn"]
                 self.names[topic_id] = state["name"]
-                for first_seq, n, _ in state.get("segments", []):
-                    self._segment(f"{topic_id:016x}-{first_seq:016x}", n)
+                for first_seq, n, _, edition in state.get("segments", []):
+                    suffix = f"-{edition:08x}" if edition else ""
+                    self._segment(f"{topic_id:016x}-{first_seq:016x}{suffix}", n, edition)
             elif section["kind"] == 65:
                 _, records, end = read_block(section["payload"], 0, flags=True)
                 assert end == len(section["payload"])
                 self._add(topic_id, records)
 
-    def _segment(self, name: str, n: int) -> None:
+    def _segment(self, name: str, n: int, edition: int) -> None:
         data = self.files.get(f"segments/{name}.data") or self.cold[f"{name}.data"]
         index = self.files[f"segments/{name}.idx"]
         flags = self.files.get(f"segments/{name}.flags", bytes(64))[64:].ljust(n, b"\0")
@@ -150,6 +152,7 @@ class Reader:
             assert number(file, 8, 4) == 1
             assert checked(file[:64])
             assert number(file, 40, 8) == len(data)
+            assert number(file, 48, 8) == edition
         blocks, first_seq = number(index, 12, 4), number(index, 24, 8)
         assert checked(index[64 : 64 + 56 * blocks + 8])
         at = place = 64
@@ -163,6 +166,7 @@ class Reader:
             assert number(index, place + 32, 8) == texts + 21 * len(records)
             assert number(index, place + 40, 4) == end - at - len(records)
             assert number(index, place + 44, 4) == len(records)
+            assert number(index, place + 48, 8) == sum(not record["data"] for record in records)
             for record in records:
                 record["deleted"] = record["deleted"] or flags[count] == 0xD5
                 count += 1

@@ -18,10 +18,13 @@ from tests.harness.oracle import read_all
 from tests.harness.storage import resolve
 from topics.engine import Engine, Limits, Write
 from topics.engine.log.archive import Shelf
+from topics.engine.upkeep import merger
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.engine.write import ceiling
+from topics.storage import splice
 from topics.storage.disk import Disk
 from topics.storage.job import run_inline
+from topics.storage.segment import rewrite
 from topics.storage.store import Store
 from topics.testing import ManualClock
 from topics.testing.fake_disk import Damage, FakeDisk
@@ -130,14 +133,23 @@ def numbers(first: int, last: int) -> Write:
 def small() -> Iterator[None]:
     """Sizes for tests that recover thousands of times.
 
-    No log lines, since the damage is done on purpose; and `disk` topics reserve a few seqs at a time, so that the limit
-    of what is reserved is reached often.
+    No log lines, since the damage is done on purpose; `disk` topics reserve a few seqs at a time, so that the limit of
+    what is reserved is reached often; two segments are enough for a merge, which takes many pieces.
     """
-    level, step = logging.root.manager.disable, ceiling.STEP_MIN
+    level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    ceiling.STEP_MIN = CEILING_STEP  # type: ignore[misc]
+    sizes: list[tuple[Any, str, int]] = [
+        (ceiling, "STEP_MIN", CEILING_STEP),
+        (merger, "MERGE_SEGMENTS", 2),
+        (rewrite, "CHUNK_BYTES", 600),
+        (splice, "LEAVE_OUT_RECORDS", 3),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in sizes]
+    for module, name, size in sizes:
+        setattr(module, name, size)
     try:
         yield
     finally:
         logging.disable(level)
-        ceiling.STEP_MIN = step  # type: ignore[misc]
+        for module, name, size in before:
+            setattr(module, name, size)

@@ -19,14 +19,14 @@ from topics.testing import ManualClock
 class ManualServer:
     """Everything that serves an engine in memory; ready, unless `replayed` says how far its start has come."""
 
-    def __init__(self, keys: str = "", replayed: float | None = None) -> None:
+    def __init__(self, keys: str = "", replayed: float | None = None, settings: Settings | None = None) -> None:
         self.clock = ManualClock()
         self.loop = ManualLoop(self.clock)
         loop = cast("Any", self.loop)
         wakeup = Wakeup(loop)
         self.engine = Engine(self.clock, wake=wakeup.wake)
         self.assembly = Assembly(
-            Settings(), Keys(keys), loop, self.engine, wakeup, Unsynced(), replayed=lambda: replayed or 0.0
+            settings or Settings(), Keys(keys), loop, self.engine, wakeup, Unsynced(), replayed=lambda: replayed or 0.0
         )
         self.app = self.assembly.app
         if replayed is None:

@@ -89,6 +89,10 @@ class Victim:
                 world.delete(name, tag=rng.choice("ab"))
                 world.delete("kept", before_seq=rng.randrange(1, 6))
                 world.run_until_idle()
+                # Long enough for segments to be merged, and for what was deleted to be erased.
+                for _ in range(4):
+                    world.clock.advance(2000)
+                    world.run_until_idle()
             if rng.random() < 0.3:
                 world.checkpoint()
             if i in generations:

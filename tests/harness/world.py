@@ -37,7 +37,9 @@ from topics.storage.job import Job
 from topics.testing.fake_disk import DAMAGES, Damage, FakeDisk
 from topics.testing.fault_disk import FaultDisk
 
-TINY: Final = UpkeepSettings(segment_max_events=12, checkpoint_wal_bytes=1 << 40, hot_retain_segments=1)
+TINY: Final = UpkeepSettings(
+    segment_max_events=12, checkpoint_wal_bytes=1 << 40, hot_retain_segments=1, erase_after_ms=10_000
+)
 COLD: Final = "cold"
 IDLE_STEPS_MAX: Final = 10_000
 WORD_BYTES: Final = 8

@@ -10,6 +10,11 @@ import pytest
 from topics import settings
 from topics.settings import BadSettings, Settings
 
+ORIGINS_ALLOWED = (
+    "origins such as `https://app.example.com`, without a path, joined by commas; or `*`, which needs keys"
+)
+HOSTS_ALLOWED = "host names without a port, joined by commas; `*.` stands for every name below one, `*` for all"
+
 
 def test_defaults_are_the_documented_ones() -> None:
     """LIMIT-13."""
@@ -38,9 +43,15 @@ def test_every_setting_is_read_from_its_variable_and_documents_itself(setting: d
         str: ("debug", "debug"),
         Path: ("/elsewhere", Path("/elsewhere")),
         type(None): ("/elsewhere", Path("/elsewhere")),
+        tuple: ("*", ("*",)),
     }
     kind = next(kind for kind in samples if type(setting.default) is kind or isinstance(setting.default, kind))
-    text, expected = samples[kind] if setting.name != "wal_shards" else ("7", 7)
+    special: dict[str, tuple[str, object]] = {
+        "wal_shards": ("7", 7),
+        "min_free_bytes": ("77777777", 77_777_777),
+        "erase_after_ms": ("77777", 77_777),
+    }
+    text, expected = special.get(setting.name) or samples[kind]
 
     given, warnings = settings.read({f"TOPICS_{setting.name.upper()}": text})
 
@@ -64,9 +75,26 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         ("TOPICS_PORT", "٤٠٠٠", "a whole number from 0 to 65535"),
         ("TOPICS_MAX_BODY_BYTES", "0", "a whole number of at least 1"),
         ("TOPICS_MAX_TOPICS", "9" * 20, "a whole number of at least 0"),
+        ("TOPICS_MIN_FREE_BYTES", "0", "a whole number of at least 67108864"),
+        ("TOPICS_MIN_FREE_BYTES", "67108863", "a whole number of at least 67108864"),
         ("TOPICS_PROBE_AUTH", "maybe", "true or false (also 1/0, yes/no, on/off)"),
         ("TOPICS_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
         ("TOPICS_HOST", "http://localhost", "an IP address or a host name"),
+        *(
+            (("TOPICS_CORS_ORIGINS", text, ORIGINS_ALLOWED))
+            for text in (
+                "app.example.com",
+                "https://a.example/",
+                "null",
+                "https://*.example",
+                "https://a.example,",
+                "https://a.example https://b.example",
+            )
+        ),
+        *(
+            (("TOPICS_ALLOWED_HOSTS", text, HOSTS_ALLOWED))
+            for text in ("http://topics", "topics:4000", "a..b", "a.*", "a,,b", ".")
+        ),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_by_name_value_and_rule(variable: str, text: str, allowed: str) -> None:
@@ -74,6 +102,27 @@ def test_a_value_that_is_not_allowed_is_refused_by_name_value_and_rule(variable:
         settings.read({variable: text})
 
     assert str(refused.value) == f"{variable} is {text!r}, but must be {allowed}"
+
+
+def test_origins_are_compared_as_a_browser_writes_them() -> None:
+    """AUTH-24: in lower case, without the usual port of the scheme."""
+    text = "HTTPS://App.Example:443, http://localhost:5173 ,http://[::1]:80,tauri://localhost"
+
+    given, _ = settings.read({"TOPICS_CORS_ORIGINS": text})
+
+    assert given.cors_origins == (
+        "https://app.example",
+        "http://localhost:5173",
+        "http://[::1]",
+        "tauri://localhost",
+    )
+
+
+def test_host_names_are_in_lower_case_and_without_brackets() -> None:
+    """AUTH-21."""
+    given, _ = settings.read({"TOPICS_ALLOWED_HOSTS": "Topics, *.internal,[FD00::5],10.0.0.7"})
+
+    assert given.allowed_hosts == ("topics", "*.internal", "fd00::5", "10.0.0.7")
 
 
 def test_all_problems_are_reported_at_once() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from topics.clock import Clock
 from topics.engine import config as configs
 from topics.engine.config import TopicConfig
 from topics.engine.journal import Journal
@@ -25,13 +26,15 @@ from topics.errors import RETRY_AFTER_MS, Throttled, TopicNotFound
 from topics.names import check_topic_name
 from topics.storage.wal import frame as frames
 
+NewJobs = Callable[[Log, Clock], Jobs]
+
 
 class Catalog:
     """The topics of one engine, and the limits on all of them together."""
 
     __slots__ = ("_journal", "_new_jobs", "limits", "names", "next_topic_id", "shelf", "topics", "totals")
 
-    def __init__(self, journal: Journal, limits: Limits, shelf: Shelf | None, new_jobs: Callable[[Log], Jobs]) -> None:
+    def __init__(self, journal: Journal, limits: Limits, shelf: Shelf | None, new_jobs: NewJobs) -> None:
         """`new_jobs` makes the leases of a queue topic."""
         self._journal = journal
         self._new_jobs = new_jobs
@@ -69,7 +72,7 @@ class Catalog:
     def new(self, id: int, name: str, config: TopicConfig, created_ts: int) -> Topic:
         """A topic that is not findable yet."""
         log = Log(self.totals)
-        queue = self._new_jobs(log) if config.type == "queue" else None
+        queue = self._new_jobs(log, self._journal.clock) if config.type == "queue" else None
         return Topic(name, id, config, created_ts, log, queue, self.shelf)
 
     def enter(self, topic: Topic) -> None:
@@ -85,6 +88,8 @@ class Catalog:
         topic.deleted = True
         topic.log.clear()
         topic.archive.clear()
+        if topic.dedupe is not None:
+            topic.dedupe.clear()
 
     def expire_all(self, now: int) -> None:
         """Apply every TTL, so that the totals are exact."""

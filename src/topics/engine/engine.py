@@ -33,6 +33,7 @@ from topics.engine.topic import Topic
 from topics.engine.write import batch as batches
 from topics.engine.write import room
 from topics.engine.write.arrival import append, append_together
+from topics.engine.write.dedupe import Dedupe
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import InvalidRequest, TopicNotEmpty, TopicNotFound
@@ -128,7 +129,7 @@ class Engine:
         forwards_ms = None if self.is_full else self.routers.schedule.next_due_ms()
         for due_ms in (forwards_ms, self.queues.passes.next_due_ms()):
             if due_ms is not None:
-                ns = self.clock.elapsed_ns() + (due_ms - self.clock.now_ms()) * 1_000_000
+                ns = self.clock.elapsed_ns() + (due_ms - self.clock.steady_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)
         return due_ns
 
@@ -195,6 +196,7 @@ class Engine:
             effective_priority=topic.effective_priority(now),
             last_write_ts=topic.last_write_ts,
             last_read_ts=topic.last_read_ts,
+            erased_before_ts=topic.erased_before(now),
             queue=msgspec.UNSET if topic.queue is None else self.queues.state(topic),
         )
 
@@ -266,11 +268,12 @@ class Engine:
             room.check_head(name, 0, write)
             room.check_fits(config, n, batch.size_bytes)
             self.catalog.check_quota(None, n, batch.size_bytes, now)
+            Dedupe(self.totals).check(write.idempotency_key, write.producer_id, now, self.limits)
             created = Receipt()
             topic = self.catalog.create(name, config, created)
         else:
             if write.idempotency_key is not None or write.producer_id is not None:
-                repeat = self._repeat(topic, write, now, on_done, context)
+                repeat = self._repeat(topic, write, on_done, context)
                 if repeat is not None:
                     return repeat
             if write.expected_head_seq is not None:
@@ -320,16 +323,13 @@ class Engine:
             raise TopicNotFound(f'topic "{name}" does not exist and this write may not create it', topic=name)
         return config
 
-    def _repeat(
-        self, topic: Topic, write: requests.Write, now: int, on_done: OnDone | None, context: Any
-    ) -> Ticket | None:
-        """The answer to a write that was seen before, or None."""
-        dedupe = topic.dedupe
-        if dedupe is None:
-            return None
-        window_ms = topic.config.idempotency_window_ms
+    def _repeat(self, topic: Topic, write: requests.Write, on_done: OnDone | None, context: Any) -> Ticket | None:
+        """The answer to a write that was seen before, or None; raises Throttled where it cannot be remembered."""
+        dedupe = topic.dedupe or Dedupe(self.totals)
+        window_ms, now = topic.config.idempotency_window_ms, self.clock.steady_ms()
         found = dedupe.find(write.idempotency_key, write.producer_id, write.producer_seq, now, window_ms)
         if found is None:
+            dedupe.check(write.idempotency_key, write.producer_id, now, self.limits)
             return None
         ticket = Ticket(topic, on_done, context)
         ticket.deduped = True

@@ -30,7 +30,7 @@ CEILING_STEP_MAX: Final = 1 << 20
 class Journal:
     """The WAL as the engine writes it. `wake` asks the driver for a turn."""
 
-    __slots__ = ("_shard_of", "clock", "next_lsn", "store", "wake")
+    __slots__ = ("_shard_of", "clock", "derived_bytes", "next_lsn", "store", "wake")
 
     def __init__(self, clock: Clock, store: Store | MemoryStore, wake: Callable[[], None]) -> None:
         self.clock = clock
@@ -38,6 +38,9 @@ class Journal:
         self.wake = wake
         self.next_lsn = store.next_lsn
         self._shard_of = store.shard_of
+        # What a restart would have to make again since the last checkpoint although no frame says so, in the bytes of
+        # WAL that it could read in the same time. Whoever derives records adds to it.
+        self.derived_bytes = 0
 
     def submit(self, topic: Topic, frame: bytes, gated: bool, future: Promise | None) -> None:
         """Queue a frame about a topic, and ask for the turn that writes it. Raises where the WAL takes no more."""

@@ -30,6 +30,7 @@ class TopicState(Struct, frozen=True):
     effective_priority: int
     last_write_ts: int | None
     last_read_ts: int | None
+    erased_before_ts: int
     queue: QueueState | UnsetType = UNSET
 
 

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 from topics.engine.config import TopicConfig
 from topics.engine.log.archive import Archive, Shelf
+from topics.engine.log.erasure import Erasure, gone
 from topics.engine.log.log import ANYWHERE, Log
 from topics.engine.log.loss import CORRUPTION
 from topics.engine.priority import effective_priority
@@ -43,8 +44,8 @@ class Jobs(Protocol):
     leaving: int
     """How many jobs are acked and still in the log."""
 
-    def delay(self, seq: int, due_ms: int) -> None:
-        """Hide a job that was just written until `due_ms`."""
+    def delay(self, seq: int, due_ms: int, since_ms: int | None) -> None:
+        """Hide a job that was just written: from `since_ms` until `due_ms`, or until the date `due_ms` (None)."""
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
@@ -65,6 +66,9 @@ class Inbound(Protocol):
 
     def mark(self, leaves: str = "ephemeral") -> None:
         """Log where the copies are, for a frame after it that cannot say so itself."""
+
+    def end_run(self) -> tuple[int, int]:
+        """Where the last uninterrupted copies began, as (seq, source seq before the first); a frame ends them here."""
 
     def note_stamps(self, block: Block) -> None:
         """A direct write came between the copies."""
@@ -104,6 +108,7 @@ class Topic:
         "created_ts",
         "dedupe",
         "deleted",
+        "erasure",
         "id",
         "inbound",
         "last_change",
@@ -141,6 +146,8 @@ class Topic:
         self.created_ts = created_ts
         self.deleted = False
         self.log = log
+        # Before it was created, nothing was deleted from it.
+        self.erasure = Erasure(created_ts)
         self.archive = Archive(log, shelf)
         self.next_seq = 1
         self.last_ts = 0
@@ -264,6 +271,10 @@ class Topic:
         self.count_tail()
         self.expire(now_ms)
         self.hold_caps()
+
+    def erased_before(self, now_ms: int) -> int:
+        """Text of what was deleted, evicted or had expired before this time is not on the disk (SPACE-5)."""
+        return now_ms if self.archive.shelf is None else self.erasure.before(gone(self.log), now_ms)
 
     def count_tail(self) -> None:
         """Count the tail among those that will be sealed, or that stay in memory, as the class says."""

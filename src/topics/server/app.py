@@ -1,8 +1,8 @@
 """App: from a parsed request to the handler that answers it.
 
-Everything that can be decided from the head is decided in `resolve`, before a byte of the body is read: the route, the
-key, its scopes and prefixes, the content type. What may change from one request to the next (readiness, the in-flight
-cap) is looked at in `handle`.
+Everything that can be decided from the head is decided in `resolve`, before a byte of the body is read: whether the
+request is meant for this server and comes from a page that may send it, the route, the key, its scopes and prefixes,
+the content type. What may change from one request to the next (readiness, the in-flight cap) is looked at in `handle`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from topics.server.api.attempts import Attempts
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
 from topics.server.api.route import Route, Row
-from topics.server.auth import Keys, bearer_token
+from topics.server.auth import Keys, bearer_token, subprotocol_token
 from topics.server.flow.admission import Admission
 from topics.server.flow.slots import CapPerKey
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.query import Query
+from topics.server.origins import Origins
 from topics.server.routes import Routes
 from topics.storage.job import Miss
 
@@ -34,6 +35,7 @@ class App:
         self,
         routes: Routes,
         keys: Keys,
+        origins: Origins,
         phase: Phase,
         inflight_per_key: CapPerKey,
         admission: Admission,
@@ -43,6 +45,7 @@ class App:
     ) -> None:
         self._routes = routes
         self._keys = keys
+        self._origins = origins
         self._phase = phase
         self._inflight_per_key = inflight_per_key
         self._admission = admission
@@ -51,6 +54,10 @@ class App:
 
     def resolve(self, head: Head) -> Route:
         """The route of a head, or the error that answers it."""
+        origins = self._origins
+        origins.greet(head)
+        if origins.is_preflight(head):
+            return self._route(head, Row("OPTIONS", head.path, None, origins.preflight, always_open=True), "")
         match = self._routes.find(head.path)
         if match is None:
             raise NotFound(f"there is nothing at {head.path[:200]}{self._hint(head.path)}", path=head.path[:200])
@@ -60,10 +67,18 @@ class App:
             allow = sorted(match.rows)
             message = f"{head.path[:200]} does not take {head.method}, but {', '.join(allow)}"
             raise MethodNotAllowed(message, method=head.method, allow=allow)
+        if row.public:
+            head.add_to_answers(b"")
+        if method != "GET" or row.get_changes:
+            origins.require_own(head)
+        return self._route(head, row, match.name)
+
+    def _route(self, head: Head, row: Row, name: str) -> Route:
+        """What answers the head at this row, if its key allows it."""
         principal = self._authorise(head, row)
         if row.check_name is not None:
-            row.check_name(match.name)
-            principal.require_name(match.name)
+            row.check_name(name)
+            principal.require_name(name)
         if row.body:
             _check_content_type(head)
         query = Query(head.query)
@@ -72,8 +87,8 @@ class App:
             handle=row.handle,
             always_open=row.always_open,
             appends=row.appends,
-            name=match.name,
-            name_bytes=match.name.encode(),
+            name=name,
+            name_bytes=name.encode(),
             principal=principal,
             query=query,
             inflight=self._inflight_per_key.of(principal) if counted else None,
@@ -87,6 +102,8 @@ class App:
         token: bytes | str | None = bearer_token(head.headers.get(b"authorization"))
         if row.token and b"authorization" not in head.headers:
             token = Query(head.query).text("token") or None
+        if row.subprotocol and b"authorization" not in head.headers:
+            token = subprotocol_token(head.headers.get(b"sec-websocket-protocol"))
         principal = self._keys.authenticate(token)
         principal.require_scopes(row.scopes or 0)
         return principal

@@ -13,9 +13,10 @@ from topics.engine import Engine
 from topics.engine.upkeep.upkeep import Upkeep
 from topics.server.api.attempts import Attempts
 from topics.server.api.blocks import BlockHandlers
+from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
+from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
-from topics.server.api.page import Page
 from topics.server.api.phase import Phase
 from topics.server.api.probes import Probes
 from topics.server.api.queues import QueueHandlers
@@ -35,6 +36,9 @@ from topics.server.flow.governor import Governor
 from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
+from topics.server.http.account import Account
+from topics.server.http.turns import Turns
+from topics.server.origins import Origins
 from topics.server.routes import Routes, rows
 from topics.settings import Settings
 from topics.storage.segment.cache import BlockCache
@@ -58,29 +62,41 @@ class Assembly:
     ) -> None:
         """`wakeup` is what the engine asks for turns; `unsynced` is what its store reports syncs to."""
         self.engine = engine
+        self.account = Account(settings.max_buffered_bytes)
+        self.turns = Turns(loop, engine.clock.elapsed_ns)
         self.pressure = Pressure()
         self.parking = Parking(loop, engine.clock, self.pressure)
         self.admission = Admission(engine, self.parking, wakeup.wake)
         self.driver = Driver(loop, wakeup, engine, self.admission.flush, upkeep)
         self.phase = Phase(replayed)
-        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, settings)
+        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, self.account, settings)
         slots = Slots(settings)
+        account, turns = self.account, self.turns
         attempts = Attempts(self.driver.run_then)
-        metrics = Metrics(engine, slots, self.phase, cache)
-        page = Page(engine, self.phase, f"{settings.host}:{settings.port}", guarded=len(keys) > 0)
+        metrics = Metrics(engine, slots, self.phase, account, cache)
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission),
-            diffs=DiffHandler(engine, loop, attempts),
-            blocks=BlockHandlers(engine, loop, attempts),
+            diffs=DiffHandler(engine, loop, attempts, turns, account),
+            blocks=BlockHandlers(engine, loop, attempts, account),
             queues=QueueHandlers(engine, self.parking, attempts),
             routers=RouterHandlers(engine),
             work=Work(engine, self.delivery, self.parking, slots),
             watch=Watch(engine, self.delivery, slots, settings),
-            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, loop),
-            probes=Probes(engine, self.phase, metrics, page),
+            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, turns, account, loop),
+            probes=Probes(engine, self.phase, metrics),
+            library=Library(),
+            console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
         )
-        inflight, probe_auth = slots.inflight_per_key, settings.probe_auth
-        self.app = App(Routes(self.rows), keys, self.phase, inflight, self.admission, attempts, probe_auth=probe_auth)
+        self.app = App(
+            Routes(self.rows),
+            keys,
+            Origins(settings, guarded=len(keys) > 0),
+            self.phase,
+            slots.inflight_per_key,
+            self.admission,
+            attempts,
+            probe_auth=settings.probe_auth,
+        )
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
         self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, self.delivery.pulse)

@@ -18,6 +18,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import ipaddress
@@ -36,6 +37,8 @@ _is_secret = re.compile(r"[!-~]+").fullmatch
 # The start of some topic or router name.
 _is_prefix = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}").fullmatch
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([!-~]+) *").fullmatch
+
+_subprotocol = re.compile(rb"(?:^|[, ])topics\.bearer\.([A-Za-z0-9_-]+)(?=[, ]|$)").search
 
 
 class Keys:
@@ -95,6 +98,20 @@ def bearer_token(authorization: bytes | None) -> bytes | None:
     return match[1] if match is not None else None
 
 
+def subprotocol_token(offered: bytes | None) -> bytes | None:
+    """The token among the subprotocols that a WebSocket offers, `topics.bearer.<token in base64url>`, or None.
+
+    A page cannot give its WebSocket any header but this one.
+    """
+    match = _subprotocol(offered) if offered is not None else None
+    if match is None:
+        return None
+    try:
+        return base64.urlsafe_b64decode(match[1] + b"=" * (-len(match[1]) % 4))
+    except ValueError:
+        return None
+
+
 def is_loopback(host: str) -> bool:
     """Whether a bind to `host` can be reached from this machine only."""
     if host.lower() == "localhost":
@@ -106,7 +123,12 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: Settings, keys: Keys) -> None:
-    """Return if the bind is safe with these keys, raise `BadSettings` otherwise (AUTH-18)."""
+    """Return if the settings are safe with these keys, raise `BadSettings` otherwise (AUTH-18, AUTH-25)."""
+    if not keys and "*" in settings.cors_origins:
+        raise BadSettings(
+            "TOPICS_CORS_ORIGINS is '*' and there are no keys: every web page that somebody here opens could do "
+            f"everything; set {KEYS_VARIABLE}, or name the origins of your own pages"
+        )
     if keys or settings.allow_insecure_no_auth or is_loopback(settings.host):
         return
     raise BadSettings(

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from topics.names import check_router_name, check_topic_name
 from topics.server.api.blocks import BlockHandlers
+from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
+from topics.server.api.library import Library
 from topics.server.api.principal import ADMIN, DELETE, READ, WRITE
 from topics.server.api.probes import Probes
 from topics.server.api.queues import QueueHandlers
@@ -32,6 +34,8 @@ def rows(
     watch: Watch,
     websockets: WebSockets,
     probes: Probes,
+    library: Library,
+    console: Console,
 ) -> list[Row]:
     """Every route of the server."""
     topic, router = check_topic_name, check_router_name
@@ -50,20 +54,23 @@ def rows(
         Row("POST", "/v0/topics/:topic/nack", WRITE, queues.nack, topic, body=True),
         Row("POST", "/v0/topics/:topic/extend", WRITE, queues.extend, topic, body=True),
         Row("POST", "/v0/topics/:topic/redrive", READ | WRITE, queues.redrive, topic, body=True),
-        Row("GET", "/v0/topics/:topic/work", READ | WRITE, work.open, topic, token=True),
+        Row("GET", "/v0/topics/:topic/leases", READ, queues.leases, topic),
+        Row("GET", "/v0/topics/:topic/work", READ | WRITE, work.open, topic, token=True, get_changes=True),
         Row("PUT", "/v0/routers/:router", ADMIN, routers.put, router, body=True),
         Row("GET", "/v0/routers/:router", READ, routers.get, router),
         Row("GET", "/v0/routers", READ, routers.list),
         Row("DELETE", "/v0/routers/:router", DELETE, routers.delete, router),
         Row("POST", "/v0/watch", READ, watch.create, body=True),
-        Row("GET", "/v0/watch/:wid", 0, watch.open, token=True),
-        Row("GET", "/v0/ws", 0, websockets.open),
+        Row("GET", "/v0/watch/:wid", 0, watch.open, token=True, get_changes=True),
+        Row("GET", "/v0/ws", 0, websockets.open, subprotocol=True, get_changes=True),
         Row("GET", "/v0/metrics", READ, probes.metrics, always_open=True),
+        Row("GET", "/v0/whoami", 0, probes.whoami),
         Row("GET", "/v0/health", None, probes.health, probe=True, always_open=True),
         Row("GET", "/healthz", None, probes.health, probe=True, always_open=True),
         Row("GET", "/v0/ready", None, probes.ready, probe=True, always_open=True),
         Row("GET", "/readyz", None, probes.ready, probe=True, always_open=True),
-        Row("GET", "/", None, probes.page, always_open=True),
+        Row("GET", "/topics.js", None, library.script, always_open=True, public=True),
+        *console.rows(),
     ]
 
 

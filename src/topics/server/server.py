@@ -7,8 +7,6 @@ in flight (bounded by `TOPICS_DRAIN_TIMEOUT_MS`) while `/v0/ready` answers `shut
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import logging
 import os
 import signal
@@ -27,7 +25,7 @@ from topics.engine import Engine, Limits
 from topics.engine.log.archive import Shelf
 from topics.engine.upkeep.sealer import GATHER_NS
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
-from topics.server import descriptors, startup_errors
+from topics.server import descriptors, memory, startup_errors
 from topics.server.assembly import Assembly
 from topics.server.auth import Keys
 from topics.server.delivery.channel import Unsynced
@@ -40,6 +38,7 @@ from topics.settings import Settings
 from topics.storage.damage import UnknownFormat, Unusable
 from topics.storage.disk import Locked, RealDisk
 from topics.storage.store import Store
+from topics.storage.wal.shard_files import FILE_BYTES
 
 log = logging.getLogger("topics")
 
@@ -49,7 +48,7 @@ EXIT_CANNOT_LISTEN: Final = 1
 EXIT_CANNOT_STORE: Final = 3
 RECOVERY_SLICE_S: Final = 0.02
 BACKLOG: Final = 4096
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+RESERVE_BYTES: Final = 16 << 20
 
 
 class Server:
@@ -66,7 +65,7 @@ class Server:
             stream=sys.stderr,
             format="%(asctime)s %(levelname)s %(name)s %(message)s",
         )
-        _tune_memory()
+        memory.tune()
         return uvloop.run(self._serve())
 
     async def _serve(self) -> int:
@@ -96,7 +95,9 @@ class Server:
             cache=store.segments.tiers.cache,
             replayed=lambda: store.history.progress,
         )
-        connections = Connections(assembly.app, loop, self._connection_limits(), Http2)
+        connections = Connections(
+            assembly.app, loop, self._connection_limits(), assembly.turns, assembly.account, Http2
+        )
         code = await self._run(assembly, connections, store, upkeep, stop)
         connections.stop()
         assembly.driver.stop()
@@ -115,6 +116,8 @@ class Server:
         if listener is None:
             return EXIT_CANNOT_LISTEN
         connections.start()
+        trimming = memory.Trimming(asyncio.get_running_loop())
+        trimming.start()
         try:
             recovered = await self._recover(assembly.engine, store, upkeep, stop)
         except (Unusable, UnknownFormat, OSError) as error:
@@ -131,6 +134,7 @@ class Server:
         listener.close()
         if not await connections.drain(self._settings.drain_timeout_ms / 1000):
             log.warning("some requests did not finish within %s ms", self._settings.drain_timeout_ms)
+        trimming.stop()
         assembly.governor.stop()
         assembly.parking.stop()
         await assembly.driver.run_until_idle()
@@ -162,7 +166,8 @@ class Server:
             disk=RealDisk(),
             clock=clock,
             shards=settings.wal_shards,
-            min_free_bytes=settings.min_free_bytes,
+            min_free_bytes=max(settings.min_free_bytes, settings.wal_shards * FILE_BYTES),
+            reserve_bytes=RESERVE_BYTES,
             cold_directory=None if settings.cold_dir is None else str(settings.cold_dir),
             on_synced=unsynced.synced,
         )
@@ -242,18 +247,3 @@ def _write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text + "\n")
     temporary.replace(path)
-
-
-def _tune_memory() -> None:
-    """Keep large replies off mmap, where each is faulted in again, and garbage collection off the hot path."""
-    # Not collected first: that would take a tenth of an empty start, and imports leave next to no garbage.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    gc.enable()
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-    mallopt(_M_TRIM_THRESHOLD, 512 << 20)
-    mallopt(_M_TOP_PAD, 16 << 20)

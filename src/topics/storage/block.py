@@ -10,7 +10,9 @@ texts), a checksum of all of that, and one delete flag per record (flags.py).
 
 The flags come after the checksum: deleting a record in place changes a single byte that no checksum covers. An optional
 column that no record uses is left out, so that the common small write stays small. "plain" says that no node and no tag
-needs escaping inside a JSON string, so that a reader may copy them as they are.
+needs escaping inside a JSON string, so that a reader may copy them as they are. "erased" says that some records have no
+data at all, which no record that was written lacks: they are deleted, whatever their flags say, and kept only for their
+place in the order of seqs.
 
 `node` and `tag` are stored as UTF-8 text, `meta` and `data` as the JSON text that the client sent.
 """
@@ -27,7 +29,7 @@ from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
-from topics.storage.flags import Flagged
+from topics.storage.flags import DELETED, Flagged
 
 MAGIC: Final = b"TBLK"
 VERSION: Final = 1
@@ -41,6 +43,7 @@ HAS_NODE: Final = 1
 HAS_TAG: Final = 2
 HAS_META: Final = 4
 PLAIN: Final = 8
+ERASED: Final = 16
 
 # What one record costs beyond its own text: ts, four lengths and the delete flag. `bytes` and `cap_bytes` count it.
 RECORD_FRAMING_BYTES: Final = 21
@@ -225,6 +228,12 @@ class Block(Extent):
     def ts_at(self, i: int) -> int:
         """The ts of record i."""
         return self.last_ts if i == self.n - 1 else self.columns.ts[i]
+
+    def erased(self) -> bytes:
+        """Flags with only the erased records deleted; b"" where there are none."""
+        if not self.bits & ERASED:
+            return b""
+        return bytes([0 if a < b else DELETED for a, b in pairwise(self.columns.data_at)])
 
     def slice(self, i: int, j: int) -> Block:
         """The records [i, j) as a Block of their own, none of them deleted."""

@@ -65,6 +65,11 @@ class Checkpoint:
         self._flushing: Shard | None = None
         self._write_flips, self._flips_written = flips.checkpoint()
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """How long its snapshot is."""
+        return self._snapshot.size_bytes
+
     def run(self) -> None:
         """Publish the snapshot and remove what it has replaced."""
         for shard, flush in self._flushes:

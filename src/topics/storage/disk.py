@@ -137,6 +137,11 @@ def write_named(disk: Disk, path: str, parts: Iterable[bytes]) -> None:
         if size:
             disk.write(handle, at, b"".join(pending))
         disk.sync(handle)
+    except OSError:
+        # On a full disk what is half made takes the room that would help.
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        raise
     finally:
         disk.close(handle)
     disk.rename(temporary, path)

@@ -23,6 +23,16 @@ def deleted_runs(flags: bytes | bytearray) -> Iterator[tuple[int, int]]:
         i = flags.find(DELETED, j)
 
 
+def both(flags: bytes, others: bytes) -> bytes:
+    """Flags with a record deleted where either has it as deleted. No others, b"", delete nothing."""
+    if DELETED not in others:
+        return flags
+    made = bytearray(flags)
+    for i, j in deleted_runs(others):
+        made[i:j] = others[i:j]
+    return bytes(made)
+
+
 class Flagged:
     """A run of consecutive records as retention sees it: seqs, times, delete flags and running totals, no content.
 

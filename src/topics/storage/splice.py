@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -17,6 +18,7 @@ from xxhash import xxh3_64_intdigest
 from topics.storage.block import (
     BITS_AT,
     CHECKSUM_BYTES,
+    ERASED,
     HAS_META,
     HAS_NODE,
     HAS_TAG,
@@ -30,10 +32,13 @@ from topics.storage.block import (
     Block,
     check,
 )
-from topics.storage.flags import deleted_runs
+from topics.storage.flags import DELETED, deleted_runs
 
 _CHECKSUM = struct.Struct("<Q")
 _ALWAYS: Final = 0x100
+# From this length on a run of dead records is left out, and what is around it becomes two Blocks: below, keeping the
+# places of the dead costs less than another Block.
+LEAVE_OUT_RECORDS: Final = 64
 # The bit, the width and the absent value of each column of lengths, in the order in which a Block has them.
 _LENGTHS: Final = ((HAS_NODE, 2, b"\xff\xff"), (HAS_TAG, 2, b"\xff\xff"), (HAS_META, 4, bytes(4)), (_ALWAYS, 4, b""))
 _SINGLE_TS: Final = slice(HEADER_BYTES, HEADER_BYTES + 8)
@@ -137,6 +142,46 @@ def blanked(block: Block, flags: bytes | bytearray) -> bytes:
             if at is not None:
                 raw[at[i] : at[j]] = b" " * (at[j] - at[i])
     return _seal(bytes(memoryview(raw)[:-CHECKSUM_BYTES]))
+
+
+def erased(block: Block, dead: bytes | bytearray, i: int = 0, j: int | None = None) -> Block:
+    """The records [i, j) as a Block of their own, deleted as `dead` says, and without text where they are."""
+    j = block.n if j is None else j
+    raw, columns = block.raw, block.columns
+    flags = bytes(dead[i:j])
+    gone = list(deleted_runs(flags))
+    bits = block.bits | ERASED if gone else block.bits
+    live = [(b + i, a + i) for (_, b), (a, _) in pairwise([(0, 0), *gone, (j - i, 0)]) if b < a]
+    at = HEADER_BYTES
+    lengths = [raw[at + 8 * i : at + 8 * j]]
+    at += 8 * block.n
+    for bit, width, absent in _LENGTHS:
+        if (bits | _ALWAYS) & bit:
+            column = bytearray(raw[at + width * i : at + width * j])
+            for a, b in gone:
+                column[width * a : width * b] = (absent or bytes(4)) * (b - a)
+            lengths.append(bytes(column))
+            at += width * block.n
+    texts = [
+        b"" if at is None else b"".join([raw[at[a] : at[b]] for a, b in live])
+        for at in (columns.node_at, columns.tag_at, columns.meta_at, columns.data_at)
+    ]
+    sizes = [len(text) for text in texts]
+    header = HEADER.pack(MAGIC, VERSION, bits, 0, j - i, 0, block.topic_id, block.first_seq + i, *sizes)
+    size_bytes = sum(sizes) + RECORD_FRAMING_BYTES * (j - i)
+    first_ts, last_ts = (block.first_ts if i == 0 else columns.ts[i]), block.ts_at(j - 1)
+    made = Block(_seal(b"".join((header, *lengths, *texts))), block.first_seq + i, j - i, first_ts, last_ts, size_bytes)
+    made.set_flags(flags)
+    return made
+
+
+def without(block: Block, dead: bytes | bytearray) -> list[Block]:
+    """The records of a Block without the dead: their text is erased, and long runs of them are left out altogether."""
+    if DELETED not in dead:
+        return [block]
+    ends = [(0, 0), *((a, b) for a, b in deleted_runs(dead) if b - a >= LEAVE_OUT_RECORDS), (block.n, 0)]
+    pieces = [(b, a) for (_, b), (a, _) in pairwise(ends) if b < a and dead.count(DELETED, b, a) < a - b]
+    return [erased(block, dead, i, j) for i, j in pieces]
 
 
 def _seal(body: bytes) -> bytes:

@@ -6,6 +6,7 @@
     DIR/snapshots/        the checkpoint (snapshot/)
     DIR/segments/         sealed segments (segment/)
     DIR/quarantine/       copies of damaged bytes, one file per damaged region
+    DIR/RESERVE           room that is kept for a checkpoint on a full disk (reserve.py)
 
 How an engine uses it, on one thread (a driver executes the jobs; `run_inline` of job.py is the simplest one):
 
@@ -36,6 +37,7 @@ first, and the engine shows records only in seq order.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -47,6 +49,7 @@ from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk, read_at, write_whole
 from topics.storage.history import Event, History
 from topics.storage.job import Job, Task, run_inline
+from topics.storage.reserve import RESERVE_NAME, Reserve
 from topics.storage.segment.cache import CACHE_BYTES
 from topics.storage.segment.segments import Segments
 from topics.storage.snapshot.snapshot import Header
@@ -57,9 +60,11 @@ from topics.storage.wal.shard_files import FILE_BYTES
 
 LAYOUT_NAME: Final = "LAYOUT"
 LAYOUT_MAGIC: Final = "topics data directory, format "
-LAYOUT_VERSION: Final = 1
+# Since version 2 a segment has an edition. A directory of version 1 is taken over as it is.
+LAYOUT_VERSION: Final = 2
+LAYOUTS_READ: Final = tuple(f"{LAYOUT_MAGIC}{version}" for version in (1, LAYOUT_VERSION))
 LOCK_NAME: Final = "LOCK"
-MIN_FREE_BYTES: Final = 256 << 20
+MIN_FREE_BYTES: Final = 128 << 20
 SPACE_INTERVAL_NS: Final = 1_000_000_000
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
@@ -87,6 +92,7 @@ class Store:
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         sync_interval_ns: int = SYNC_INTERVAL_NS,
         min_free_bytes: int = MIN_FREE_BYTES,
+        reserve_bytes: int = 0,
         cold_directory: str | None = None,
         block_cache_bytes: int = CACHE_BYTES,
         on_synced: Callable[[], None] = lambda: None,
@@ -119,11 +125,14 @@ class Store:
         self._queued: list[Job] = []
         self.history = History(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
         self.checkpoints_total = 0
+        self.snapshot_bytes = 0
         self._recovered = False
         self._old_files: dict[WalName, int] = {}
         self._checkpointing = False
         self._bytes_checkpointed = 0
         self._removals: list[Callable[[], None]] = []
+        self.removals_failed = 0
+        self._reserve = Reserve(disk, f"{directory}/{RESERVE_NAME}", reserve_bytes)
         self.segments = Segments(
             disk,
             self.segment_directory,
@@ -155,13 +164,15 @@ class Store:
         ):
             disk.make_dir(directory)
         if not disk.exists(path):
-            write_whole(disk, path, [f"{LAYOUT_MAGIC}{LAYOUT_VERSION}\n".encode()])
+            write_whole(disk, path, [f"{LAYOUTS_READ[-1]}\n".encode()])
             # The directory itself is a name in another one.
             disk.sync_dir(self.directory.rstrip("/").rpartition("/")[0] or ("/" if self.directory[:1] == "/" else "."))
             return
         text = read_at(disk, path, 0, 256).decode("utf-8", "replace").strip()
-        if text != f"{LAYOUT_MAGIC}{LAYOUT_VERSION}":
-            raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUT_MAGIC}{LAYOUT_VERSION}")
+        if text not in LAYOUTS_READ:
+            raise UnknownFormat(f"{path} says {text!r}; this program reads {LAYOUTS_READ[0]} to {LAYOUT_VERSION}")
+        if text != LAYOUTS_READ[-1]:
+            write_whole(disk, path, [f"{LAYOUTS_READ[-1]}\n".encode()])
 
     def recover(self) -> Iterator[Event]:
         """Everything that is in the directory, as events (history.py); take all of them before `start`.
@@ -173,6 +184,10 @@ class Store:
         self.segments.tiers.open()
         self.segments.tiers.patient = True
         yield from self.history.events(segment_files)
+        for name in self.disk.list(self.snapshot_directory):
+            handle = self.disk.open(f"{self.snapshot_directory}/{name}")
+            self.snapshot_bytes += self.disk.size(handle)
+            self.disk.close(handle)
         self._recovered = True
         self._lsn = self.history.last_lsn
         self._old_files = dict(self.history.files)
@@ -182,7 +197,14 @@ class Store:
         assert self._recovered, "recover() comes first, and to its end"
         self.segments.tiers.patient = False
         generation = self.history.last_generation + 1
-        self.shards = tuple(self._open_shard(generation, index) for index in range(self._shard_count))
+        for index in range(self._shard_count):
+            try:
+                shard = self._open_shard(generation, index)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not self._reserve.release():
+                    raise
+                shard = self._open_shard(generation, index)
+            self.shards += (shard,)
         self._check_space(self.clock.elapsed_ns())
 
     def next_lsn(self) -> int:
@@ -237,6 +259,28 @@ class Store:
         """The `clock.elapsed_ns()` at which `jobs` will next have a background sync, or None where nothing is dirty."""
         return min((due for due in (shard.next_sync_ns() for shard in self.shards) if due is not None), default=None)
 
+    def leave_files(self) -> bool:
+        """Move on from every WAL file with anything in it, so that a checkpoint that begins now will remove them.
+
+        False where the next files are not ready; they will be.
+        """
+        ready = [shard.may_leave_file for shard in self.shards]
+        if not all(ready):
+            return False
+        for shard in self.shards:
+            shard.leave_file()
+        return True
+
+    @property
+    def removals_pending(self) -> int:
+        """How many removals wait for a checkpoint."""
+        return len(self._removals)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether writes that take room are refused."""
+        return any(shard.full for shard in self.shards)
+
     def begin_checkpoint(self) -> Draft | None:
         """A checkpoint to add sections to, or None while one is under way; then `end_checkpoint`, or `give_up`.
 
@@ -250,7 +294,8 @@ class Store:
             return None
         self._checkpointing = True
         removals, self._removals = self._removals, []
-        writer = SnapshotWriter(self.disk, self.snapshot_directory, self.history.snapshot_number + 1)
+        number = self.history.snapshot_number + 1
+        writer = SnapshotWriter(self.disk, self.snapshot_directory, number, self._reserve.release)
         return Draft(writer, sum(shard.bytes_written_total for shard in self.shards), removals)
 
     def end_checkpoint(
@@ -318,9 +363,11 @@ class Store:
     ) -> None:
         self._checkpointing = False
         self._removals = checkpoint.removals + self._removals
+        self.removals_failed = len(checkpoint.removals)
         if checkpoint.is_durable:
             self.history.snapshot_number = checkpoint.header.number
             self.checkpoints_total += 1
+            self.snapshot_bytes = checkpoint.snapshot_bytes
             self._bytes_checkpointed = checkpoint.bytes_written
             gone = set(checkpoint.covered)
             for name in gone:
@@ -336,6 +383,8 @@ class Store:
 
     def after_checkpoint(self, removal: Callable[[], None]) -> None:
         """Do this, on a job's thread, once a checkpoint that begins after this call is durable, and no sooner.
+
+        A checkpoint that is being captured may hold what is given up now: only the one after it can go without.
 
         It is done again where it failed, so it must be harmless to repeat.
         """
@@ -365,7 +414,11 @@ class Store:
         with contextlib.suppress(OSError):
             self.free_bytes = self.disk.free_bytes(self.directory)
             for shard in self.shards:
-                shard.full = self.free_bytes < self._min_free_bytes
+                shard.full = self.free_bytes < self._min_free_bytes or shard.files.no_room
+            if self.free_bytes >= self._min_free_bytes and not self._reserve.held and self.shards:
+                restore = self._reserve.job(self.free_bytes - self._min_free_bytes)
+                if restore is not None:
+                    self.enqueue(restore)
 
     def close(self) -> None:
         """Close every file and release the lock."""

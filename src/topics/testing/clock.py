@@ -11,12 +11,16 @@ class ManualClock:
     """Time under the test's control: it does not move until `advance` or `set` moves it."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
-        self._now_ms = now_ms
+        self._now_ms = self._began_ms = now_ms
         self._elapsed_ns = 0
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since the Unix epoch."""
         return self._now_ms
+
+    def steady_ms(self) -> int:
+        """Milliseconds on the scale of deadlines: `set` does not move them."""
+        return self._began_ms + self._elapsed_ns // 1_000_000
 
     def elapsed_ns(self) -> int:
         """Monotonic nanoseconds since an arbitrary start."""

@@ -284,3 +284,52 @@ def test_crash_anywhere_in_lives_by_dice(part: int) -> None:
         world, sweep = live(seed, steps=400, share=0.12)
         points += sweep.points
         done += world.done
+
+
+@pytest.mark.parametrize("name", ["kept", "common", "scratch"])
+def test_crash_anywhere_in_a_merge(name: str) -> None:
+    """SPACE-1: segments of both tiers become one, with deletes before, during and after: nothing is lost."""
+    world = furnished()
+    for i in range(4):
+        world.write(name, 13, tag=f"more:{i}")
+        world.run_until_idle()
+    world.checkpoint()
+    merged = world.done["rewrite"]
+
+    def act() -> None:
+        world.delete(name, tag="more:1")
+        world.clock.advance(6000)
+        for i in range(30):
+            world.turn()
+            world.run_job()
+            world.finish_job()
+            if i % 8 == 3:
+                world.delete(name, tag=f"tag:{i // 8}")
+                world.write(name, 2)
+        world.run_until_idle()
+        world.checkpoint()
+        world.delete(name, tag="more:2")
+        world.run_until_idle()
+
+    swept(world, act, points_min=150)
+    assert world.done["rewrite"] > merged + 3
+
+
+def test_crash_anywhere_in_an_erasing_checkpoint() -> None:
+    """SPACE-5: the tail, the segments and the WAL are replaced, and what is live stays."""
+    world = furnished()
+    checkpoints = world.done["checkpoint"]
+
+    def act() -> None:
+        for name in ("kept", "common", "scratch"):
+            world.delete(name, tag="tag:2")
+            world.delete(name, tag="tail")
+            world.write(name, 1)
+        for _ in range(6):
+            world.clock.advance(3000)
+            world.run_until_idle()
+
+    swept(world, act, points_min=150)
+    assert world.done["checkpoint"] > checkpoints
+    for name in ("kept", "common", "scratch"):
+        assert world.engine.state(name).erased_before_ts > world.clock.now_ms() - 10_000

@@ -13,6 +13,7 @@ from tests.harness.oracle import read_all
 from tests.harness.world import World
 from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.router.router import PutRouter
+from topics.engine.upkeep import merger
 from topics.errors import ColdUnavailable
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
@@ -301,8 +302,9 @@ def test_deletion_of_a_topic_that_is_going_is_acked_once_it_is_gone_for_good() -
 
 
 @pytest.mark.parametrize("place", ["hot", "cold"])
-def test_start_waits_for_blocks_that_are_in_no_cache(place: str) -> None:
+def test_start_waits_for_blocks_that_are_in_no_cache(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """DURABLE-25: a restart after a new boot finds nothing in the page cache, and needs what it needs."""
+    monkeypatch.setattr(merger, "MERGE_SEGMENTS", 1000)
     world = World(cold_directory="cold" if place == "cold" else None)
     world.put("t", durability="fsync", cap_records=30)
     for _ in range(12):
@@ -322,8 +324,9 @@ def test_start_waits_for_blocks_that_are_in_no_cache(place: str) -> None:
     assert read_all(world.engine, "t") == shown
 
 
-def test_start_does_not_need_the_cold_store() -> None:
+def test_start_does_not_need_the_cold_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """STORE-4: an unreachable cold store is a clear 503 for a read of it alone."""
+    monkeypatch.setattr(merger, "MERGE_SEGMENTS", 1000)
     world = World()
     world.put("t", durability="fsync", cap_records=30)
     for _ in range(12):
@@ -494,8 +497,9 @@ def test_delete_holds_where_a_checkpoint_comes_before_the_move_of_its_segment_is
     assert {record.tag for record in read_all(world.engine, "t")[0].values()} == {"a", "b", "c"}
 
 
-def test_delete_holds_where_a_move_was_cut_short_and_comes_again() -> None:
+def test_delete_holds_where_a_move_was_cut_short_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """DURABLE-12: relocation is idempotent at every crash point, and takes no delete flag with it."""
+    monkeypatch.setattr(merger, "MERGE_SEGMENTS", 1000)
     world = _with_a_move_under_way()
     job = world.store.segments.relocate_job(world.engine.topics["t"].archive.segments[0])
     assert job is not None

@@ -61,3 +61,19 @@ def test_kill_loop_finds_a_server_that_acks_without_writing(tmp_path: Path, monk
 def _rounds(loop: KillLoop) -> None:
     for _ in range(30):
         loop.round(0.5)
+
+
+def test_kill_while_segments_are_merged_and_text_is_erased(tmp_path: Path) -> None:
+    """SPACE-1, SPACE-5: what is rewritten in the background loses nothing and brings nothing back."""
+    with ServerProcess(
+        data_dir=tmp_path / "data", segment_max_events=20, checkpoint_wal_bytes=200_000, erase_after_ms=10_000
+    ) as server:
+        loop = KillLoop(server, seed=2)
+        editions: set[str] = set()
+        for _ in range(12):
+            loop.round(1.6)
+            editions |= {path.name for path in (tmp_path / "data" / "segments").glob("*-*-*.data")}
+            if len(editions) > 6:
+                break
+        assert editions
+        loop.round(0.4, kill=False)

@@ -30,3 +30,13 @@ def _drain(connection: socket.socket) -> None:
             pass
     except OSError:
         pass
+
+
+@attack("pipelined-health-many")
+def pipelined_health_many(target: Target) -> None:
+    """Pipelines GET /v0/health on 50 connections at a time."""
+    threads = [threading.Thread(target=pipelined_health, args=(target,), daemon=True) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -133,7 +133,7 @@ def test_inflight_slot_is_freed_when_the_client_goes_away(start_api: StartApi) -
     api.put("t").ok(201)
     body = b'{"wait_ms":25000}'
     request = (
-        b"POST /v0/topics/t/diff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer one\r\n"
+        b"POST /v0/topics/t/diff HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer one\r\n"
         b"Content-Type: application/json\r\nContent-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
     )
     with socket.create_connection((api.host, api.port), timeout=DEADLINE_S) as connection:

@@ -8,6 +8,10 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +44,37 @@ def test_ready(api: Api, topic_name: str, path: str) -> None:
     assert api.get(path).ok(200)["topics"] == before["topics"]
 
 
+# The server's own code on a disk whose syncs fail from a moment on.
+_BAD_DISK = """
+import os
+sync = os.fdatasync
+def fdatasync(handle):
+    if os.path.exists({trigger!r}):
+        raise OSError(5, "Input/output error")
+    sync(handle)
+os.fdatasync = fdatasync
+"""
+
+
+def test_not_ready_once_a_sync_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_api: StartApi) -> None:
+    """PROBE-12: a load balancer learns that nothing can be stored; reads and the health probe go on."""
+    trigger = tmp_path / "broken"
+    (tmp_path / "sitecustomize.py").write_text(_BAD_DISK.format(trigger=str(trigger)))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    api = start_api()
+    api.put("t", durability="fsync").ok(201)
+    api.fill("t", 1)
+    api.get("/v0/ready").ok(200)
+    trigger.touch()
+    api.post("t", {"records": [{"data": 2}]}).refused(503, "storage_read_only")
+    for path in ("/v0/ready", "/readyz"):
+        reply = api.get(path)
+        reply.refused_naming("Input/output error", status=503, code="storage_read_only")
+        assert reply.headers["retry-after"]
+    api.get("/v0/health").ok(200)
+    assert api.seqs("t") == [1]
+
+
 def test_draining_server_is_shutting_down() -> None:
     """PROBE-4: what is in flight is answered, and the exit code is 0."""
     with (
@@ -47,14 +82,16 @@ def test_draining_server_is_shutting_down() -> None:
         socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as probe,
         socket.create_connection((running.host, running.port), timeout=DEADLINE_S) as sending,
     ):
-        probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: x\r\n\r\n")
+        probe.sendall(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b" 200 OK" in probe.recv(4096)
-        head = b"PUT /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        head = (
+            b"PUT /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        )
         sending.sendall(head + b"Expect: 100-continue\r\n\r\n")
         assert b" 100 Continue" in sending.recv(4096)
         os.kill(running.pid, signal.SIGTERM)
         until(lambda: "stopping" in running.log(), "the server drains")
-        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        probe.sendall(b"GET /v0/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
         reply_of(probe).refused(503, "shutting_down")
         sending.sendall(b"{}")
         assert reply_of(sending).status in (201, 503)
@@ -283,22 +320,47 @@ def test_root_is_a_page_for_people(api: Api) -> None:
     assert 'src="http' not in reply.text
 
 
-def test_page_shows_what_topics_and_queues_hold(api: Api, topic_name: str) -> None:
-    """PROBE-10: for people; the topic that was written to last comes first."""
-    api.put(topic_name, type="queue")
-    api.fill(topic_name, 3)
-    api.call("POST", f"/v0/topics/{topic_name}/claim", {"node": "w"}).ok()
-    row = api.get("/").text.partition("<tr><td>")[2].partition("</tr>")[0]
-    assert row.startswith(f"{topic_name}</td><td>3</td>")
-    assert row.endswith("<td>3</td><td>2</td><td>1</td>")
+def test_the_javascript_library_is_served(start_server: Callable[..., ServerProcess]) -> None:
+    """PROBE-11: the very file of the package, without a key, for pages of any origin."""
+    server = start_server(api_keys="secret")
+    reply = server.request("GET", "/topics.js")
+    assert reply.status == 200
+    assert reply.body == files("topics").joinpath("javascript", "topics.js").read_bytes()
+    assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert reply.headers["access-control-allow-origin"] == "*"
 
 
-def test_page_shows_no_topic_where_keys_are_needed(start_api: StartApi) -> None:
-    """PROBE-10: without a key a client learns no name."""
+def test_page_names_no_topic(start_api: StartApi) -> None:
+    """PROBE-10: the page and its files hold no data; it asks the API, with the key of the person who looks."""
     api = start_api(key="s3cret", api_keys="s3cret")
     api.fill("secret-plans", 1)
     for client in (api, api.with_key(None)):
-        page = client.get("/").text
-        assert "hidden: needs a key" in page
-        assert "secret-plans" not in page
-        assert "<table" not in page
+        assert "secret-plans" not in client.get("/").text
+        assert client.get("/console/main.js").status == 200
+
+
+def test_every_file_of_the_console_is_served_with_a_strict_policy(api: Api) -> None:
+    """CONSOLE-1: nothing from outside, nothing inline."""
+    names = [entry.name for entry in files("topics").joinpath("console").iterdir() if entry.name != "index.html"]
+    assert "main.js" in names
+    for path in ("/", *(f"/console/{name}" for name in names)):
+        reply = api.get(path)
+        assert reply.status == 200
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert "http://" not in reply.text.replace("http://www.w3.org/2000/svg", "").replace(f"http://{api.host}", "")
+
+
+@pytest.mark.parametrize(
+    ("entry", "scopes", "prefixes"),
+    [("k", ["read", "write", "delete", "admin"], []), ("k:r+w:a.|b.", ["read", "write"], ["a.", "b."])],
+)
+def test_a_key_learns_what_it_may_do(start_api: StartApi, entry: str, scopes: list[str], prefixes: list[str]) -> None:
+    """AUTH-27: and never a secret."""
+    api = start_api(key="k", api_keys=entry)
+    body = api.get("/v0/whoami").ok(200)
+    assert (body["scopes"], body["prefixes"]) == (scopes, prefixes)
+    assert body["key"] == sha256(b"k").hexdigest()[:8]
+    assert api.with_key(None).get("/v0/whoami").status == 401

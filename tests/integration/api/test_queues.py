@@ -383,3 +383,19 @@ def test_dead_letters_stay_inside_the_prefixes_of_the_key(start_api: StartApi) -
     tenant.call("PUT", "/v0/topics/t:q", {**config, "dead_letter": "t:d"}).ok(201)
     tenant.call("PUT", "/v0/topics/t:q", {"dead_letter": None}).ok(200)
     api.call("PUT", "/v0/topics/t:q", {"dead_letter": "other"}).ok(200)
+
+
+def test_leases_show_who_holds_what_and_until_when(api: Api, topic_name: str) -> None:
+    """QUEUE-40: leased and delayed jobs; a job that nobody had has no lease."""
+    api.put(topic_name, type="queue")
+    api.fill(topic_name, 4)
+    claimed = api.call("POST", f"/v0/topics/{topic_name}/claim", {"node": "w1", "max": 2}).ok()["claimed"]
+    api.call("POST", f"/v0/topics/{topic_name}/nack", {"node": "w1", "seqs": [2], "delay_ms": 60_000}).ok()
+    leases = api.get(f"/v0/topics/{topic_name}/leases").ok()["leases"]
+    assert [(lease["seq"], lease["state"], lease["node"], lease["deliveries"]) for lease in leases] == [
+        (1, "leased", "w1", 1),
+        (2, "delayed", "w1", 1),
+    ]
+    assert (leases[0]["lease_id"], leases[0]["deadline"]) == (claimed[0]["lease_id"], claimed[0]["deadline"])
+    assert len(api.get(f"/v0/topics/{topic_name}/leases?limit=1").ok()["leases"]) == 1
+    assert api.get(f"/v0/topics/{topic_name}-none/leases").status == 404

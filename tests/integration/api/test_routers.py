@@ -221,6 +221,38 @@ def test_deleted_topic_names_no_router_outside_the_keys_prefixes(start_api: Star
     assert api.remove("t:a").ok(200)["routers_removed"] == ["u:spy"]
 
 
+def test_nothing_outside_the_keys_prefixes_is_named(start_api: StartApi) -> None:
+    """AUTH-15: neither by a list, a router, a cycle nor a source that was there first."""
+    api = start_api(key="full", api_keys="full,tenant-key::t:")
+    tenant = api.with_key("tenant-key")
+    put(api, "t:a", "t:b").ok(201)
+    put(api, "t:a", "secret.b", "t:out").ok(201)
+    put(api, "secret.b", "secret.c", "secret.1").ok(201)
+    put(api, "secret.c", "t:d", "t:in").ok(201)
+
+    replies = [
+        tenant.get("/v0/routers"),
+        tenant.get("/v0/routers?source=secret.c"),
+        tenant.get("/v0/routers?dest=secret.b"),
+        get(tenant, "t:out"),
+        get(tenant, "t:in"),
+        put(tenant, "t:d", "t:a", "t:cycle"),
+        put(tenant, "t:x", "t:d", "t:fan"),
+    ]
+
+    for reply in replies:
+        assert b"secret" not in reply.body, reply
+    assert [router["router"] for router in replies[0].json["routers"]] == ["t:a->t:b"]
+    assert replies[1].json["routers"] == replies[2].json["routers"] == []
+    assert (replies[3].json["source"], "dest" in replies[3].json) == ("t:a", False)
+    assert (replies[4].json["dest"], "source" in replies[4].json) == ("t:d", False)
+    assert replies[5].refused(409, "router_cycle")["cycle"] == ["t:d", "t:a", "...", "t:d"]
+    assert replies[6].refused(409, "topic_exists_incompatible") == {"reason": "router_dest_fan_in", "dest": "t:d"}
+    assert put(api, "t:d", "t:a").refused(409, "router_cycle")["cycle"] == ["t:d", "t:a", "secret.b", "secret.c", "t:d"]
+    assert put(api, "x", "t:d").refused(409, "topic_exists_incompatible")["source"] == "secret.c"
+    assert len(api.get("/v0/routers").ok(200)["routers"]) == 4
+
+
 def test_routers_and_copies_survive_a_kill(start_server: Callable[..., ServerProcess], closing: ExitStack) -> None:
     """ROUTER-15: the same copies under the same seqs after a crash, with direct writes and deletes in between."""
     server = start_server()

@@ -368,6 +368,7 @@ def test_state_of_a_fresh_topic(api: Api, topic_name: str) -> None:
     api.put(topic_name).ok(201)
     state = api.state(topic_name)
     state.pop("performance")
+    assert state.pop("erased_before_ts") > 0
     assert state == {
         "topic": topic_name,
         "type": "log",

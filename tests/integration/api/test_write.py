@@ -358,7 +358,7 @@ def test_idempotency_key_limit_is_256_chars(api: Api, topic_name: str) -> None:
 def test_body_over_64_mib_is_refused_from_its_length_alone(api: Api, topic_name: str) -> None:
     """HTTP-18."""
     head = (
-        f"POST /v0/topics/{topic_name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST /v0/topics/{topic_name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {64 * MIB + 1}\r\n\r\n"
     )
     with socket.create_connection((api.host, api.port), timeout=DEADLINE_S) as connection:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 import pytest
@@ -22,10 +23,12 @@ import uvloop
 
 from tests.harness.api import Reply
 from tests.harness.connection import PathApp, request, split_replies
+from topics.server.http.account import Account
 from topics.server.http.connection import Connection
 from topics.server.http.connections import Connections
 from topics.server.http.http2 import Http2
 from topics.server.http.limits import ConnectionLimits
+from topics.server.http.turns import Turns
 
 DEADLINE_S = 40.0
 
@@ -65,7 +68,9 @@ class Listening:
 def serving(**limits: int) -> Iterator[Listening]:
     app = PathApp()
     loop = uvloop.new_event_loop()
-    connections = Connections(app, loop, ConnectionLimits(**limits), http2=Http2)
+    connections = Connections(
+        app, loop, ConnectionLimits(**limits), Turns(loop, perf_counter_ns), Account(), http2=Http2
+    )
 
     async def start() -> asyncio.Server:
         connections.start()

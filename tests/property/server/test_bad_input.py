@@ -156,7 +156,11 @@ def look(api: Api, topic: str) -> Any:
     if reply.status == 404:
         return None
     body = reply.ok(200)
-    return {k: v for k, v in body.items() if k not in ("performance", "effective_priority", "last_read_ts")}
+    return {
+        k: v
+        for k, v in body.items()
+        if k not in ("performance", "effective_priority", "last_read_ts", "erased_before_ts")
+    }
 
 
 def check(api: Api, method: str, path: str, topic: str, raw: bytes, content_type: str = "application/json") -> Reply:

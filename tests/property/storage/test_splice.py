@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.storage import block
+from topics.storage import block, splice
 from topics.storage.block import Block
 from topics.storage.flags import DELETED
-from topics.storage.splice import blanked, merge, readdress, walk
+from topics.storage.splice import blanked, erased, merge, readdress, walk
 
 TEXT = st.one_of(st.none(), st.binary(max_size=6))
 RECORD = st.tuples(
@@ -66,3 +67,32 @@ def test_spans_and_blanks_agree_with_the_codec(groups: list[list[Any]], data: An
         live = [i for i in range(found.n) if not dead[i]]
         kept = block.decode(blanked(found, dead), with_flags=False)[0]
         assert [content(kept)[i] for i in live] == [content(found)[i] for i in live]
+
+
+@given(RECORDS, st.data())
+def test_what_is_erased_has_no_text_and_everything_else_stays(rows: list[Any], data: Any) -> None:
+    """SPACE-5: the dead keep their seqs and times, or are left out in long runs; the live are what they were."""
+    whole = made_of(rows)
+    dead = bytes(data.draw(st.lists(st.sampled_from((0, DELETED)), min_size=whole.n, max_size=whole.n)))
+    live = [row for i, row in enumerate(content(whole)) if not dead[i]]
+    kept = erased(whole, dead)
+    read = block.decode(kept.encoded())[0]
+    assert [row for i, row in enumerate(content(read)) if not dead[i]] == live
+    assert all(row[2:] == (b"", None, None, None) for i, row in enumerate(content(read)) if dead[i])
+    assert bytes(read.flags or bytes(read.n)) == dead
+    assert read.erased() == (dead if DELETED in dead else b"")
+    assert (read.live, read.live_bytes) == (
+        len(live),
+        sum(whole.size_bytes(i, i + 1) for i in range(whole.n) if not dead[i]),
+    )
+    again = erased(read, dead)
+    assert again.raw == read.raw
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splice, "LEAVE_OUT_RECORDS", 2)
+        pieces = splice.without(whole, dead)
+    rows_left = [
+        row for piece in pieces for i, row in enumerate(content(piece)) if not (piece.flags and piece.flags[i])
+    ]
+    assert rows_left == live
+    assert sum(piece.n for piece in pieces) <= whole.n
+    assert all(piece.live for piece in pieces)

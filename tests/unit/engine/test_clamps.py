@@ -11,13 +11,16 @@ import pytest
 from tests.harness.loop import ManualLoop
 from topics.engine import Engine
 from topics.engine.requests import Write
+from topics.errors import Throttled
 from topics.server.api.attempts import Attempts
 from topics.server.api.diff import DiffHandler
 from topics.server.auth import Keys
 from topics.server.delivery.view import WatchOptions, view_of
 from topics.server.delivery.watch import Watch
 from topics.server.flow.slots import Slots
+from topics.server.http.account import SMALL_BYTES, Account, Hold
 from topics.server.http.query import Query
+from topics.server.http.turns import Turns
 from topics.settings import Settings
 from topics.testing import ManualClock
 
@@ -35,10 +38,16 @@ def asked(body: object, name: str = "t") -> Any:
         answers=[],
         on_disconnect=None,
         answered=False,
+        carrier=SimpleNamespace(clogged=False, in_turn=lambda call: call()),
     )
     exchange.respond = lambda status, body: exchange.answers.append((status, body))
-    exchange.respond_parts = lambda parts: exchange.answers.append(b"".join(parts))
+    exchange.respond_parts = lambda parts, **options: exchange.answers.append(b"".join(parts))
     return exchange
+
+
+def handler(engine: Engine, loop: Any, account: Account | None = None) -> DiffHandler:
+    turns = Turns(loop, engine.clock.elapsed_ns)
+    return DiffHandler(engine, loop, Attempts(cast("Any", None)), turns, account or Account())
 
 
 @pytest.mark.parametrize(("wait_ms", "waited_ms"), [(1, 1), (30_000, 30_000), (30_001, 30_000), (2**32 - 1, 30_000)])
@@ -48,7 +57,7 @@ def test_long_poll_waits_30_s_at_most(wait_ms: int, waited_ms: int) -> None:
     engine, loop = Engine(clock), ManualLoop(clock)
     engine.write("t", Write.of([1]))
     exchange = asked({"from_seq": 1, "wait_ms": wait_ms})
-    DiffHandler(engine, cast("Any", loop), Attempts(cast("Any", None))).diff(exchange)
+    handler(engine, loop).diff(exchange)
     loop.advance(waited_ms - 1)
     assert not exchange.answers
     loop.advance(1)
@@ -61,13 +70,72 @@ def test_long_poll_reads_on_after_what_it_left_out() -> None:
     engine, loop = Engine(clock), ManualLoop(clock)
     engine.write("t", Write.of([1]))
     exchange = asked({"from_seq": 1, "wait_ms": 1000, "limit": 1, "node": "me"})
-    DiffHandler(engine, cast("Any", loop), Attempts(cast("Any", None))).diff(exchange)
+    handler(engine, loop).diff(exchange)
     engine.write("t", Write.of([2], node="me"))
     loop.advance(10)
     assert not exchange.answers
     engine.write("t", Write.of([3]))
     loop.advance(10)
     assert b'"data":3' in exchange.answers[0]
+
+
+def test_long_poll_waits_on_while_its_client_does_not_read_or_too_much_is_buffered() -> None:
+    """FAIR-4: what nobody reads is not made."""
+    clock = ManualClock()
+    engine, loop, account = Engine(clock), ManualLoop(clock), Account(1 << 20)
+    engine.write("t", Write.of([1]))
+    exchange = asked({"from_seq": 1, "wait_ms": 10_000})
+    exchange.carrier.clogged = True
+    handler(engine, loop, account).diff(exchange)
+    engine.write("t", Write.of([2]))
+    loop.advance(1000)
+    assert not exchange.answers
+    exchange.carrier.clogged = False
+    hold = Hold(account)
+    hold.set_answers(1 << 20)
+    loop.advance(1000)
+    assert not exchange.answers
+    hold.release()
+    loop.advance(1000)
+    assert b'"data":2' in exchange.answers[0]
+
+
+def test_a_large_read_waits_until_its_client_has_taken_its_earlier_answers() -> None:
+    """FAIR-4: it is not even read before."""
+    clock = ManualClock()
+    engine, loop = Engine(clock), ManualLoop(clock)
+    engine.write("t", Write.of([1]))
+    exchange = asked({"max_batch_bytes": 8 << 20})
+    exchange.carrier.clogged = True
+    handler(engine, loop).diff(exchange)
+    loop.advance(1000)
+    assert not exchange.answers
+    exchange.carrier.clogged = False
+    loop.advance(1000)
+    assert b'"data":1' in exchange.answers[0]
+
+
+def test_the_fuller_the_account_the_smaller_an_answer() -> None:
+    """FAIR-4: a diff takes a part of what is free, and a large one is refused by name where nothing is."""
+    clock = ManualClock()
+    engine, loop, account = Engine(clock), ManualLoop(clock), Account(32 << 20)
+    engine.write("t", Write.of(["x" * 100_000] * 20))
+    hold = Hold(account)
+    sizes = []
+    for held in (0, 16 << 20, 31 << 20):
+        hold.set_answers(held)
+        exchange = asked({"max_batch_bytes": 4 << 20})
+        handler(engine, loop, account).diff(exchange)
+        sizes.append(len(exchange.answers[0]))
+    assert sizes[0] > 2_000_000 > sizes[1] > 1_000_000 > 2 * SMALL_BYTES > sizes[2]
+    hold.set_answers(32 << 20)
+    with pytest.raises(Throttled) as refusal:
+        handler(engine, loop, account).diff(asked({"max_batch_bytes": 1 << 20}))
+    assert refusal.value.detail["limit"] == "max_buffered_bytes"
+    engine.write("t", Write.of([1]))
+    small = asked({"from_seq": 20})
+    handler(engine, loop, account).diff(small)
+    assert b'"data":1' in small.answers[0]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from topics.errors import Forbidden, Unauthorized
 from topics.server import auth
 from topics.server.api.principal import ADMIN, ALL_SCOPES, DELETE, READ, WRITE
-from topics.server.auth import Keys, bearer_token, check_exposure
+from topics.server.auth import Keys, bearer_token, check_exposure, subprotocol_token
 from topics.settings import BadSettings, Settings
 
 
@@ -226,3 +226,21 @@ def test_a_public_bind_without_keys_refuses_to_start(host: str) -> None:
 
     check_exposure(Settings(host=host), Keys("k"))
     check_exposure(Settings(host=host, allow_insecure_no_auth=True), Keys())
+
+
+@pytest.mark.parametrize(
+    ("offered", "token"),
+    [
+        (None, None),
+        (b"topics", None),
+        (b"topics, topics.bearer.czNjcmV0", b"s3cret"),
+        (b"topics.bearer.czNjcmV0,topics", b"s3cret"),
+        (b"topics.bearer.", None),
+        (b"topics.bearer.c", None),
+        (b"xtopics.bearer.czNjcmV0", None),
+        (b"topics.bearer.czNj*cmV0", None),
+    ],
+)
+def test_the_token_of_a_websocket_is_a_subprotocol(offered: bytes | None, token: bytes | None) -> None:
+    """JS-7: in base64url, since a subprotocol is a token."""
+    assert subprotocol_token(offered) == token

@@ -123,6 +123,16 @@ class Archive:
             self._drop(segment)
         self.trim()
 
+    def exchange(self, segments: Sequence[Segment], made: Segment | None) -> None:
+        """Put a segment with the live records of neighbours in their place, or nothing where they have none."""
+        first_seq, last_seq = segments[0].first_seq, segments[-1].sealed_to
+        self._log.replace(first_seq, last_seq, [] if made is None else made.blocks)
+        at = self.segments.index(segments[0])
+        self.segments[at : at + len(segments)] = [] if made is None else [made]
+        for segment in segments:
+            self._drop(segment)
+        self.drop_dead(first_seq, last_seq)
+
     def clear(self) -> None:
         """Drop everything: the topic is gone."""
         for segment in self.segments:

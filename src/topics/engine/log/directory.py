@@ -43,7 +43,16 @@ class ByteCount:
 class Totals:
     """Live records and bytes over all topics: what the quota and the metrics ask for."""
 
-    __slots__ = ("bytes", "corruption_total", "count", "pending_bytes", "resident", "unsealed")
+    __slots__ = (
+        "bytes",
+        "corruption_total",
+        "count",
+        "dedupe_bytes",
+        "freed_bytes",
+        "pending_bytes",
+        "resident",
+        "unsealed",
+    )
 
     def __init__(self) -> None:
         self.count = 0
@@ -53,7 +62,11 @@ class Totals:
         self.resident = ByteCount()
         # Of writes that have their seqs and are not visible yet.
         self.pending_bytes = 0
+        # Of everything on the disk that was live and is not any more, since the start.
+        self.freed_bytes = 0
         self.corruption_total = 0
+        # What idempotency keys and producers take in memory.
+        self.dedupe_bytes = 0
 
 
 class Directory:
@@ -127,6 +140,8 @@ class Directory:
         totals = self.totals
         totals.count += count
         totals.bytes += size
+        if size < 0 and self.held is totals.unsealed:
+            totals.freed_bytes -= size
 
     def _hold(self, records: int, held_bytes: int) -> None:
         self.tail_records += records

@@ -185,12 +185,11 @@ def deal(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candidat
     return hands
 
 
-def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease]) -> list[bytes]:
-    """The jobs as workers read them; `data` and `meta` are the bytes that were sent."""
+def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease], deadline_ms: int) -> list[bytes]:
+    """The jobs as workers read them; `data` and `meta` are the bytes that were sent. All were leased at once."""
     texts = []
     block: Block | None = None
-    # All were leased at once.
-    plain = _PLAIN % leases[0].due_ms
+    plain = _PLAIN % deadline_ms
     for (seq, held_in, _), lease in zip(jobs, leases, strict=True):
         if held_in is not block:
             block = held_in
@@ -205,7 +204,7 @@ def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease]) -> list[bytes]
                 stamps, at = columns.ts, columns.data_at
         i = seq - first_seq
         if whole:
-            text = _job_text(block, i, lease)
+            text = _job_text(block, i, lease, deadline_ms)
         else:
             text = plain % (seq, lease.id, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
         texts.append(text)
@@ -215,7 +214,7 @@ def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease]) -> list[bytes]
 _PLAIN: Final = b'{"$seq":%%d,"lease_id":"lease_%%x","deadline":%d,"$ts":%%d,"deliveries":%%d,"data":%%b}'
 
 
-def _job_text(block: Block, i: int, lease: Lease) -> bytes:
+def _job_text(block: Block, i: int, lease: Lease, deadline_ms: int) -> bytes:
     bits = block.bits
     tag = block.tag(i) if bits & HAS_TAG else None
     meta = block.meta(i) if bits & HAS_META else None
@@ -223,7 +222,7 @@ def _job_text(block: Block, i: int, lease: Lease) -> bytes:
     return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b}' % (
         lease.seq,
         lease.id,
-        lease.due_ms,
+        deadline_ms,
         block.columns.ts[i],
         tagged,
         lease.deliveries,

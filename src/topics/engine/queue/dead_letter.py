@@ -86,8 +86,8 @@ class DeadLetters:
             append_block(self._journal, dest, block)
         else:
             lagging = [] if topic.outbound is None else topic.outbound.lagging()
-            position, source_id = position_of(dest)
-            self._log(topic, dest, block, Buried(seqs, dest.id, block.raw, total, position, lagging, source_id))
+            place = position_of(dest)
+            self._log(topic, dest, block, Buried(seqs, dest.id, block.raw, total, place[0], lagging, *place[1:]))
         topic.log.delete_seqs(seqs)
         queue.forget(seqs)
         queue.dead_lettered = total

@@ -40,27 +40,29 @@ class Dispatch:
     def __init__(self, journal: Journal, dead_letters: DeadLetters) -> None:
         self._journal = journal
         self._dead_letters = dead_letters
-        # Ids rise over restarts too, because time does: a token from before never fits a lease of today.
+        # Ids rise over restarts too, because time does: a token from before never fits a lease of today. Where the
+        # clock was set back, they go on above those that the data directory has.
         self._last_id = journal.clock.now_ms() << LEASE_ID_SHIFT
 
-    def serve(self, topic: Topic, claimers: Sequence[Claimer], now: int) -> list[Served]:
+    def serve(self, topic: Topic, claimers: Sequence[Claimer], steady_ms: int) -> list[Served]:
         """Divide what is ready among the claimers; returns those that were answered, also where their wait is over.
 
         Nothing has changed where this raises Miss.
         """
         queue = topic.queue
         assert isinstance(queue, Queue)
+        now = self._journal.clock.now_ms()
         if topic.config.ttl_ms:
             topic.expire(now)
-        queue.advance(now)
+        queue.advance(steady_ms)
         demands = [claimer.demand for claimer in claimers]
         jobs = topic.reading(self._choose, topic, queue, sum(demands), now)
         served: list[Served] = []
         hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
         for claimer, dealt in zip(claimers, hands, strict=True):
-            if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= now):
+            if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= steady_ms):
                 try:
-                    served.append((claimer, *self._lease(topic, queue, claimer, dealt, now)))
+                    served.append((claimer, *self._lease(topic, queue, claimer, dealt, now, steady_ms)))
                 except TopicsError as error:
                     claimer.fail(error)
         if queue.free:
@@ -89,14 +91,15 @@ class Dispatch:
         return jobs
 
     def _lease(
-        self, topic: Topic, queue: Queue, claimer: Claimer, jobs: list[Candidate], now: int
+        self, topic: Topic, queue: Queue, claimer: Claimer, jobs: list[Candidate], now: int, steady_ms: int
     ) -> tuple[Hand, Receipt | None]:
         if not jobs:
             claimer.took([])
             return NOTHING, None
         jobs.sort(key=itemgetter(0))
         config = topic.config
-        deadline_ms = now + (config.lease_ms if claimer.lease_ms is None else clamp_lease_ms(claimer.lease_ms))
+        lease_ms = config.lease_ms if claimer.lease_ms is None else clamp_lease_ms(claimer.lease_ms)
+        deadline_ms = now + lease_ms
         first_id = self._last_id + 1
         seqs, _, leases = zip(*jobs, strict=True)
         again = any(leases)
@@ -112,11 +115,11 @@ class Dispatch:
         receipt = Receipt() if config.leases_durable else None
         self.log(topic, event, receipt)
         self._last_id += len(jobs)
-        leased = queue.lease(jobs, claimer.node, first_id, deadline_ms)
+        leased = queue.lease(jobs, claimer.node, first_id, steady_ms + lease_ms)
         claimer.took(leased)
         if receipt is not None and receipt.done:
             receipt = None
-        return Hand(leased, job_texts(jobs, leased)), receipt
+        return Hand(leased, job_texts(jobs, leased, deadline_ms)), receipt
 
     def log(self, topic: Topic, event: Event, receipt: Receipt | None = None) -> None:
         """Append to the leases log. Where the jobs are only in memory, so are the leases."""
@@ -126,6 +129,12 @@ class Dispatch:
             return
         frame = frames.encode(frames.LEASE, self._journal.next_lsn(), topic.id, lease_event.encode(event))
         self._journal.submit(topic, frame, receipt is not None, receipt)
+
+    def load(self, queue: Queue, image: bytes) -> None:
+        """Take over a queue of a checkpoint."""
+        state = lease_event.decode_image(image)
+        self._last_id = max([self._last_id, state.ts << LEASE_ID_SHIFT, *(lease[3] for lease in state.leases)])
+        queue.restore(state)
 
     def restore(self, topic: Topic | None, payload: bytes) -> None:
         """LEASE: take over an event of the leases log at a restart."""

@@ -61,8 +61,8 @@ Event = Claimed | Released | Extended | Acked
 class Buried(msgspec.Struct, array_like=True, frozen=True):
     """DEAD_LETTER: the jobs `seqs` left the queue for the topic `dest_id`; `block` is the Block of their copies there.
 
-    `total` is the queue's `dead_lettered` after this move. `position` in `source_id` is that of the router into the
-    destination at this moment, -1 without one. `lagging` are routers out of the queue, as in a delete.
+    `total` is the queue's `dead_lettered` after this move. `position` in `source_id` and `run` are those of the router
+    into the destination at this moment, -1 without one. `lagging` are routers out of the queue, as in a delete.
     """
 
     seqs: Seqs
@@ -72,8 +72,24 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     position: int = -1
     lagging: list[tuple[int, int]] = []
     source_id: int = 0
+    run: tuple[int, int] | None = None
+
+
+class QueueImage(msgspec.Struct, array_like=True):
+    """A queue in a checkpoint of the time `ts`. A lease is (seq, state, node, id, due_ms, deliveries).
+
+    `dates` are those by seq that delayed jobs wait for; every other `due_ms` is counted from `ts`.
+    """
+
+    fresh: int
+    dead_lettered: int
+    leases: list[tuple[int, str, str, int, int, int]]
+    free: list[int]
+    ts: int = 0
+    dates: dict[int, int] = {}
 
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Event).decode
+decode_image = msgspec.msgpack.Decoder(QueueImage).decode
 decode_buried = msgspec.msgpack.Decoder(Buried).decode

@@ -98,7 +98,7 @@ class Lease(Struct, eq=False):
     node: str = ""
     id: int = 0
     due_ms: int = 0
-    """The deadline while leased, the time of the next delivery while delayed."""
+    """The deadline while leased, the time of the next delivery while delayed, both on the steady scale."""
     deliveries: int = 0
     worker: Stream | None = None
     """The /work stream that the job was pushed to, if any."""

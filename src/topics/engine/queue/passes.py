@@ -4,7 +4,7 @@ A claimer that is not served at once waits in the queue's Line, and a pass serve
 the turn in which jobs were produced or given back, when a window closes, when a lease runs out or a delay ends, and
 when a claim has waited long enough. Claims with `wait_ms`, claims of a coalescing window and /work streams wait in the
 same line, in the order of their arrival, so that a pass balances them together. Where no claimer waits, there is
-neither a line nor a pass.
+neither a line nor a pass. All times here are on the steady scale of the clock.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Passes:
 
     def step(self) -> None:
         """Hold the passes that are due."""
-        now = self._journal.clock.now_ms()
+        now = self._journal.clock.steady_ms()
         while self.due and self.due[0][0] <= now:
             self.dirty[heapq.heappop(self.due)[2]] = None
         dirty, self.dirty = self.dirty, {}
@@ -127,7 +127,7 @@ class Passes:
             return
         queue = topic.queue
         assert isinstance(queue, Queue)
-        topic.expire(now)
+        topic.expire(self._journal.clock.now_ms())
         queue.advance(now)
         jitter_ms = topic.config.claim_jitter_ms
         if jitter_ms and line.closes_ms is None and queue.ready and line.wanting():

@@ -8,6 +8,10 @@ takes.
 `ready` = live records - `in_flight` - `delayed` - `leaving` whenever `advance` was called for the present, because a
 record that leaves the log in any way takes its Lease with it: an ack or a delete by tag names the seqs (`forget`), and
 what a cap, a TTL or a `before_seq` took lies below `log.start` (`trim`).
+
+All times here are on the steady scale of the clock, so that no step of the wall clock makes a lease or a delay longer
+or shorter (QUEUE-30). Events and images are in wall-clock time, with the time at which they were noted: what a restart
+finds lasts no longer from then on than it did when it was noted.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, cast
 
-import msgspec
-
+from topics.clock import Clock, steady_of, wall_of
 from topics.engine.log.log import Log
-from topics.engine.queue.event import Claimed, Event, Extended, Released
+from topics.engine.queue import event as lease_event
+from topics.engine.queue.dates import LOOK_MS, Dates
+from topics.engine.queue.event import Claimed, Event, Extended, QueueImage, Released
 from topics.engine.queue.lease import (
     CLAIM,
     DELAYED,
@@ -33,8 +38,10 @@ from topics.engine.queue.lease import (
     LEASED,
     NACK,
     NACK_LATER,
+    NEVER_MS,
     READY,
     RELEASE,
+    STALE_SLACK,
     TRANSITIONS,
     Candidate,
     Lease,
@@ -43,23 +50,12 @@ from topics.engine.queue.lease import (
 from topics.engine.topic import Topic
 
 
-class QueueImage(msgspec.Struct, array_like=True):
-    """A queue in a checkpoint. A lease is (seq, state, node, id, due_ms, deliveries)."""
-
-    fresh: int
-    dead_lettered: int
-    leases: list[tuple[int, str, str, int, int, int]]
-    free: list[int]
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(QueueImage).decode
-
-
 class Queue:
     """The leases of one queue topic."""
 
     __slots__ = (
+        "_clock",
+        "_dates",
         "_deadlines",
         "_delays",
         "_floor",
@@ -73,8 +69,9 @@ class Queue:
         "log",
     )
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, clock: Clock) -> None:
         self.log = log
+        self._clock = clock
         self.leases: dict[int, Lease] = {}
         self.fresh = 1
         self.free: deque[int] = deque()
@@ -85,6 +82,7 @@ class Queue:
         self.dead_lettered = 0
         self._deadlines = Timetable(LEASED)
         self._delays = Timetable(DELAYED)
+        self._dates = Dates(clock)
         # Below it, no job has a Lease.
         self._floor = 1
 
@@ -102,15 +100,23 @@ class Queue:
             for lease in self._deadlines.take(now_ms - 1):
                 if lease.state is LEASED:
                     self._step(lease, LAPSE)
+        dates = self._dates.by_seq
+        if dates:
+            for seq, due_ms in self._dates.moved():
+                self._until([self.leases[seq]], due_ms)
         if self._delays.next_ms <= now_ms:
             for lease in self._delays.take(now_ms):
                 if lease.state is DELAYED:
                     self._step(lease, FALL_DUE)
+                    if dates:
+                        dates.pop(lease.seq, None)
 
     def next_due_ms(self) -> int | None:
         """When `advance` will next make a job ready, or None."""
         # A lease runs out strictly after its deadline, a delay ends at its time.
         lapse_ms, due_ms = self._deadlines.first_ms(), self._delays.first_ms()
+        if self._dates.by_seq:
+            due_ms = min(due_ms or NEVER_MS, self._clock.steady_ms() + LOOK_MS)
         if lapse_ms is None:
             return due_ms
         return lapse_ms + 1 if due_ms is None else min(lapse_ms + 1, due_ms)
@@ -201,8 +207,11 @@ class Queue:
         while free:
             lease = leases.get(free[0])
             if lease is not None and lease.state in READY:
-                return
+                break
             free.popleft()
+        if len(free) > 2 * len(leases) + STALE_SLACK:
+            # A job at the front that nobody may take keeps what comes after it, and a nack adds a job once more.
+            self.free = deque(seq for seq in dict.fromkeys(free) if seq in leases and leases[seq].state in READY)
 
     def held(self, node: str, seqs: list[int], ids: list[int] | None) -> tuple[list[Lease], list[int]]:
         """The leases among `seqs` that `node` holds, under these ids where they are given; and the other seqs."""
@@ -261,11 +270,17 @@ class Queue:
             self._step(lease, EXTEND)
         self._until(leases, deadline_ms)
 
-    def delay(self, seq: int, due_ms: int) -> None:
-        """Hide a job that was just produced until `due_ms`."""
+    def delay(self, seq: int, due_ms: int, since_ms: int | None) -> None:
+        """Hide a job that was just produced: from `since_ms` until `due_ms`, or until the date `due_ms` (None).
+
+        Both are wall-clock times.
+        """
         lease = self.leases[seq] = Lease(seq, DELAYED)
         self.delayed += 1
-        self._until([lease], due_ms)
+        if since_ms is None:
+            self._until([lease], self._dates.add(seq, due_ms))
+        else:
+            self._until([lease], steady_of(self._clock, due_ms, since_ms))
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
@@ -281,6 +296,7 @@ class Queue:
                     lease.worker.lost(lease)
             elif lease.state is DELAYED:
                 self.delayed -= 1
+                self._dates.by_seq.pop(seq, None)
             elif lease.state is GONE:
                 self.leaving -= 1
             lease.state = GONE
@@ -331,23 +347,25 @@ class Queue:
                 lease.node = event.node
                 lease.id = event.first_id + i
                 lease.deliveries = event.deliveries[i]
-            self._until(claimed, event.deadline_ms)
+            self._until(claimed, steady_of(self._clock, event.deadline_ms, event.ts))
         elif isinstance(event, Released):
             released = [self._restored(seq, DELAYED if event.due_ms > event.ts else FREE) for seq in event.seqs]
             for lease in released:
                 lease.node = ""
             if event.due_ms > event.ts:
-                self._until(released, event.due_ms)
+                self._until(released, steady_of(self._clock, event.due_ms, event.ts))
             else:
                 self.free.extend(event.seqs)
         elif isinstance(event, Extended):
-            self._until([self._restored(seq, LEASED) for seq in event.seqs], event.deadline_ms)
+            extended = [self._restored(seq, LEASED) for seq in event.seqs]
+            self._until(extended, steady_of(self._clock, event.deadline_ms, event.ts))
 
     def _restored(self, seq: int, state: str) -> Lease:
         """The lease of `seq` in `state`, whatever it was before."""
         lease = self.leases.get(seq)
         if lease is None:
             lease = self.leases[seq] = Lease(seq)
+        self._dates.by_seq.pop(seq, None)
         self.in_flight += (state is LEASED) - (lease.state is LEASED)
         self.delayed += (state is DELAYED) - (lease.state is DELAYED)
         lease.state = state
@@ -380,27 +398,31 @@ class Queue:
 
     def capture(self) -> bytes:
         """The queue as a checkpoint keeps it. An ack that has no frame yet gets it after the checkpoint."""
-        return _encode(
+        ahead_ms = wall_of(self._clock, 0)
+        return lease_event.encode(
             QueueImage(
                 self.fresh,
                 self.dead_lettered,
                 [
-                    (s.seq, LEASED if s.state is GONE else s.state, s.node, s.id, s.due_ms, s.deliveries)
+                    (s.seq, LEASED if s.state is GONE else s.state, s.node, s.id, s.due_ms + ahead_ms, s.deliveries)
                     for s in self.leases.values()
                 ],
                 list(self.free),
+                self._clock.now_ms(),
+                self._dates.by_seq,
             )
         )
 
-    def restore(self, image: bytes) -> None:
+    def restore(self, state: QueueImage) -> None:
         """Take over what `capture` gave."""
-        state = _decode(image)
         self.dead_lettered = state.dead_lettered
         for seq, name, node, id, due_ms, deliveries in state.leases:
             lease = self._restored(seq, _STATES[name])
             lease.node, lease.id, lease.deliveries = node, id, deliveries
-            if lease.state is LEASED or lease.state is DELAYED:
-                self._until([lease], due_ms)
+            if seq in state.dates:
+                self._until([lease], self._dates.add(seq, state.dates[seq]))
+            elif lease.state is LEASED or lease.state is DELAYED:
+                self._until([lease], steady_of(self._clock, due_ms, state.ts))
         self.fresh = state.fresh
         self.free = deque(state.free)
 

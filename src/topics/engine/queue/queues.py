@@ -8,7 +8,8 @@ only where `leases_durable` says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from topics.engine.catalog import Catalog
 from topics.engine.config import clamp_lease_ms
@@ -19,7 +20,7 @@ from topics.engine.queue.claim import Claim, Worker
 from topics.engine.queue.dead_letter import DeadLetters, find_letters, job_of
 from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.event import Event, Extended, Released
-from topics.engine.queue.lease import Lease, lease_number
+from topics.engine.queue.lease import DELAYED, HELD, Lease, lease_number
 from topics.engine.queue.passes import Passes
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.requests import (
@@ -30,6 +31,7 @@ from topics.engine.queue.requests import (
     ClaimJobs,
     ExtendedJobs,
     ExtendJobs,
+    LeaseState,
     NackedJobs,
     NackJobs,
     QueueState,
@@ -43,6 +45,10 @@ from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicsError
 from topics.storage.block import Block
+
+LEASES_SEEN_MAX: Final = 10_000
+"""A look at the leases must not hold up a queue of millions: it sees this many at most."""
+SHOWN: Final = HELD | {DELAYED}
 
 
 class Queues:
@@ -91,8 +97,22 @@ class Queues:
         """The counters of a queue right now."""
         queue = topic.queue
         assert isinstance(queue, Queue)
-        queue.advance(self._clock.now_ms())
+        queue.advance(self._clock.steady_ms())
         return QueueState(queue.ready, queue.in_flight, queue.dead_lettered)
+
+    def leases(self, name: str, limit: int) -> list[LeaseState]:
+        """The jobs that were delivered or delayed, those first that were so first; a look at a bounded number."""
+        topic, queue = self.topic(name)
+        self.apply_acks(topic)
+        queue.advance(self._clock.now_ms())
+        found = []
+        for lease in islice(queue.leases.values(), LEASES_SEEN_MAX):
+            if lease.state in SHOWN:
+                id_ = f"lease_{lease.id:x}" if lease.id else None
+                found.append(LeaseState(lease.seq, lease.state, lease.node, id_, lease.due_ms, lease.deliveries))
+                if len(found) == limit:
+                    break
+        return found
 
     # Claiming
 
@@ -106,7 +126,7 @@ class Queues:
             raise InvalidRequest("max must be at least 1", field="max", min=1)
         if topic.inbound is not None:
             topic.inbound.catch_up()
-        now = self._clock.now_ms()
+        now = self._clock.steady_ms()
         max_ = min(request.max, self._limits.max_claim) if self._limits.max_claim else request.max
         until_ms = now + min(request.wait_ms, WAIT_MS_MAX)
         claim = Claim(request.node, max_, request.lease_ms, until_ms, on_done, context)
@@ -172,7 +192,7 @@ class Queues:
         receipt = Receipt(None, on_done, context)
         if held:
             self.acks.add(topic, request.node, held, receipt)
-        queue.advance(now)
+        queue.advance(self._clock.steady_ms())
         receipt.result = AckedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
         self.passes.stir(topic)
         return self._answer(receipt, bool(held))
@@ -181,11 +201,11 @@ class Queues:
         """Give jobs back, to be claimed at once or after a delay (QUEUE-12); the result is a NackedJobs."""
         now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
-        due_ms = now + min(request.delay_ms, DELAY_MS_MAX)
+        steady_ms, delay_ms = self._clock.steady_ms(), min(request.delay_ms, DELAY_MS_MAX)
         receipt = Receipt(None, on_done, context)
-        logged = self._log_held(topic, held, Released(request.node, _seqs(held), due_ms, now), receipt)
-        queue.give_back(held, due_ms, now)
-        queue.advance(now)
+        logged = self._log_held(topic, held, Released(request.node, _seqs(held), now + delay_ms, now), receipt)
+        queue.give_back(held, steady_ms + delay_ms, steady_ms)
+        queue.advance(steady_ms)
         receipt.result = NackedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
         self.passes.stir(topic)
         return self._answer(receipt, logged)
@@ -194,10 +214,11 @@ class Queues:
         """Extend deadlines (QUEUE-13); the result is an ExtendedJobs."""
         now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
-        deadline_ms = now + clamp_lease_ms(request.lease_ms)
+        lease_ms = clamp_lease_ms(request.lease_ms)
+        deadline_ms = now + lease_ms
         receipt = Receipt(None, on_done, context)
         logged = self._log_held(topic, held, Extended(request.node, _seqs(held), deadline_ms, now), receipt)
-        queue.extend(held, deadline_ms)
+        queue.extend(held, self._clock.steady_ms() + lease_ms)
         deadlines = {str(lease.seq): deadline_ms for lease in held}
         receipt.result = ExtendedJobs(name, len(held), skipped, deadlines)
         self.passes.stir(topic)

@@ -66,6 +66,18 @@ class QueueState(Struct, frozen=True):
     dead_lettered: int
 
 
+class LeaseState(Struct, frozen=True):
+    """One job that was delivered or delayed, for somebody who looks (QUEUE-40)."""
+
+    seq: int
+    state: str
+    node: str
+    lease_id: str | None
+    deadline: int
+    """When the lease runs out or ran out, or the delay ends."""
+    deliveries: int
+
+
 class AckedJobs(Struct, frozen=True):
     """Jobs were completed."""
 

@@ -50,6 +50,9 @@ class TopicExtra(msgspec.Struct, array_like=True):
     forward: bytes = b""
     # Where the Blocks after the state begin, 0 where there are none.
     tail_first: int = 0
+    # When `erased_gone` records had left, at `erased_ts`, no text of them was on the disk.
+    erased_gone: int = 0
+    erased_ts: int = 0
 
 
 _encode_extra = msgspec.msgpack.Encoder().encode
@@ -96,6 +99,8 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> tuple[bytes, list[_Flagge
                 b"" if queue is None else queue.capture(),
                 b"" if forward is None else forward.capture(),
                 tail[0][0].first_seq if tail else 0,
+                topic.erasure.gone,
+                topic.erasure.ts,
             )
         ),
     )

@@ -29,7 +29,7 @@ from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
-from topics.engine.restart.refill import ANY_PLACE, Refill
+from topics.engine.restart.refill import ANY_PLACE, Letter, Place, Refill
 from topics.engine.restart.routers import RestoredRouters
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
@@ -99,7 +99,7 @@ class Derivation:
             else:
                 self._apply(event)
             return
-        if topic not in self._waiting and self._refill.reach(topic, *_place_of(topic, event)):
+        if topic not in self._waiting and self._refill.reach(topic, _place_of(topic, event)):
             self._act(topic, event)
             return
         self._waiting.setdefault(topic, deque()).append(event)
@@ -123,7 +123,12 @@ class Derivation:
     def _derives(self, topic: Topic) -> bool:
         return topic.inbound is not None or topic.letters or topic in self._waiting
 
-    def complete(self, lose_tail: Callable[[Topic], None], reached: dict[int, tuple[int, int]] | None = None) -> None:
+    def complete(
+        self,
+        lose_tail: Callable[[Topic], None],
+        lost_power: bool,
+        reached: dict[int, tuple[int, int]] | None = None,
+    ) -> None:
         """Nothing more comes from before here: make what can be made again, and lose what cannot.
 
         Where an earlier start did that, `reached` are the places that topics came to which reject what is too much.
@@ -135,6 +140,7 @@ class Derivation:
         for topic in list(self._topics.values()):
             if topic not in deriving:
                 lose_tail(topic)
+                self._refill.end_certainty(topic, lost_power)
         topics = [topic for topic in self._graph.lineage.in_order(deriving) if topic in deriving]
         tails = set(topics)
 
@@ -146,6 +152,7 @@ class Derivation:
                 if topic in tails:
                     tails.discard(topic)
                     lose_tail(topic)
+                    self._refill.end_certainty(topic, lost_power)
                 self._refill.copy_rest(topic, reached)
             return before != (topic.log.head, len(self._waiting.get(topic, ())))
 
@@ -153,21 +160,30 @@ class Derivation:
             while sum(map(advance, topics)):
                 pass
             # They wait for each other, or for what is gone: the first of them continues without it.
-            stuck = next(((topic, place) for topic in topics if (place := self._next_place(topic)) is not None), None)
-            if stuck is None:
+            stuck = [(topic, place) for topic in topics if (place := self._next_place(topic)) is not None]
+            if not stuck:
                 break
-            self._refill.reach(stuck[0], *stuck[1], final=True)
+            awaiting = self._letters_ahead()
+            first = next((each for each in stuck if each[0].id not in awaiting), stuck[0])
+            self._refill.reach(*first, final=True)
         for topic in list(self._waiting):
             self._drain(topic, final=True)
+        self._refill.certain.clear()
+
+    def _letters_ahead(self) -> set[int]:
+        """The ids of topics to which dead letters go whose own frames wait still."""
+        events = [event for waiting in self._waiting.values() for event in waiting if isinstance(event, Control)]
+        letters = [event for event in events if event.kind == frames.DEAD_LETTER]
+        return {lease_event.decode_buried(event.payload).dest_id for event in letters}
 
     def _place_all(self, topic: Topic) -> None:
         """Put frames and dead letters at their places, as far as what comes before them is there."""
         self._drain(topic)
         while topic not in self._waiting and (place := self._refill.next_letter(topic)) is not None:
-            if not self._refill.reach(topic, *place):
+            if not self._refill.reach(topic, place):
                 return
 
-    def _next_place(self, topic: Topic) -> tuple[int, int] | None:
+    def _next_place(self, topic: Topic) -> Place | None:
         """The next place that a frame or a dead letter of a topic waits for, or None."""
         if topic in self._waiting:
             return _place_of(topic, self._waiting[topic][0])
@@ -184,7 +200,8 @@ class Derivation:
                 if first <= last:
                     topic.log.lose(first, last, CRASH)
 
-        self.complete(lose_tail, {topic_id: (at, position) for topic_id, at, position in lost.reached})
+        reached = {topic_id: (at, position) for topic_id, at, position in lost.reached}
+        self.complete(lose_tail, lost.lost_power, reached)
         for topic in self._topics.values():
             forward = into(topic)
             if forward is not None:
@@ -208,7 +225,7 @@ class Derivation:
         while waiting:
             if topic.deleted:
                 break
-            if not self._refill.reach(topic, *_place_of(topic, waiting[0]), final=final):
+            if not self._refill.reach(topic, _place_of(topic, waiting[0]), final=final):
                 return
             self._act(topic, waiting.popleft())
         self._waiting.pop(topic, None)
@@ -245,9 +262,12 @@ class Derivation:
         self._apply(event)
         if queue is not None:
             for first_seq, _, data in event.extras:
-                for i, due_ms in extras.decode(data).delays or () if first_seq > head else ():
-                    if topic.log.is_live(first_seq + i) and first_seq + i not in queue.leases:
-                        queue.delay(first_seq + i, due_ms)
+                extra = extras.decode(data)
+                for i, due_ms in extra.delays or () if first_seq > head else ():
+                    seq = first_seq + i
+                    if topic.log.is_live(seq) and seq not in queue.leases:
+                        dated = i in (extra.dated or ())
+                        queue.delay(seq, due_ms, None if dated else event.block.ts_at(seq - event.block.first_seq))
         if topic.inbound is not None:
             topic.inbound.note_stamps(event.block)
         self._progressed(topic)
@@ -283,7 +303,8 @@ class Derivation:
         block, _ = blocks.decode(buried.block, with_flags=False)
         if dest is not None:
             if block.first_seq > dest.log.head and dest.config.durability != "ephemeral":
-                self._refill.letters.setdefault(dest, {})[block.first_seq] = block
+                place = _place_in(dest, block.first_seq, buried.position, buried.source_id, buried.run)
+                self._refill.letters.setdefault(dest, {})[block.first_seq] = Letter(block, *place[1:])
             dest.letters = True
             self._graph.lineage.link(topic, dest)
         topic.fetch(ranges(sorted(buried.seqs)))
@@ -297,37 +318,40 @@ class Derivation:
         if dest in self._waiting:
             self._drain(dest)
         else:
-            self._refill.reach(dest, block.last_seq + 1, _position_in(dest, buried.position, buried.source_id))
+            self._refill.reach(dest, _place_in(dest, block.last_seq + 1, buried.position, buried.source_id, buried.run))
 
 
-def _place_of(topic: Topic, event: Event) -> tuple[int, int]:
-    """(The topic's next seq, the position of its router), -1 for any position; ANY_PLACE where it does not matter."""
+def _place_of(topic: Topic, event: Event) -> Place:
+    """The place of an event among a topic's derived records; ANY_PLACE where it does not matter."""
     if isinstance(event, Appended):
         for first_seq, _, data in event.extras:
             if first_seq == event.block.first_seq:
                 extra = extras.decode(data)
                 if extra.position is not None:
-                    return first_seq, _position_in(topic, extra.position, extra.source_id)
+                    return _place_in(topic, first_seq, extra.position, extra.source_id, extra.run)
         # Where it says nothing of a router that is there, the frame that took the router away is lost.
-        return ANY_PLACE if topic.inbound is None else (event.block.first_seq, -1)
+        return ANY_PLACE if topic.inbound is None else Place(event.block.first_seq, -1)
     kind, payload = event.kind, event.payload
     if kind == frames.DELETE and payload.extra:
         deleted = extras.decode_delete(payload.extra)
-        return deleted.next_seq, _position_in(topic, deleted.position, deleted.source_id)
+        return _place_in(topic, deleted.next_seq, deleted.position, deleted.source_id, deleted.run)
     if kind == frames.ROUTER_PUT:
         put = router_event.decode_put(payload)
         # One that comes from elsewhere is in another shard, and waits for nothing that this one has still to say.
-        return (put.dest_seq, _position_in(topic, put.position, put.source_id)) if put.was is None else ANY_PLACE
+        if put.was is not None:
+            return ANY_PLACE
+        return _place_in(topic, put.dest_seq, put.position, put.source_id, put.run)
     if kind in (frames.CURSOR, frames.ROUTER_DROP):
         decode = router_event.decode_moved if kind == frames.CURSOR else router_event.decode_dropped
         moved = decode(payload)
-        return moved.dest_seq, _position_in(topic, moved.position, moved.source_id)
+        return _place_in(topic, moved.dest_seq, moved.position, moved.source_id, moved.run)
     return ANY_PLACE
 
 
-def _position_in(topic: Topic, position: int, source_id: int) -> int:
-    """A position, if it is one in the topic's source as far as that is known; otherwise -1. 0 is any source."""
-    return position if topic.inbound is None or source_id in (0, topic.inbound.source.id) else -1
+def _place_in(topic: Topic, at: int, position: int, source_id: int, run: tuple[int, int] | None) -> Place:
+    """A place with the position, if it is one in the topic's source as far as that is known. 0 is any source."""
+    known = topic.inbound is None or source_id in (0, topic.inbound.source.id)
+    return Place(at, position, run) if known else Place(at, -1)
 
 
 def _deleted_by(event: Control) -> tuple[frames.Deletion, dict[int, int]] | None:

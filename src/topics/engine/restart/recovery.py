@@ -64,6 +64,8 @@ class Recovery:
         self._clean = False
         # (topic id, first, last) of what a loss of power has taken, beyond what the WAL says itself.
         self.given_up: list[tuple[int, int, int]] = []
+        # Whether frames that were not synced may be missing: known at the end.
+        self.lost_power = False
         self._nameless: set[int] = set()
         # Whether seqs were missing between two records of a topic, with nothing to explain it.
         self.jumped = False
@@ -117,15 +119,20 @@ class Recovery:
         topic.last_write_ts = extra.last_write_ts
         topic.ceiling.set(state.ceiling)
         topic.config_lsn = extra.config_lsn
+        if extra.erased_ts:
+            topic.erasure.erased(extra.erased_gone, extra.erased_ts)
         self._derivation.load(topic, extra.taken_lsn, extra.forward)
         queue = queue_of(topic)
         if queue is not None and extra.queue and topic.config.durability != "ephemeral":
-            queue.restore(extra.queue)
+            self._engine.queues.dispatch.load(queue, extra.queue)
         if state.producers or state.dedupe:
-            topic.dedupe = dedupe = Dedupe()
-            dedupe.producers = {producer: (seq, Remembered(0, 0, 0)) for producer, seq in state.producers.items()}
+            topic.dedupe = dedupe = Dedupe(self._engine.totals)
+            # When a producer last wrote is not known: it counts from here.
+            at_ms = self._engine.clock.steady_ms()
+            for producer, seq in state.producers.items():
+                dedupe.remember(None, producer, seq, Remembered(0, 0, 0, at_ms))
             for key, first_seq, count, ts in state.dedupe:
-                dedupe.keys[key] = Remembered(first_seq, count, ts)
+                dedupe.remember(key, None, None, Remembered(first_seq, count, ts, self._past(ts)))
         sealed: list[Extent] = []
         damage: list[Corrupt] = []
         if state.segments:
@@ -232,12 +239,16 @@ class Recovery:
             if first_seq > head:
                 self._remember(topic, first_seq, n, data, block.ts_at(first_seq - block.first_seq))
 
-    @staticmethod
-    def _remember(topic: Topic, first_seq: int, n: int, data: bytes, ts: int) -> None:
+    def _past(self, ts: int) -> int:
+        """When something was that is dated `ts`, on the steady scale: now, where the clock was set back since."""
+        clock = self._engine.clock
+        return clock.steady_ms() + min(0, ts - clock.now_ms())
+
+    def _remember(self, topic: Topic, first_seq: int, n: int, data: bytes, ts: int) -> None:
         extra = decode_append_extra(data)
         if topic.dedupe is None:
-            topic.dedupe = Dedupe()
-        write = Remembered(first_seq, n, ts)
+            topic.dedupe = Dedupe(self._engine.totals)
+        write = Remembered(first_seq, n, ts, self._past(ts))
         topic.dedupe.remember(extra.idempotency_key, extra.producer_id, extra.producer_seq, write)
 
     def _control(self, event: Control) -> None:
@@ -324,7 +335,7 @@ class Recovery:
 
     def _finish(self, lost_power: bool) -> None:
         now = self._engine.clock.now_ms()
-        powerless = lost_power and not self._clean
+        self.lost_power = powerless = lost_power and not self._clean
 
         def lose_tail(topic: Topic) -> None:
             head = topic.log.head
@@ -332,7 +343,7 @@ class Recovery:
                 self._lose(topic, head + 1, topic.ceiling.seq, CRASH)
                 self.given_up.append((topic.id, head + 1, topic.ceiling.seq))
 
-        self._derivation.complete(lose_tail)
+        self._derivation.complete(lose_tail, powerless)
         for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:
             del self._by_id[topic.id]
             self._engine.catalog.leave(topic)

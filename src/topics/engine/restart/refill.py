@@ -4,24 +4,56 @@ A topic is brought to the place of its next frame: with the dead letters that be
 source records up to the position. Where these are not there yet, the frame waits. Once nothing more comes, what is
 still missing cannot be made again, and is a lost range. What an `ephemeral` topic held was in memory only, so it is
 lost in any case, and its seqs are not used again.
+
+A loss of power may take any frame that was not synced and leave later ones. Where the lost frame was a direct write
+among copies, nothing says which of the seqs around it were its own. A frame says where the copies right before it
+began; where the topic has not come that far, and what is there to copy does not fill the seqs before exactly, all of
+these are lost: no copy is put under a seq that may have been another record's. For the same reason:
+
+- A topic that hands out seqs again (`memory`, `ephemeral`) is a source of copies with a place only as far as its own
+  frames bring it. What it has beyond that may be something else than what was copied.
+- Where a source has a hole and a filter decides what is copied, it is not known how many copies the hole had. What
+  comes after it is copied again, above every seq that it may have had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from topics.clock import Clock
 from topics.engine.log.log import ANYWHERE
-from topics.engine.log.loss import RESTART, SOURCE_TRIM
+from topics.engine.log.loss import CRASH, RESTART, SOURCE_TRIM
 from topics.engine.restart.awaiting_caps import AwaitingCaps
-from topics.engine.router.backlog import SLICE_RECORDS
+from topics.engine.router.backlog import SLICE_RECORDS, Backlog
 from topics.engine.router.forward import Forward, fitting, into
+from topics.engine.router.visibility import LASTING
 from topics.engine.topic import Topic
 from topics.storage.block import Block
 
-ANY_PLACE: Final = (0, -1)
-"""A place, as (next seq, position), that a topic has always reached."""
+
+class Place(NamedTuple):
+    """A place among derived records.
+
+    It is the topic's next seq, the source seq up to which copies were made (-1: any), and where the copies right before
+    it began, as (seq, source seq before the first).
+    """
+
+    at: int
+    position: int
+    run: tuple[int, int] | None = None
+
+
+class Letter(NamedTuple):
+    """Dead letters that wait for their place, and the position of the copies before them."""
+
+    block: Block
+    position: int
+    run: tuple[int, int] | None
+
+
+ANY_PLACE: Final = Place(0, -1)
+"""A place that a topic has always reached."""
 
 
 class Refill:
@@ -31,27 +63,39 @@ class Refill:
         self._clock = clock
         self._caps = caps
         self._progressed = progressed
-        # Dead letters that wait for their place, by their first seq.
-        self.letters: dict[Topic, dict[int, Block]] = {}
+        # Sources that hand out seqs again, and the last seq that has the record it had before.
+        self.certain: dict[Topic, int] = {}
+        # By topic and first seq.
+        self.letters: dict[Topic, dict[int, Letter]] = {}
 
-    def next_letter(self, topic: Topic) -> tuple[int, int] | None:
+    def next_letter(self, topic: Topic) -> Place | None:
         """The place after the next dead letters of a topic, or None."""
         letters = self.letters.get(topic, {})
         first_seq = min((seq for seq in letters if seq > topic.log.head), default=None)
-        return None if first_seq is None else (first_seq + letters[first_seq].n, -1)
+        if first_seq is None:
+            return None
+        letter = letters[first_seq]
+        return Place(first_seq + letter.block.n, -1, letter.run)
 
-    def reach(self, topic: Topic, at: int, position: int, final: bool = False) -> bool:
-        """Bring a topic to the place before its seq `at`, from source records up to `position` (-1: any)."""
+    def reach(self, topic: Topic, place: Place, final: bool = False) -> bool:
+        """Bring a topic to a place. Where that is not possible yet it returns False, unless nothing more comes."""
         log, forward = topic.log, into(topic)
-        upto = ANYWHERE if position < 0 else position
+        at, position, run = place
+        certain = ANYWHERE if forward is None else self.certain.get(forward.source, ANYWHERE)
+        position = min(position, certain)
+        upto = certain if position < 0 else position
         if topic.config.durability == "ephemeral" and log.head + 1 < at:
             log.lose(log.head + 1, at - 1, RESTART)
+        if forward is not None and run is not None and log.head + 1 < run[0] and not self._fills(topic, forward, *run):
+            if not final:
+                return False
+            self._give_up(topic, forward, run[0], min(run[1], certain))
         while log.head + 1 < at:
             next_seq = log.head + 1
             letters = self.letters.get(topic, {})
             letter = letters.pop(next_seq, None)
             if letter is not None:
-                self._adopt(topic, letter)
+                self._adopt(topic, letter.block)
                 continue
             room = min([at, *(seq for seq in letters if seq > next_seq)]) - next_seq
             if forward is not None and self._copy(topic, forward, room, upto):
@@ -63,6 +107,56 @@ class Refill:
             forward.backlog.move(position)
         return True
 
+    def _fills(self, topic: Topic, forward: Forward, at: int, position: int) -> bool:
+        """Whether what there is to copy up to `position`, with the letters, is as many records as come before `at`.
+
+        So it is where no frame is missing, or none that may be: a `disk` topic without a ceiling has no direct writes,
+        and what an `fsync` topic has shown came before every frame that a loss of power can take.
+        """
+        durability = topic.config.durability
+        if durability == "fsync" or (durability == "disk" and not topic.ceiling.seq):
+            return True
+        head = topic.log.head
+        letters = self.letters.get(topic, {}).items()
+        known = sum([letter.block.n for first_seq, letter in letters if head < first_seq < at])
+        source, probe = forward.source, Backlog(forward.source, forward.cursor, forward.backlog.held)
+        position = min(position, self.certain.get(source, ANYWHERE))
+        while probe.cursor < position and known <= at - 1 - head:
+            lost_to = min(probe.damaged_to(), position)
+            if lost_to > probe.cursor:
+                if not forward.takes_all:
+                    return False
+                known += (lost_to - probe.cursor) * len(forward.routers)
+                probe.cursor = lost_to
+                continue
+            runs = source.reading(probe.runs, SLICE_RECORDS, position)
+            if not runs:
+                break
+            made, _ = source.reading(forward.preview, runs, head + 1, topic.last_ts)
+            known += 0 if made.block is None else made.block.n
+            block, _, end = runs[-1]
+            probe.cursor = block.first_seq + end - 1
+        return known == at - 1 - head
+
+    def _give_up(self, topic: Topic, forward: Forward, at: int, position: int) -> None:
+        """Lose everything before `at` but the letters: which of it were copies is not known."""
+        log, letters = topic.log, self.letters.get(topic, {})
+        while log.head + 1 < at:
+            first = log.head + 1
+            letter = letters.pop(first, None)
+            if letter is None:
+                log.lose(first, min([at, *(seq for seq in letters if seq > first)]) - 1, CRASH)
+            else:
+                self._adopt(topic, letter.block)
+        forward.backlog.move(max(forward.cursor, position))
+
+    def end_certainty(self, topic: Topic, lost_power: bool) -> None:
+        """What the frames of a topic place is there. What is copied into it from here on may get seqs of before."""
+        forward = into(topic)
+        forgets = forward is not None and forward.visibility.forgets
+        if topic.config.durability not in LASTING and (lost_power or forgets):
+            self.certain[topic] = topic.log.head
+
     def copy_rest(self, topic: Topic, reached: dict[int, tuple[int, int]] | None) -> None:
         """Copy what no frame places, as far as the topic takes it, or as far as an earlier start came (`reached`)."""
         forward, rejects = into(topic), topic.config.discard == "reject"
@@ -70,7 +164,7 @@ class Refill:
             return
         if rejects and reached is not None:
             # How much room there was then is not known: later deletes may be on the disk already.
-            self.reach(topic, *reached.get(topic.id, ANY_PLACE))
+            self.reach(topic, Place(*reached.get(topic.id, ANY_PLACE)))
             return
         copied = True
         while copied:
@@ -86,7 +180,13 @@ class Refill:
         backlog, routers = forward.backlog, forward.routers
         lost_to = backlog.damaged_to()
         if lost_to and backlog.cursor < upto:
-            first, count = topic.log.head + 1, (lost_to - backlog.cursor) * len(routers)
+            source, first = backlog.source, topic.log.head + 1
+            count = (lost_to - backlog.cursor) * len(routers)
+            if not forward.takes_all:
+                if room < ANYWHERE and upto < ANYWHERE:
+                    count, lost_to = room, upto
+                elif source.log.head > lost_to:
+                    count = (max(source.ceiling.seq, source.log.head) - backlog.cursor) * len(routers)
             topic.log.lose(first, first + min(room, count) - 1, SOURCE_TRIM)
             backlog.move(min(lost_to, upto))
             self._progressed(topic)

@@ -93,10 +93,10 @@ class Backlog:
         self.cursor = cursor
         self.held = held
 
-    def next(self, upto: int) -> tuple[int, list[Run]]:
-        """The next slice: up to where the source has lost records that come first, or else the runs up to `upto`."""
+    def next(self, records_max: int, upto: int) -> tuple[int, list[Run]]:
+        """The next slice: up to where the source has lost records that come first, or else `runs`."""
         lost_to = self.lost_to()
-        return lost_to, [] if lost_to else self.runs(SLICE_RECORDS, upto)
+        return lost_to, [] if lost_to else self.runs(records_max, upto)
 
     def runs(self, records_max: int, upto: int) -> list[Run]:
         """The next records: at most so many, none after the seq `upto` nor after a lost range. May raise Miss."""

@@ -1,8 +1,10 @@
 """Copying: source records as the destination's Block (ROUTER-1).
 
 What is copied is given as runs, (Block, i, j): the records [i, j) of a source Block. Where a router takes records as
-they are, whole Blocks are taken over by column, with another header and without looking at single records. Otherwise
-the columns are built record by record: filter, `preserve_*`, the stamp of `exactly_once` and the hop cap.
+they are, Blocks are taken over by column, with another header and without looking at single records. Otherwise the
+columns are built record by record: filter, `preserve_*`, the stamp of `exactly_once` and the hop cap.
+
+Where many destinations take over the same small Blocks, these are joined once for all of them (`Joins`).
 
 The time of a copy is that of its source record, or `ts_min` where that is later: both are known again after a crash.
 """
@@ -26,6 +28,7 @@ from topics.storage.splice import merge, readdress
 STAMP: Final = "_topics_router"
 HOPS_MAX: Final = 16
 NOTES_MAX: Final = 64
+JOINS_BYTES_MAX: Final = 8 << 20
 _decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 
 Run = tuple[Block, int, int]
@@ -79,22 +82,61 @@ def room_for(block: Block, i: int, routers: Sequence[Router]) -> tuple[int, int]
 
 
 def whole(runs: Sequence[Run], routers: Sequence[Router]) -> bool:
-    """Whether the runs can be taken over by column."""
-    if len(routers) != 1 or not routers[0].plain or routers[0].start_seq >= runs[0][0].first_seq:
+    """Whether the runs can be taken over by column: they leave no record out, and one router takes all as they are."""
+    first, a, _ = runs[0]
+    expected = first.first_seq + a
+    if len(routers) != 1 or not routers[0].plain or routers[0].start_seq >= expected:
         return False
-    expected = runs[0][0].first_seq
     for block, a, b in runs:
-        if a or b != block.n or block.flags is not None or block.first_seq != expected:
+        if block.first_seq + a != expected:
             return False
-        expected += block.n
+        expected += b - a
     return True
 
 
-def take_over(runs: Sequence[Run], router: Router, dest_id: int, first_seq: int, ts_min: int) -> Copies:
-    """The copies of runs that are `whole`."""
-    source = runs[0][0] if len(runs) == 1 else merge([block for block, _, _ in runs])
-    block = readdress(source, dest_id, first_seq, ts_min)
-    return Copies(block, {router: block.n}, [])
+class Joins:
+    """Source records that several destinations take over, joined to one Block; the newest, up to a number of bytes.
+
+    A record never changes, so the seqs of runs that leave none out say what is in them.
+    """
+
+    __slots__ = ("_blocks", "_bytes")
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[int, int, int], Block] = {}
+        self._bytes = 0
+
+    def join(self, source: Topic, runs: Sequence[Run]) -> Block:
+        """The records of runs that are `whole`."""
+        first, a, b = runs[0]
+        if len(runs) == 1 and a == 0 and b == first.n:
+            return first
+        last, _, end = runs[-1]
+        key = source.id, first.first_seq + a, last.first_seq + end
+        block = self._blocks.get(key)
+        if block is None:
+            parts = [part if i == 0 and j == part.n else part.slice(i, j) for part, i, j in runs]
+            block = parts[0] if len(parts) == 1 else merge(parts)
+            if source.outbound is not None and len(source.outbound.forwards) > 1:
+                self._keep(key, block)
+        return block
+
+    def _keep(self, key: tuple[int, int, int], block: Block) -> None:
+        self._blocks[key] = block
+        self._bytes += len(block.raw)
+        while self._bytes > JOINS_BYTES_MAX:
+            self._bytes -= len(self._blocks.pop(next(iter(self._blocks))).raw)
+
+    def forget(self) -> None:
+        """Keep nothing: seqs may be handed out again, or nobody copies any more."""
+        self._blocks.clear()
+        self._bytes = 0
+
+
+def take_over(block: Block, router: Router, dest_id: int, first_seq: int, ts_min: int) -> Copies:
+    """The copies of all records of a Block."""
+    taken = readdress(block, dest_id, first_seq, ts_min)
+    return Copies(taken, {router: taken.n}, [])
 
 
 def copy(

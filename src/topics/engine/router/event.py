@@ -3,7 +3,9 @@
 All frames are in a destination's shard, in order with its other frames. Each carries the position at that moment: the
 source seq up to which records were copied (`position`), and the destination's next seq (`dest_seq`). Between two
 positions nothing is logged: the copies follow from the source. A position names its source, because a loss of power may
-leave a frame and take the one that changed the router.
+leave a frame and take the one that changed the router. It may also take any other frame between two positions, and with
+it records among the copies; so a position also says where the copies right before it began (`run`: the destination's
+seq, and the source seq before the first of them).
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ class Put(RouterImage, array_like=True, frozen=True):
     dest_seq: int
     was: Was | None = None
     ends: list[End] = []
+    run: tuple[int, int] | None = None
 
 
 class Dropped(msgspec.Struct, array_like=True, frozen=True):
@@ -80,6 +83,7 @@ class Dropped(msgspec.Struct, array_like=True, frozen=True):
     position: int
     dest_seq: int
     source_id: int = 0
+    run: tuple[int, int] | None = None
 
 
 class Moved(msgspec.Struct, array_like=True, frozen=True):
@@ -96,6 +100,7 @@ class Moved(msgspec.Struct, array_like=True, frozen=True):
     lost: int = 0
     ts_min: int = 0
     source_id: int = 0
+    run: tuple[int, int] | None = None
 
 
 class ForwardImage(msgspec.Struct, array_like=True):

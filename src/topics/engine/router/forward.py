@@ -23,11 +23,11 @@ from typing import Final, cast
 from topics.engine.journal import Journal
 from topics.engine.log.loss import SOURCE_TRIM
 from topics.engine.router import event as router_event
-from topics.engine.router.backlog import Backlog
-from topics.engine.router.copying import Copies, Notes, Run, copy, room_for, take_over, whole
+from topics.engine.router.backlog import SLICE_RECORDS, Backlog
+from topics.engine.router.copying import Copies, Joins, Notes, Run, copy, room_for, take_over, whole
 from topics.engine.router.event import ForwardImage
 from topics.engine.router.lineage import Lineage
-from topics.engine.router.router import Router
+from topics.engine.router.router import EXACTLY_ONCE, Router
 from topics.engine.router.visibility import Marks, Visibility
 from topics.engine.topic import Topic
 from topics.engine.write.arrival import derive
@@ -37,6 +37,10 @@ from topics.errors import TopicsError
 from topics.storage.block import Block
 
 CATCH_UP_SLICES: Final = 64
+# What making a copy again costs a restart, as bytes of WAL that it reads in the same time: over the bytes of the copy,
+# for one that is taken over with its Block, and for one that is built by itself.
+TAKEN_OVER_BYTES: Final = 64
+BUILT_BYTES: Final = 1024
 LATE_MS: Final = 1000
 BACKOFF_MS_MIN: Final = 10
 BACKOFF_MS_MAX: Final = 1000
@@ -57,10 +61,10 @@ class Backpressure:
         self.backoff_ms = 0
         self.retry_ms: int | None = None
 
-    def block(self, now: int) -> None:
+    def block(self, steady_ms: int) -> None:
         """The destination refused: pause, for longer each time."""
         self.backoff_ms = min(max(BACKOFF_MS_MIN, self.backoff_ms * 2), BACKOFF_MS_MAX)
-        self.retry_ms = now + self.backoff_ms
+        self.retry_ms = steady_ms + self.backoff_ms
 
     def unblock(self) -> None:
         """The destination took something."""
@@ -79,6 +83,8 @@ class Forward:
 
     __slots__ = (
         "_clock",
+        "_joins",
+        "_journal",
         "_lineage",
         "_retry_later",
         "_unseen",
@@ -89,6 +95,7 @@ class Forward:
         "notes",
         "pressure",
         "routers",
+        "run",
         "source",
         "ts_min",
         "visibility",
@@ -98,13 +105,16 @@ class Forward:
         self,
         journal: Journal,
         lineage: Lineage,
+        joins: Joins,
         quota_bytes: int,
         retry_later: Callable[[Forward], None],
         backlog: Backlog,
         dest: Topic,
     ) -> None:
         self._clock = journal.clock
+        self._journal = journal
         self._lineage = lineage
+        self._joins = joins
         self._retry_later = retry_later
         self.source = backlog.source
         self.dest = dest
@@ -112,17 +122,27 @@ class Forward:
         self.ts_min = 0
         self.backlog = backlog
         self.pressure = Backpressure(dest, quota_bytes)
-        self.marks = Marks(journal, backlog, dest)
+        self.marks = Marks(journal, backlog, dest, self.end_run)
         self.visibility = Visibility(journal, lineage, self.marks, self.source, dest)
         self.notes = Notes(dest)
         # Of copies that wait to be shown: the cursor before them, and how many each router made.
         self._unseen: deque[tuple[int, dict[Router, int]]] = deque()
         self._visiting = False
+        # Where the copies since the last frame of the destination began, None where there are none.
+        self.run: tuple[int, int] | None = None
 
     @property
     def cursor(self) -> int:
         """The source seq up to which everything has been looked at."""
         return self.backlog.cursor
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether each router makes a copy of every source record after the cursor, whatever it is."""
+        return not self._lineage.cyclic and all(
+            router.match is None and router.rule.guarantee != EXACTLY_ONCE and router.start_seq <= self.cursor
+            for router in self.routers
+        )
 
     @property
     def has_backlog(self) -> bool:
@@ -152,9 +172,9 @@ class Forward:
         source.expire(now)
         before = backlog.cursor
         fate, end = source.unkept.run(before + 1)
-        lost_to, runs = source.reading(backlog.next, end)
+        lost_to, runs = source.reading(backlog.next, max(1, SLICE_RECORDS // len(self.routers)), end)
         if lost_to:
-            return self._lose(lost_to, now)
+            return self._lose(lost_to)
         if not runs:
             backlog.cursor = max(before, min(end, backlog.end()))
             return backlog.cursor > before
@@ -164,11 +184,11 @@ class Forward:
         dest, visibility = self.dest, self.visibility
         runs = self.pressure.admit(runs, self.routers, now)
         if not runs:
-            return self._block(now)
+            return self._block()
         try:
             awaited = visibility.waits_for(runs, len(self.routers), fate)
         except TopicsError:
-            return self._block(now)
+            return self._block()
         if self.pressure.backoff_ms:
             self.pressure.unblock()
         if now - runs[0][0].ts_at(runs[0][1]) > LATE_MS and now > max(self.ts_min, dest.last_ts):
@@ -177,25 +197,36 @@ class Forward:
         if visibility.unsure or fate != KEPT:
             awaited += visibility.turn_to(fate)
         before = self.backlog.cursor
+        if self.run is None:
+            self.run = dest.next_seq, before
         made = self.make(runs, dest.next_seq, dest.last_ts)
         if made.block is not None:
             self.notes.add_unkept(made.block, fate)
             self._unseen.append((before, made.counts))
             derive(dest, made.block, self._shown, awaited)
-            visibility.mark_if_due(now)
+            visibility.mark_slice()
         return True
 
-    def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
-        """The copies of these runs, from `first_seq` on; the cursor is after them then."""
+    def preview(self, runs: list[Run], first_seq: int, last_ts: int) -> tuple[Copies, int]:
+        """What the copies of these runs would be from `first_seq` on, and what each costs a restart besides its bytes.
+
+        Nothing has changed.
+        """
         dest, routers, ts_min = self.dest, self.routers, max(self.ts_min, last_ts)
         hops_of = None
         if self._lineage.cyclic:
             inbound = into(self.source)
             hops_of = [] if inbound is None else inbound.notes.hops
         if hops_of is None and whole(runs, routers):
-            made = take_over(runs, routers[0], dest.id, first_seq, ts_min)
-        else:
-            made = copy(runs, routers, dest.id, first_seq, ts_min, self.notes.live_stamps(), hops_of)
+            block = self._joins.join(self.source, runs)
+            return take_over(block, routers[0], dest.id, first_seq, ts_min), TAKEN_OVER_BYTES
+        return copy(runs, routers, dest.id, first_seq, ts_min, self.notes.live_stamps(), hops_of), BUILT_BYTES
+
+    def make(self, runs: list[Run], first_seq: int, last_ts: int) -> Copies:
+        """The copies of these runs, from `first_seq` on; the cursor is after them then."""
+        made, each_bytes = self.preview(runs, first_seq, last_ts)
+        if made.block is not None and self.dest.config.durability != "ephemeral":
+            self._journal.derived_bytes += len(made.block.raw) + each_bytes * made.block.n
         block, _, end = runs[-1]
         self.backlog.move(block.first_seq + end - 1)
         for router, count in made.counts.items():
@@ -210,22 +241,23 @@ class Forward:
         if ticket.error is None:
             return
         self.backlog.cursor = min(self.backlog.cursor, before)
+        self.run = None
         self.visibility.unsure = True
         for router, count in counts.items():
             router.forwarded_total -= count
         if self.dest.next_seq == ticket.last_seq + 1:
             self.dest.next_seq = ticket.first_seq
-        self._block(self._clock.now_ms())
+        self._block()
 
-    def _block(self, now: int) -> bool:
-        self.pressure.block(now)
+    def _block(self) -> bool:
+        self.pressure.block(self._clock.steady_ms())
         self._retry_later(self)
         return False
 
-    def _lose(self, cursor: int, now: int) -> bool:
+    def _lose(self, cursor: int) -> bool:
         if self.dest.last_ticket is not None:
             # A lost range has no ticket: it waits until the writes before it are visible.
-            return self._block(now)
+            return self._block()
         # Each of the routers would have made a copy.
         count = (cursor - self.backlog.cursor) * len(self.routers)
         self.pressure.retry_ms = None
@@ -245,6 +277,11 @@ class Forward:
     def mark(self, leaves: str = "ephemeral") -> None:
         """Log how far the copies are, for a frame after it that cannot say so; `leaves` is the class that follows."""
         self.marks.mark(leaves)
+
+    def end_run(self) -> tuple[int, int]:
+        """Where the last uninterrupted copies began, as (seq, source seq before the first); a frame ends them here."""
+        run, self.run = self.run, None
+        return (self.dest.next_seq, self.backlog.cursor) if run is None else run
 
     def note_stamps(self, block: Block) -> None:
         """A direct write to the destination: remember the stamps in it."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from topics.engine.journal import Journal
 from topics.engine.router.backlog import Backlog, Held
+from topics.engine.router.copying import Joins
 from topics.engine.router.forward import Forward, forward_of, into
 from topics.engine.router.lineage import Lineage
 from topics.engine.router.router import PutRouter, Router, Rule
@@ -26,9 +27,10 @@ from topics.errors import RouterCycle, TopicExistsIncompatible
 class Graph:
     """Every router of one engine by its name, and the forwards between topics."""
 
-    def __init__(self, journal: Journal, quota_bytes: int, schedule: Schedule) -> None:
+    def __init__(self, journal: Journal, quota_bytes: int, joins: Joins, schedule: Schedule) -> None:
         self._journal = journal
         self._quota_bytes = quota_bytes
+        self._joins = joins
         self._schedule = schedule
         self.lineage = Lineage()
         self.by_name: dict[str, Router] = {}
@@ -85,7 +87,8 @@ class Graph:
         """A forward that the source knows of; the destination takes nothing from it yet."""
         schedule = self._schedule
         backlog = Backlog(source, cursor, held)
-        forward = Forward(self._journal, self.lineage, self._quota_bytes, schedule.retry_later, backlog, dest)
+        quota_bytes, retry_later = self._quota_bytes, schedule.retry_later
+        forward = Forward(self._journal, self.lineage, self._joins, quota_bytes, retry_later, backlog, dest)
         fanout = fanout_of(source)
         if fanout is None:
             source.outbound = fanout = Fanout(source, schedule.enqueue)

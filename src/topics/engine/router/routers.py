@@ -15,6 +15,7 @@ import msgspec
 from topics.engine.catalog import Catalog
 from topics.engine.journal import Journal
 from topics.engine.router import event as router_event
+from topics.engine.router.copying import Joins
 from topics.engine.router.event import Dropped, End, Put, Was
 from topics.engine.router.forward import forward_of, into, out_of
 from topics.engine.router.graph import Graph
@@ -43,8 +44,9 @@ class Routers:
         self._journal = journal
         self._catalog = catalog
         self._run_until_idle = run_until_idle
-        self.schedule = Schedule(journal)
-        self.graph = Graph(journal, catalog.limits.max_total_bytes, self.schedule)
+        joins = Joins()
+        self.schedule = Schedule(journal, joins)
+        self.graph = Graph(journal, catalog.limits.max_total_bytes, joins, self.schedule)
         self.lineage = self.graph.lineage
         # Receipts of deleted routers, until their ROUTER_DROP frame is durable.
         self._dropping: dict[str, Receipt] = {}
@@ -75,12 +77,17 @@ class Routers:
         page_size: int = 100,
         allowed: tuple[str, ...] = (),
     ) -> tuple[list[RouterSummary], str | None]:
-        """A page of routers after the name `after`, and the name to continue from if there are more."""
+        """A page of routers after the name `after`, and the name to continue from if there are more.
+
+        With `allowed`, only those whose name, source and dest begin with one of these.
+        """
         page: list[RouterSummary] = []
         for name in self.graph.names.after(after, prefix, allowed):
             router = self.graph.by_name[name]
             ends = router.source.name, router.dest.name
             if source not in (None, ends[0]) or dest not in (None, ends[1]):
+                continue
+            if allowed and not all(end.startswith(allowed) for end in ends):
                 continue
             if len(page) == page_size:
                 return page, page[-1].router
@@ -197,6 +204,7 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
         dest_seq=dest.next_seq,
         was=None if old is None else Was(old.source.id, old.dest.id, forward_of(old).cursor, old.dest.next_seq),
         ends=[] if old is None else [_end(topic) for topic in pending],
+        run=None if old is not None or inbound is None else inbound.end_run(),
     )
     logged, change = Receipt(), Receipt()
     journal.submit_twice(dest if old is None else old.dest, frames.ROUTER_PUT, router_event.encode(put), logged)
@@ -206,7 +214,8 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
 
 def _log_drop(journal: Journal, router: Router, receipt: Receipt | None) -> None:
     """Log that a router is gone."""
-    dropped = Dropped(router.name, forward_of(router).cursor, router.dest.next_seq)
+    forward = forward_of(router)
+    dropped = Dropped(router.name, forward.cursor, router.dest.next_seq, run=forward.end_run())
     journal.submit_twice(router.dest, frames.ROUTER_DROP, router_event.encode(dropped), receipt)
 
 

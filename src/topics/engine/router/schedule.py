@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, cast
 
 from topics.engine.journal import Journal
+from topics.engine.router.copying import Joins
 from topics.engine.router.forward import Forward
 from topics.engine.topic import Topic
 from topics.storage.job import Miss
@@ -103,9 +104,10 @@ class Fanout:
 class Schedule:
     """The sources that wait for their turn, and the forwards into destinations that refused."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, joins: Joins) -> None:
         self._clock = journal.clock
         self._wake = journal.wake
+        self._joins = joins
         self.dirty: deque[Fanout] = deque()
         self.blocked: dict[Forward, None] = {}
 
@@ -146,10 +148,12 @@ class Schedule:
                 fanout.dirty = False
                 fanout.source.read_then(miss, partial(fanout.published, fanout.source))
             if clock.elapsed_ns() >= deadline_ns:
-                return
+                break
+        if not dirty:
+            self._joins.forget()
 
     def _retry(self) -> None:
-        now = self._clock.now_ms()
+        now = self._clock.steady_ms()
         for forward in list(self.blocked):
             source, pressure = forward.source, forward.pressure
             if forward.has_backlog and pressure.retry_ms is not None and pressure.retry_ms > now:

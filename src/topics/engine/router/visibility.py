@@ -9,7 +9,7 @@ again. What that takes depends on the classes of the two topics:
    direct writes that may not, the seqs of the copies lie below the destination's ceiling.
 4. Where a `disk` destination has direct writes too, and a loss of power takes one of them, nothing says how many copies
    came after the last frame that is left: they are made again above the ceiling. To keep these few, a mark is logged
-   every MARK_MS.
+   with every slice.
 5. After copies of records that may not be kept (`Topic.unkept`), a copy of another record is shown once a mark says
    where it is: nothing else says how many seqs the former took.
 """
@@ -17,6 +17,7 @@ again. What that takes depends on the classes of the two topics:
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 from topics.engine.journal import Journal
@@ -31,7 +32,6 @@ from topics.engine.write.unkept import GONE, KEPT
 from topics.errors import TopicsError
 from topics.storage.wal import frame as frames
 
-MARK_MS: Final = 1000
 # The classes that hand out no seq twice, whatever happens.
 LASTING: Final = frozenset(("disk", "fsync"))
 # The classes that a loss of power may leave with fewer records than were copied.
@@ -47,12 +47,13 @@ class Marks:
     `ephemeral` destination needs no mark, since its copies do not survive.
     """
 
-    __slots__ = ("_backlog", "_dest", "_journal")
+    __slots__ = ("_backlog", "_dest", "_end_run", "_journal")
 
-    def __init__(self, journal: Journal, backlog: Backlog, dest: Topic) -> None:
+    def __init__(self, journal: Journal, backlog: Backlog, dest: Topic, end_run: Callable[[], tuple[int, int]]) -> None:
         self._journal = journal
         self._backlog = backlog
         self._dest = dest
+        self._end_run = end_run
 
     def mark(self, leaves: str = "ephemeral") -> None:
         """Log how far the copies are, for a frame after it that cannot say so; `leaves` is the class that follows."""
@@ -74,7 +75,7 @@ class Marks:
 
     def _log(self, cursor: int, lost: int = 0, ts_min: int = 0, logged: Receipt | None = None) -> None:
         journal, dest, backlog = self._journal, self._dest, self._backlog
-        moved = Moved(backlog.cursor, dest.next_seq, cursor, lost, ts_min, backlog.source.id)
+        moved = Moved(backlog.cursor, dest.next_seq, cursor, lost, ts_min, backlog.source.id, self._end_run())
         frame = frames.encode(frames.CURSOR, journal.next_lsn(), dest.id, router_event.encode(moved))
         try:
             journal.submit(dest, frame, logged is not None and dest.config.durability in LASTING, logged)
@@ -87,7 +88,7 @@ class Marks:
 class Visibility:
     """What copies from one source into one destination wait for."""
 
-    __slots__ = ("_dest", "_journal", "_lineage", "_mark_due_ms", "_marks", "_source", "change", "unsure")
+    __slots__ = ("_dest", "_journal", "_lineage", "_marks", "_source", "change", "unsure")
 
     def __init__(self, journal: Journal, lineage: Lineage, marks: Marks, source: Topic, dest: Topic) -> None:
         self._journal = journal
@@ -95,7 +96,6 @@ class Visibility:
         self._marks = marks
         self._source = source
         self._dest = dest
-        self._mark_due_ms = 0
         # The last change of the routers, which may be on its way to the disk.
         self.change: Receipt | None = None
         # Whether the last copies were of records that may not be kept, and no mark says how many they were.
@@ -135,11 +135,10 @@ class Visibility:
         self.unsure = fate != KEPT
         return self._marks.awaited() if marked else []
 
-    def mark_if_due(self, now: int) -> None:
-        """Log how far the copies are where no other frame may say so and the last mark is a while ago."""
-        # Seqs of a `memory` source may be used again after a loss of power, so no mark may refer to them.
-        if now >= self._mark_due_ms and self._is_mixed and self._source.config.durability in LASTING:
-            self._mark_due_ms = now + MARK_MS
+    def mark_slice(self) -> None:
+        """Log how far the copies are where a loss of power may take records among them."""
+        dest = self._dest
+        if self._is_mixed or (dest.outbound is not None and dest.config.durability == "memory"):
             self._marks.mark()
 
     def reserve(self) -> None:

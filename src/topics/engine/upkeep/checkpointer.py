@@ -1,9 +1,10 @@
 """Checkpointer: when a checkpoint begins, and its way from there to a durable snapshot.
 
 A checkpoint begins when a restart would have to read more than `checkpoint_wal_bytes`, so that both the size of the WAL
-and the time of a restart are bounded by a setting and not by history. What is sealed costs a checkpoint nothing, and
-what is not is copied into the snapshot. So it waits for the sealer: until little is left to seal, or the WAL has grown
-to `WAIT_FACTOR` times that size.
+and the time of a restart are bounded by a setting and not by history. What routers copied counts too: it is in no
+frame, but a restart has to make it again. What is sealed costs a checkpoint nothing, and what is not is copied into the
+snapshot. So it waits for the sealer: until little is left to seal, or a restart would read `WAIT_FACTOR` times as much.
+One that frees room on the disk (reclaimer.py), or erases what was deleted (eraser.py), begins when that is due.
 
 Once everything written so far is synced, the topics are captured in slices, and the snapshot is written meanwhile. A
 checkpoint that fails is tried again after a while; until then the WAL has everything.
@@ -16,6 +17,8 @@ from typing import Final
 
 from topics.engine.engine import Engine
 from topics.engine.restart.checkpoint import Capture
+from topics.engine.upkeep.eraser import Eraser, Pass
+from topics.engine.upkeep.reclaimer import Reclaimer
 from topics.engine.upkeep.sealer import Sealer
 from topics.storage.job import run_inline
 from topics.storage.store import Store
@@ -32,15 +35,21 @@ RETRY_NS: Final = 5_000_000_000
 class Checkpointer:
     """The checkpoints of one engine, one after the other."""
 
-    def __init__(self, engine: Engine, store: Store, sealer: Sealer, wal_bytes: int) -> None:
+    def __init__(self, engine: Engine, store: Store, sealer: Sealer, eraser: Eraser, wal_bytes: int) -> None:
         self._engine = engine
         self._store = store
         self._sealer = sealer
+        self._eraser = eraser
+        self._reclaimer = Reclaimer(engine, store)
+        # What is erased with the checkpoint that is under way.
+        self._erasing: list[Pass] = []
         self._wal_bytes = wal_bytes
         # From its beginning until it is handed to a job: what is captured, and what has to be synced first.
         self._capture: Capture | None = None
         self._waiting: list[tuple[Shard, int]] = []
         self._under_way = False
+        # What had been derived when the checkpoint began: all of it is in the snapshot.
+        self._derived_bytes = 0
         # The next checkpoint after one that failed does not begin before then.
         self._retry_ns = 0
 
@@ -51,31 +60,42 @@ class Checkpointer:
             return False
         if self._capture is not None:
             return self._step_capture(self._capture)
-        if not self._under_way and self._is_due() and self._engine.clock.elapsed_ns() >= self._retry_ns:
-            self.begin()
+        now_ns = self._engine.clock.elapsed_ns()
+        if not self._under_way and now_ns >= self._retry_ns:
+            erase = self._eraser.is_due
+            if erase or self._reclaimer.is_due(now_ns) or self._is_due():
+                self.begin(erase=erase)
         return self._capture is not None
 
     def _is_due(self) -> bool:
-        wal_bytes = self._store.wal_bytes
-        if wal_bytes <= self._wal_bytes:
+        to_read = self._store.wal_bytes + self._engine.journal.derived_bytes
+        if to_read <= self._wal_bytes:
             return False
         unsealed_bytes = self._engine.totals.unsealed.bytes
         return (
             unsealed_bytes <= self._wal_bytes // UNSEALED_PART
             or self._sealer.is_idle
-            or wal_bytes > self._wal_bytes * WAIT_FACTOR
+            or to_read > self._wal_bytes * WAIT_FACTOR
         )
 
-    def begin(self) -> None:
-        """Begin a checkpoint: once everything written up to now is synced, it is captured."""
+    def begin(self, *, erase: bool = False) -> None:
+        """Begin a checkpoint: once everything written up to now is synced, it is captured.
+
+        To `erase`, it leaves the WAL files of before; while that is not possible, it does not begin.
+        """
         store = self._store
         if self._under_way or any(shard.pending for shard in store.shards):
+            return
+        if erase and not store.leave_files():
             return
         draft = store.begin_checkpoint()
         if draft is None:
             # What one that failed has left is still being removed.
             return
+        self._erasing = self._eraser.take() if erase else []
+        self._reclaimer.began(self._engine.clock.elapsed_ns())
         self._under_way = True
+        self._derived_bytes = self._engine.journal.derived_bytes
         self._capture = Capture(self._engine, store, store.last_lsn, draft)
         self._waiting = [(shard, shard.written_lsn) for shard in store.shards]
 
@@ -119,9 +139,16 @@ class Checkpointer:
         self._store.enqueue(job)
 
     def _ended(self, error: BaseException | None) -> None:
+        now_ns = self._engine.clock.elapsed_ns()
         self._under_way = False
-        if error is not None:
-            self._retry_ns = self._engine.clock.elapsed_ns() + RETRY_NS
+        self._reclaimer.ended(now_ns)
+        self._eraser.erased(self._erasing, complete=error is None and not self._store.removals_failed)
+        self._erasing = []
+        if error is None:
+            self._engine.journal.derived_bytes -= self._derived_bytes
+            self._derived_bytes = 0
+        else:
+            self._retry_ns = now_ns + RETRY_NS
             log.error("a checkpoint could not be written, and the WAL grows until one can: %s", error)
 
     def _read_only(self) -> bool:

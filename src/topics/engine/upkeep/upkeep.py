@@ -18,14 +18,21 @@ from topics.engine.restart.recovery import Recovery
 from topics.engine.restart.routers import reached, resume
 from topics.engine.topic import Topic
 from topics.engine.upkeep.checkpointer import Checkpointer
+from topics.engine.upkeep.eraser import Eraser
+from topics.engine.upkeep.merger import Merger
+from topics.engine.upkeep.rewriter import Rewriter
 from topics.engine.upkeep.sealer import Sealer
 from topics.engine.upkeep.survey import Survey
+from topics.errors import TopicsError
+from topics.storage.job import Miss
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
 
 log = logging.getLogger("topics.upkeep")
 
 ROUND_TOPICS: Final = 500
+ROUND_CHECK_TOPICS: Final = 16
+ROUND_SLICE_NS: Final = 500_000
 ROUND_NS: Final = 5_000_000_000
 
 
@@ -39,6 +46,7 @@ class UpkeepSettings(Struct, frozen=True):
     hot_retain_bytes: int = 0
     checkpoint_wal_bytes: int = 128 << 20
     max_unsealed_bytes: int = 200 << 20
+    erase_after_ms: int = 86_400_000
 
 
 class Upkeep:
@@ -61,7 +69,13 @@ class Upkeep:
         self._round: Iterator[Topic] | None = None
         self._round_due_ns = 0
         self._relocating = False
-        self._checkpointer = Checkpointer(engine, store, self._sealer, self._settings.checkpoint_wal_bytes)
+        self._round_ns = min(ROUND_NS, self._settings.erase_after_ms * 1_000_000 // 8)
+        self._rewriter = Rewriter(engine.clock, self._shelf, store, engine.journal.wake)
+        self._merger = Merger(self._shelf, self._survey, self._rewriter)
+        self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
+        self._checkpointer = Checkpointer(
+            engine, store, self._sealer, self._eraser, self._settings.checkpoint_wal_bytes
+        )
 
     def recover(self) -> Iterator[None]:
         """Take over what the data directory holds, then open it for writing; yields between events."""
@@ -78,12 +92,14 @@ class Upkeep:
         for name in [] if intact else swept:
             log.error("kept %s, which no checkpoint lists", name)
         store.start()
-        self._log_losses(recovery.given_up)
+        self._log_losses(recovery.given_up, recovery.lost_power)
         self._log_heads(recovery.heads())
         for topic in engine.topics.values():
+            # The log may have deleted what was left in a segment.
+            topic.archive.drop_dead(0, topic.log.head)
             topic.ask_seal()
 
-    def _log_losses(self, ranges: list[tuple[int, int, int]]) -> None:
+    def _log_losses(self, ranges: list[tuple[int, int, int]], lost_power: bool) -> None:
         """Log what a loss of power took, as the first frame of this start, before any request is served.
 
         It is one frame, so that all of it is there or nothing; in the latter case the next start finds the same again.
@@ -92,7 +108,7 @@ class Upkeep:
         """
         store, topics, graph = self._store, self._engine.topics.values(), self._engine.routers.graph
         if ranges or graph.by_name or graph.lineage.letters:
-            lost = frames.Lost(ranges, reached(topics))
+            lost = frames.Lost(ranges, reached(topics), lost_power)
             for _ in range(2):
                 store.shards[0].submit(frames.control(frames.LOST, store.next_lsn(), 0, lost), True)
         resume(graph.lineage, topics)
@@ -112,9 +128,12 @@ class Upkeep:
         sealer, survey = self._sealer, self._survey
         more = not sealer.waits and survey.step(sealer.held_bytes)
         more = sealer.step(at_once=survey.is_short) or more
+        more = self._rewriter.step() or more
+        more = self._eraser.step() or more
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
-            self._round_due_ns = now_ns + ROUND_NS
+            self._round_due_ns = now_ns + self._round_ns
+            self._eraser.look_at_deleted(self._engine.clock.now_ms())
             self._round = iter(list(self._engine.topics.values()))
         if self._round is not None:
             more = self._look_round() or more
@@ -123,18 +142,38 @@ class Upkeep:
     def _look_round(self) -> bool:
         """Seal what is old and move what is beyond the hot tier, some topics per slice; returns whether more remain."""
         assert self._round is not None
-        oldest_ts = self._engine.clock.now_ms() - self._settings.segment_max_age_ms
-        for _ in range(ROUND_TOPICS):
+        clock = self._engine.clock
+        now_ms, until_ns = clock.now_ms(), clock.elapsed_ns() + ROUND_SLICE_NS
+        oldest_ts = now_ms - self._settings.segment_max_age_ms
+        for i in range(ROUND_TOPICS):
+            if i % ROUND_CHECK_TOPICS == ROUND_CHECK_TOPICS - 1 and clock.elapsed_ns() >= until_ns:
+                break
             topic = next(self._round, None)
             if topic is None:
                 self._round = None
                 return False
+            self._expire(topic, now_ms)
+            self._eraser.look(topic, now_ms)
             tail = topic.log.tail_first()
             if tail is not None and tail.first_ts < oldest_ts:
                 self._shelf.ask(topic)
             if topic.archive.segments and not self._relocating:
                 self._relocate(topic)
+            self._merger.look(topic)
+            if topic.dedupe is not None:
+                topic.dedupe.expire(self._engine.clock.steady_ms(), topic.config.idempotency_window_ms)
         return True
+
+    @staticmethod
+    def _expire(topic: Topic, now_ms: int) -> None:
+        """Apply the TTL where nobody reads; what has to be read for it is there in the next round."""
+        if topic.config.ttl_ms:
+            try:
+                topic.expire(now_ms)
+            except Miss as miss:
+                topic.read_then(miss, lambda: None)
+            except TopicsError as error:
+                log.warning("topic %s: expiring waits: %s", topic.name, error)
 
     def _relocate(self, topic: Topic) -> None:
         segments = self._store.segments

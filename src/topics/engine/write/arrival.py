@@ -35,6 +35,9 @@ from topics.storage.block import HAS_TAG, Block
 
 NOTHING_ASKED: Final = Write([])
 
+Delay = tuple[int, int, int | None]
+"""Which record of a write is hidden, until when, and the time that this is counted from; None where it is a date."""
+
 
 def append(
     journal: Journal,
@@ -52,12 +55,12 @@ def append(
     WAL takes no more.
     """
     jobs = topic.queue
-    delays = None if jobs is None else _delays(write.records, now)
-    if jobs is not None and delays:
-        on_done = _delaying(jobs, delays, on_done)
     ts = topic.last_ts
     if now > ts:
         ts = now
+    delays = None if jobs is None else _delays(write.records, now, ts)
+    if jobs is not None and delays:
+        on_done = _delaying(jobs, delays, on_done)
     ticket = Ticket(topic, on_done, context)
     ticket.first_seq = first_seq = topic.next_seq
     ticket.block = block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
@@ -69,11 +72,11 @@ def append(
     logged = topic.config.durability != "ephemeral"
     if logged:
         derived = topic.inbound is not None or topic.letters
-        extra = _extra(topic, write, delays, derived) if keyed or derived or delays else b""
+        extra = _extra(topic, write, delays or (), derived) if keyed or derived or delays else b""
         journal.append(topic, ticket, block, extra)
     topic.assign(block)
     if keyed:
-        _remember(topic, write, ticket, ts)
+        _remember(topic, write, ticket, ts, journal.clock.steady_ms())
     if topic.inbound is not None:
         topic.inbound.note_stamps(block)
     if not logged:
@@ -118,46 +121,54 @@ def append_together(
         ticket.fail(why)
 
 
-def _extra(topic: Topic, write: Write, delays: list[tuple[int, int]] | None, derived: bool) -> bytes:
+def _extra(topic: Topic, write: Write, delays: Sequence[Delay], derived: bool) -> bytes:
     """What the frame holds besides the records: keys, delays, and the place of `derived` records."""
-    position, source_id = position_of(topic) if derived else (None, 0)
+    position, source_id, run = position_of(topic) if derived else (None, 0, None)
     return extras.encode(
         extras.AppendExtra(
-            write.idempotency_key, write.producer_id, write.producer_seq or 0, position, delays, source_id
+            write.idempotency_key,
+            write.producer_id,
+            write.producer_seq or 0,
+            position,
+            [(i, due_ms) for i, due_ms, _ in delays] or None,
+            source_id,
+            [i for i, _, since_ms in delays if since_ms is None] or None,
+            run,
         )
     )
 
 
-def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int) -> None:
+def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int, at_ms: int) -> None:
     dedupe = topic.dedupe
     if dedupe is None:
-        dedupe = topic.dedupe = Dedupe()
-    ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, ticket)
+        dedupe = topic.dedupe = Dedupe(topic.log.totals)
+    ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, at_ms, ticket)
     dedupe.remember(write.idempotency_key, write.producer_id, write.producer_seq, remembered)
 
 
-def _delays(records: list[RecordIn], now_ms: int) -> list[tuple[int, int]]:
-    """(index, due_ms) of each record that is to be delivered later; raises InvalidRequest."""
-    delays = []
+def _delays(records: list[RecordIn], now_ms: int, ts: int) -> list[Delay]:
+    """Each record that is to be delivered later, of those that are dated `ts`; raises InvalidRequest."""
+    delays: list[Delay] = []
     for i, record in enumerate(records):
         if record.delay_ms is None and record.deliver_at is None:
             continue
         field = f"records[{i}].{'delay_ms' if record.deliver_at is None else 'deliver_at'}"
         if record.delay_ms is not None and record.deliver_at is not None:
             raise InvalidRequest(f"{field}: give either delay_ms or deliver_at, not both", field=field)
-        due_ms = record.deliver_at if record.deliver_at is not None else now_ms + (record.delay_ms or 0)
-        if due_ms > now_ms:
-            delays.append((i, due_ms))
+        if record.delay_ms:
+            delays.append((i, ts + record.delay_ms, ts))
+        elif record.deliver_at is not None and record.deliver_at > now_ms:
+            delays.append((i, record.deliver_at, None))
     return delays
 
 
-def _delaying(jobs: Jobs, delays: list[tuple[int, int]], on_done: OnDone | None) -> OnDone:
+def _delaying(jobs: Jobs, delays: list[Delay], on_done: OnDone | None) -> OnDone:
     """What a write does when it is committed: hide its delayed jobs, then answer."""
 
     def done(ticket: Ticket) -> None:
         if ticket.error is None:
-            for i, due_ms in delays:
-                jobs.delay(ticket.first_seq + i, due_ms)
+            for i, due_ms, since_ms in delays:
+                jobs.delay(ticket.first_seq + i, due_ms, since_ms)
         if on_done is not None:
             on_done(ticket)
 
@@ -188,7 +199,7 @@ def append_block(journal: Journal, topic: Topic, block: Block) -> None:
     if topic.config.durability == "ephemeral":
         derive(topic, block)
         return
-    journal.append(topic, _ticket_of(topic, block, None), block, _extra(topic, NOTHING_ASKED, None, True))
+    journal.append(topic, _ticket_of(topic, block, None), block, _extra(topic, NOTHING_ASKED, (), True))
     topic.assign(block)
 
 

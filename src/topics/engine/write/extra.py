@@ -21,14 +21,18 @@ class AppendExtra(msgspec.Struct, array_like=True, frozen=True):
     delays: list[tuple[int, int]] | None = None
     # The source that `position` is about, 0 without a router.
     source_id: int = 0
+    # Which of `delays` are dates; the others are counted from the time of their record.
+    dated: list[int] | None = None
+    # Where the copies right before these records began: (seq of the topic, source seq before the first of them).
+    run: tuple[int, int] | None = None
 
 
 class DeleteExtra(msgspec.Struct, array_like=True, frozen=True):
     """The place of a delete among derived records.
 
-    `next_seq` and `position` in `source_id` place it in a topic that takes them (0: it takes none). `lagging` are
-    (destination id, cursor) of routers out of the topic that had not forwarded everything: what is deleted after their
-    cursor was never copied. `acked` are the events of the leases log where the delete is an ack.
+    `next_seq`, `position` in `source_id` and `run` place it in a topic that takes them (0: it takes none). `lagging`
+    are (destination id, cursor) of routers out of the topic that had not forwarded everything: what is deleted after
+    their cursor was never copied. `acked` are the events of the leases log where the delete is an ack.
     """
 
     next_seq: int = 0
@@ -36,6 +40,7 @@ class DeleteExtra(msgspec.Struct, array_like=True, frozen=True):
     lagging: list[tuple[int, int]] = []
     acked: bytes = b""
     source_id: int = 0
+    run: tuple[int, int] | None = None
 
 
 decode_delete = msgspec.msgpack.Decoder(DeleteExtra).decode

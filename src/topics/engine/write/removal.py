@@ -60,11 +60,16 @@ def delete_extra(topic: Topic, acked: bytes) -> bytes:
     """What a DELETE frame holds about derived records, and about an ack."""
     lagging = [] if topic.outbound is None else topic.outbound.lagging()
     if topic.inbound is not None or topic.letters:
-        position, source_id = position_of(topic)
-        return extras.encode(extras.DeleteExtra(topic.next_seq, position, lagging, acked, source_id))
+        position, source_id, run = position_of(topic)
+        return extras.encode(extras.DeleteExtra(topic.next_seq, position, lagging, acked, source_id, run))
     return extras.encode(extras.DeleteExtra(lagging=lagging, acked=acked)) if lagging or acked else b""
 
 
-def position_of(topic: Topic) -> tuple[int, int]:
-    """The source seq up to which a topic's router has forwarded, and the source's id; -1 and 0 without one."""
-    return (-1, 0) if topic.inbound is None else (topic.inbound.cursor, topic.inbound.source.id)
+def position_of(topic: Topic) -> tuple[int, int, tuple[int, int] | None]:
+    """The place of the next frame of a topic among its router's copies; -1, 0 and None without one.
+
+    It is the source seq up to which the router has copied, the source's id, and where the copies right before the frame
+    began: whatever comes after the frame is another run of copies.
+    """
+    inbound = topic.inbound
+    return (-1, 0, None) if inbound is None else (inbound.cursor, inbound.source.id, inbound.end_run())

@@ -29,6 +29,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -41,6 +42,7 @@ from topics.engine.topic import Topic
 from topics.errors import InvalidRequest
 from topics.server.api.answers import answer
 from topics.server.api.attempts import Attempts
+from topics.server.http.account import Account
 from topics.server.http.exchange import Exchange
 from topics.server.http.query import Query
 from topics.server.http.reply import prefix
@@ -71,7 +73,8 @@ T = TypeVar("T")
 class BlockHandlers:
     """Answers the routes that a scan uses."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, attempts: Attempts) -> None:
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, attempts: Attempts, account: Account) -> None:
+        self._account = account
         self._engine = engine
         self._loop = loop
         self._attempts = attempts
@@ -97,7 +100,10 @@ class BlockHandlers:
         self._attempts.handle(exchange, self._answer)
 
     def _answer(self, exchange: Exchange) -> None:
-        fields, chunks = self._readable(exchange, _blocks)
+        if self._account.full:
+            raise self._account.refusal()
+        bytes_max = min(BYTES_MAX, self._account.share_bytes())
+        fields, chunks = self._readable(exchange, partial(_blocks, bytes_max))
         header = _encode({**fields, "performance": {"server_total_ms": exchange.elapsed_ms}})
         body = (_LEAD.pack(MAGIC, len(header)), header, *chunks)
         size = sum(map(len, body))
@@ -155,11 +161,11 @@ def _segment(segment: Segment) -> dict[str, Any] | None:
     }
 
 
-def _blocks(topic: Topic, query: Query) -> tuple[dict[str, Any], list[bytes]]:
+def _blocks(bytes_max: int, topic: Topic, query: Query) -> tuple[dict[str, Any], list[bytes]]:
     log = topic.log
     from_seq = query.number("from_seq", 0)
     limit = min(query.number("limit", LIMIT_MAX, least=1), LIMIT_MAX)
-    bytes_max = min(query.number("bytes", BYTES_DEFAULT, least=1), BYTES_MAX)
+    bytes_max = min(query.number("bytes", BYTES_DEFAULT, least=1), bytes_max)
     to_seq = query.number("to_seq", log.head)
     if query.has("to_seq") and to_seq < from_seq:
         raise InvalidRequest(f"to_seq {to_seq} lies before from_seq {from_seq}", field="to_seq", from_seq=from_seq)

@@ -9,18 +9,23 @@ import asyncio
 from time import perf_counter_ns
 from typing import Final
 
-import msgspec
+from msgspec import structs
 
 from topics.engine import Engine
+from topics.engine.engine import BATCH_BYTES_DEFAULT, BATCH_BYTES_MAX
 from topics.engine.log.difference import Difference
 from topics.engine.requests import Diff
 from topics.engine.topic import Topic
 from topics.errors import TopicNotFound, TopicsError
 from topics.server.api import bodies
 from topics.server.api.attempts import Attempts
+from topics.server.http.account import SMALL_BYTES, Account
 from topics.server.http.exchange import Exchange
+from topics.server.http.turns import Turns
 
 WAIT_MS_MAX: Final = 30_000
+CLOGGED_S: Final = 0.25
+"""How soon a wait looks again whose client does not read its earlier answers."""
 
 _BOOL: Final = (b"false", b"true")
 _TAIL: Final = (
@@ -32,19 +37,49 @@ _TAIL: Final = (
 class DiffHandler:
     """Answers the route that reads records."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, attempts: Attempts) -> None:
+    def __init__(
+        self, engine: Engine, loop: asyncio.AbstractEventLoop, attempts: Attempts, turns: Turns, account: Account
+    ) -> None:
         self.engine = engine
         self.loop = loop
         self.attempts = attempts
+        self.turns = turns
+        self.account = account
 
     def diff(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic/diff`."""
         diff = bodies.diff(exchange.body)
+        if diff.max_batch_bytes > BATCH_BYTES_DEFAULT:
+            exchange.carrier.in_turn(lambda: self._read_large(exchange, diff))
+        else:
+            self._answer(exchange, diff)
+
+    def _read_large(self, exchange: Exchange, diff: Diff) -> None:
+        """Read a lot, one at a time, and not before the client has taken its earlier answers (FAIR-4)."""
+        if exchange.carrier.clogged:
+            self.loop.call_later(CLOGGED_S, self._read_large, exchange, diff)
+        else:
+            self.attempts.handle(exchange, lambda exchange: self._answer(exchange, diff, in_turn=True))
+
+    def _answer(self, exchange: Exchange, diff: Diff, *, in_turn: bool = False) -> None:
+        account = self.account
+        if account.total_bytes:
+            diff = self.within(diff)
         difference = self.engine.diff(exchange.head.route.name, diff)
         if diff.wait_ms and _is_empty(difference):
             LongPoll(self, exchange, diff, difference)
+        elif account.total_bytes >= account.max_bytes and sum(map(len, difference.pieces)) > SMALL_BYTES:
+            raise account.refusal()
         else:
-            _send(exchange, difference)
+            _send(exchange, difference, in_turn)
+
+    def within(self, diff: Diff) -> Diff:
+        """The diff with no more bytes than an answer may have for now (FAIR-4)."""
+        share = self.account.share_bytes()
+        if share >= BATCH_BYTES_MAX:
+            return diff
+        asked = diff.max_batch_bytes or BATCH_BYTES_DEFAULT
+        return structs.replace(diff, max_batch_bytes=min(asked, share))
 
 
 class LongPoll:
@@ -52,7 +87,8 @@ class LongPoll:
 
     It looks again whenever its topic publishes, and answers as soon as there is something to deliver, the topic is
     gone, or the time is up. Records that its own filters drop move its cursor and do not end the wait. A client that
-    goes away is forgotten at once.
+    goes away is forgotten at once. Those that one publish wakes look in turns (`Turns`), and one whose client does not
+    read its earlier answers waits on.
     """
 
     def __init__(self, handler: DiffHandler, exchange: Exchange, diff: Diff, difference: Difference) -> None:
@@ -61,17 +97,24 @@ class LongPoll:
         self._diff = diff
         self._difference = difference
         self._topic = handler.engine.topic(exchange.head.route.name)
-        self._look: asyncio.Handle | None = None
+        self._due = False
+        self._over = False
         self._topic.listeners.append(self._published)
         exchange.on_disconnect = self._time_is_up
         self._timer = handler.loop.call_later(min(diff.wait_ms, WAIT_MS_MAX) / 1000, self._time_is_up)
 
     def _published(self, topic: Topic) -> None:
-        if self._look is None:
-            self._look = self._handler.loop.call_soon(self._look_soon)
+        if not self._due:
+            self._due = True
+            self._handler.turns.wait(self._look_soon)
 
     def _look_soon(self) -> None:
-        self._look = None
+        if self._over:
+            return
+        if self._exchange.carrier.clogged or self._handler.account.full:
+            self._handler.loop.call_later(CLOGGED_S, self._look_soon)
+            return
+        self._due = False
         self._handler.attempts.handle(self._exchange, self._look_again)
 
     def _look_again(self, exchange: Exchange) -> None:
@@ -81,7 +124,9 @@ class LongPoll:
             if self._topic.deleted:
                 name = self._topic.name
                 raise TopicNotFound(f'topic "{name}" was deleted while the read waited', topic=name)
-            diff = msgspec.structs.replace(self._diff, from_seq=self._difference.next_from_seq)
+            diff = structs.replace(self._diff, from_seq=self._difference.next_from_seq)
+            if self._handler.account.total_bytes:
+                diff = self._handler.within(diff)
             self._difference = self._handler.engine.diff(self._topic.name, diff)
         except TopicsError:
             self._stop()
@@ -92,15 +137,15 @@ class LongPoll:
     def _time_is_up(self) -> None:
         self._stop()
         if not self._exchange.answered:
-            _send(self._exchange, self._difference)
+            # Who was woken by a publish looks when it is its turn.
+            _send(self._exchange, self._difference, in_turn=True)
 
     def _stop(self) -> None:
         self._exchange.on_disconnect = None
         if self._published in self._topic.listeners:
             self._topic.listeners.remove(self._published)
         self._timer.cancel()
-        if self._look is not None:
-            self._look.cancel()
+        self._over = True
 
 
 def _is_empty(difference: Difference) -> bool:
@@ -108,7 +153,7 @@ def _is_empty(difference: Difference) -> bool:
     return not difference.count and difference.tombstone is None and difference.caught_up
 
 
-def _send(exchange: Exchange, difference: Difference) -> None:
+def _send(exchange: Exchange, difference: Difference, in_turn: bool) -> None:
     tombstone = difference.tombstone
     head = b'{"topic":"%b","records":[' % exchange.head.route.name_bytes
     tail = _TAIL % (
@@ -127,4 +172,4 @@ def _send(exchange: Exchange, difference: Difference) -> None:
         spread = [b","] * (2 * len(pieces) - 1)
         spread[::2] = pieces
         pieces = spread
-    exchange.respond_parts([head, *pieces, tail])
+    exchange.respond_parts([head, *pieces, tail], in_turn=in_turn)

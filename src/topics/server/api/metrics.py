@@ -20,6 +20,7 @@ from topics.engine.log.log import Log
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
 from topics.server.flow.slots import Slots
+from topics.server.http.account import Account
 from topics.storage.memory import MemoryShard
 from topics.storage.segment.cache import BlockCache
 from topics.storage.wal.shard import LATENCY_BOUNDS_US, Shard
@@ -47,11 +48,12 @@ _WAL_COUNTERS: Final = (
 class Metrics:
     """The metrics of one server, with the values of the moment."""
 
-    def __init__(self, engine: Engine, slots: Slots, phase: Phase, cache: BlockCache | None) -> None:
+    def __init__(self, engine: Engine, slots: Slots, phase: Phase, account: Account, cache: BlockCache | None) -> None:
         """`cache` is the one of sealed Blocks; None where nothing is sealed."""
         self._engine = engine
         self._slots = slots
         self._phase = phase
+        self._account = account
         self._cache = cache
 
     def exposition(self, principal: Principal) -> bytes:
@@ -102,6 +104,7 @@ class Metrics:
             ("topics_uptime_ms", "Milliseconds since the start.", phase.uptime_ms),
         ):
             yield GaugeMetricFamily(name, help, value)
+        yield from _buffered(self._account)
         yield from _per_topic(engine, principal)
         yield CounterMetricFamily(
             "topics_corruption", "Damaged places found in the data directory.", value=engine.totals.corruption_total
@@ -124,6 +127,13 @@ def _labelled(name: str, help: str, label: str, values: Iterable[tuple[str, int]
     for text, value in values:
         family.add_metric([text], value)
     return family
+
+
+def _buffered(account: Account) -> Iterator[Metric]:
+    kinds = (("bodies", account.bodies_bytes), ("answers", account.answers_bytes), ("streams", account.streams_bytes))
+    yield _labelled("topics_buffered_bytes", "Bytes that are held for clients, by kind.", "kind", kinds)
+    help = "Requests refused and clients cut off because too many bytes were held."
+    yield CounterMetricFamily("topics_buffered_refused", help, value=account.refused_total)
 
 
 def _per_topic(engine: Engine, principal: Principal) -> Iterator[Metric]:

@@ -1,36 +1,44 @@
-"""What load balancers, scrapers and people ask for: health, readiness, metrics, and a page (the PROBE rules)."""
+"""What load balancers and scrapers ask for: health, readiness and metrics (the PROBE rules)."""
 
 from __future__ import annotations
 
 from topics import __version__
 from topics.engine import Engine
+from topics.errors import RETRY_AFTER_MS, StorageReadOnly
 from topics.server.api import metrics
 from topics.server.api.answers import answer
 from topics.server.api.metrics import Metrics
-from topics.server.api.page import HEADERS, Page
 from topics.server.api.phase import Phase
-from topics.server.api.principal import Principal
+from topics.server.api.principal import SCOPE_NAMES, Principal
 from topics.server.http.exchange import Exchange
 
 
 class Probes:
     """Answers the routes that are open while the server recovers or drains."""
 
-    def __init__(self, engine: Engine, phase: Phase, metrics: Metrics, page: Page) -> None:
+    def __init__(self, engine: Engine, phase: Phase, metrics: Metrics) -> None:
         self._engine = engine
         self._phase = phase
         self._metrics = metrics
-        self._page = page
 
     def health(self, exchange: Exchange) -> None:
         """`GET /v0/health`: 200 as long as the process can serve."""
         answer(exchange, 200, {"status": "ok", "version": __version__, "uptime_ms": self._phase.uptime_ms})
 
+    def whoami(self, exchange: Exchange) -> None:
+        """`GET /v0/whoami`: what the key of this request may do."""
+        principal: Principal = exchange.head.route.principal
+        scopes = [name for bit, name in SCOPE_NAMES.items() if principal.scopes & bit]
+        answer(exchange, 200, {"key": principal.key_id, "scopes": scopes, "prefixes": list(principal.prefixes)})
+
     def ready(self, exchange: Exchange) -> None:
-        """`GET /v0/ready`: 200 when serving, 503 while the log is replayed or the server drains."""
+        """`GET /v0/ready`: 200 when serving, 503 while it starts, drains or can store nothing."""
         if not self._phase.ready:
             exchange.fail(self._phase.unready())
             return
+        for shard in self._engine.store.shards:
+            if shard.read_only is not None:
+                raise StorageReadOnly(shard.read_only.message, retry_after_ms=RETRY_AFTER_MS)
         body = {"status": "ready", "wal_replay_complete": True, "topics": len(self._engine.topics)}
         answer(exchange, 200, body)
 
@@ -41,8 +49,3 @@ class Probes:
             answer(exchange, 200, self._metrics.snapshot(principal))
         else:
             exchange.respond(200, self._metrics.exposition(principal), metrics.CONTENT_TYPE)
-
-    def page(self, exchange: Exchange) -> None:
-        """`GET /`: what runs here, for a person who opens the address in a browser."""
-        host = exchange.head.headers.get(b"host", b"").decode("latin-1")
-        exchange.respond(200, self._page.render(host), b"text/html; charset=utf-8", HEADERS)

@@ -15,7 +15,7 @@ from topics.engine import Engine
 from topics.engine.queue.claim import Claim
 from topics.engine.queue.requests import AckedJobs, AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
 from topics.engine.write.ticket import Receipt
-from topics.server.api.answers import answer_receipt
+from topics.server.api.answers import answer, answer_receipt
 from topics.server.api.attempts import Attempts
 from topics.server.api.bodies import Body, RecurringBody
 from topics.server.api.route import Route
@@ -39,6 +39,8 @@ _ack: Final = AckBody(AckJobs)
 _nack: Final = Body(NackJobs)
 _extend: Final = Body(ExtendJobs)
 _redrive: Final = Body(RedriveJobs, RedriveJobs())
+LEASES_SHOWN: Final = 100
+LEASES_SHOWN_MAX: Final = 1_000
 _encode: Final = msgspec.json.Encoder().encode
 _ACKED: Final = (
     b'{"topic":"%b","acked":%d,"skipped":%b,"ready":%d,"in_flight":%d,'
@@ -77,6 +79,12 @@ class QueueHandlers:
     def extend(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/extend`."""
         self._queues.extend(exchange.head.route.name, _extend(exchange.body), answer_receipt, exchange)
+
+    def leases(self, exchange: Exchange) -> None:
+        """`GET /v0/topics/:q/leases`."""
+        route: Route = exchange.head.route
+        limit = min(route.query.number("limit", LEASES_SHOWN, 1), LEASES_SHOWN_MAX)
+        answer(exchange, 200, {"topic": route.name, "leases": self._queues.leases(route.name, limit)})
 
     def redrive(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/redrive`."""

@@ -29,12 +29,18 @@ class Row(NamedTuple):
     """Whether a body must be JSON."""
     token: bool = False
     """Whether the key may also come as `?token=`: the SSE streams, and nothing else (AUTH-19)."""
+    subprotocol: bool = False
+    """Whether the key may also come as a subprotocol: the WebSocket, and nothing else (JS-7)."""
     probe: bool = False
     """Whether `TOPICS_PROBE_AUTH` asks for a key where `scopes` does not."""
     always_open: bool = False
     """Whether it is answered while the server recovers or drains: the probes and what a person looks at."""
     appends: bool = False
     """Whether requests wait for others of the same kind, to be written together; any other kind comes after them."""
+    public: bool = False
+    """Whether a page of any origin may load it: what is no secret and holds no data."""
+    get_changes: bool = False
+    """Whether this is a GET that changes something, as every other method does: a foreign page may not (AUTH-22)."""
 
 
 class Route(Struct, eq=False):

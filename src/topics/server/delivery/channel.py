@@ -3,8 +3,9 @@
 A channel exists while a feed follows its topic. A publish makes it dirty, and the delivery loop calls `deliver`, which
 serves the feeds in rounds: each feed once per round, one batch at most, so that a feed with a long backlog does not
 hold up those at the head. A round may take many slices; a slice serves at most a given number of feeds and then gives
-the loop back. What follows a cursor is read and rendered once per slice for all feeds at that cursor with the same
-view. It is not kept beyond the slice, because a delete must show to every reader at once.
+the loop back. What follows a cursor is read and rendered once per round for all feeds at that cursor with the same
+view, and again where the log has changed meanwhile, because a delete must show to every reader at once. So the streams
+that do not read share what they have not taken.
 
 `consistency: strong` (WATCH-13): a feed with a strong view sees only what is synced. For `disk` and `memory` topics
 the channel notes, per publish, how far the log was written at that moment, and moves its synced seq when a sync has
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("topics.delivery")
 
+PARCELS_BYTES_MAX: Final = 4 << 20
+"""How much of what was read in a round is kept for the feeds that come later in it."""
 FROM_SEQ_TOO_OLD: Final = "from_seq_too_old"
 Unfiltered = tuple[Difference, list[tuple[bytes | None, bytes]]]
 """What follows a cursor before anything is filtered by node: each record with its node."""
@@ -67,8 +70,8 @@ class Channel:
     """The feeds of one topic."""
 
     __slots__ = (
-        "_at", "_backlog", "_delivery", "_fresh", "_missing", "_todo", "_unfiltered", "_unsynced", "feeds", "name",
-        "round_ms", "synced_seq", "topic",
+        "_at", "_backlog", "_delivery", "_fresh", "_missing", "_parcels", "_parcels_bytes", "_parcels_state", "_todo",
+        "_unfiltered", "_unsynced", "feeds", "name", "round_ms", "synced_seq", "topic",
     )  # fmt: skip
 
     def __init__(self, delivery: Delivery, topic: Topic) -> None:
@@ -82,6 +85,9 @@ class Channel:
         self._backlog: dict[Feed, None] = {}
         self._missing: dict[Feed, None] = {}
         self._unfiltered: dict[tuple[int, tuple[object, ...], int | None], Unfiltered] = {}
+        self._parcels: dict[tuple[int, View], Parcel | None] = {}
+        self._parcels_state: tuple[int, ...] = ()
+        self._parcels_bytes = 0
         self._todo: list[Feed] = []
         self._at = 0
         self._unsynced: deque[tuple[int, int]] | None = None
@@ -152,19 +158,19 @@ class Channel:
         """Whether there is reason for another round."""
         return self._fresh or bool(self._backlog)
 
-    def deliver(self, feeds_max: int, deadline_ns: int) -> int:
-        """Serve at most `feeds_max` feeds, and stop soon after the deadline; how many were served."""
+    def deliver(self, feeds_max: int, bytes_max: int, deadline_ns: int) -> tuple[int, int]:
+        """Serve at most `feeds_max` feeds and about `bytes_max`, and stop soon after the deadline; how much it was."""
         if self._at == len(self._todo):
             self._begin_round()
         topic, todo, begin = self.topic, self._todo, self._at
         if topic.deleted:
-            return self._say_goodbye()
+            return self._say_goodbye(feeds_max), 0
         now_ms, clock = self._delivery.now_ms, self._delivery.engine.clock
         topic.expire(now_ms)
         topic.touch(now_ms)
-        parcels: dict[tuple[int, View], Parcel | None] = {}
-        self._unfiltered.clear()
+        parcels = self._parcels_now()
         caught_up: dict[int, Notice] = {}
+        written = 0
         at, end = begin, min(len(todo), begin + feeds_max)
         try:
             while at < end:
@@ -180,6 +186,7 @@ class Channel:
                 parcel = parcels.get(key)
                 if parcel is None:
                     parcel = self._fetch(feed, first=key not in parcels)
+                    parcels = self._room_for(parcel)
                     parcels[key] = parcel
                     if clock.elapsed_ns() > deadline_ns:
                         end = at
@@ -187,6 +194,9 @@ class Channel:
                         continue
                 for each in parcel.notices:
                     subscriber.send(feed, each)
+                    written += len(each.json)
+                if written >= bytes_max:
+                    end = at
                 feed.cursor = parcel.cursor
                 if parcel.cursor < parcel.head:
                     feed.lagging = True
@@ -202,7 +212,32 @@ class Channel:
             log.exception('delivering topic "%s" failed', topic.name)
             self._give_up(todo[at - 1])
         self._at = at
-        return at - begin
+        if at == len(todo):
+            self._forget_parcels()
+        return at - begin, written
+
+    def _parcels_now(self) -> dict[tuple[int, View], Parcel | None]:
+        """What was read in this round, as long as the log is as it was: while its head stands, it can only shrink."""
+        log = self.topic.log
+        state = (log.head, log.count, log.start, log.evict_floor, len(log.lost), self.synced_seq)
+        if state != self._parcels_state:
+            self._forget_parcels()
+            self._parcels_state = state
+        # What could not be read, or was not synced, is tried again.
+        self._parcels = {key: parcel for key, parcel in self._parcels.items() if parcel is not None}
+        return self._parcels
+
+    def _room_for(self, parcel: Parcel | None) -> dict[tuple[int, View], Parcel | None]:
+        """The parcels to which this one is added, without those before it where they have become too many."""
+        self._parcels_bytes += 0 if parcel is None else sum(len(each.json) for each in parcel.notices)
+        if self._parcels_bytes > PARCELS_BYTES_MAX:
+            self._forget_parcels()
+        return self._parcels
+
+    def _forget_parcels(self) -> None:
+        self._parcels = {}
+        self._parcels_bytes = 0
+        self._unfiltered.clear()
 
     def _give_up(self, feed: Feed) -> None:
         """End a feed that cannot be served, and report that to its client as far as possible."""
@@ -220,21 +255,22 @@ class Channel:
         self._fresh = False
         self._backlog.clear()
 
-    def _say_goodbye(self) -> int:
+    def _say_goodbye(self, feeds_max: int) -> int:
         """The topic is gone: notify every feed that takes it now, and forget that feed."""
         goodbye = notices.topic_deleted(self.name, self.topic.log.head)
-        self._todo, self._at, self._fresh = [], 0, False
-        self._backlog.clear()
-        feeds = list(self.feeds)
-        for feed in feeds:
+        begin, end = self._at, min(len(self._todo), self._at + feeds_max)
+        for feed in self._todo[begin:end]:
             subscriber = feed.subscriber
+            if feed.channel is not self:
+                continue
             if subscriber.link.write_paused:
                 subscriber.stall()
                 continue
             subscriber.send(feed, goodbye)
             self.detach(feed)
             subscriber.ended(feed)
-        return len(feeds)
+        self._at = end
+        return end - begin
 
     # Reading
 

@@ -1,9 +1,9 @@
 """Delivery: pushes what is published to every stream that follows it, without holding up anything else.
 
 A publish makes its channel dirty. Dirty channels wait in `Bands`, by effective priority, and are served in slices: a
-slice writes at most `SLICE_FEEDS` frames or takes `SLICE_NS`, then gives the loop back, so that a request that arrives
-while a thousand streams are fed waits for one slice and not for a thousand. Heartbeats go through the same slices,
-after the records.
+slice writes at most `SLICE_FEEDS` frames or `SLICE_BYTES`, or takes `SLICE_NS`, then gives the loop back, so that a
+request that arrives while a thousand streams are fed waits for one slice and not for a thousand. Heartbeats go through
+the same slices, after the records.
 
 Under pressure (`level`, set by the governor) channels rest for a moment between rounds, so that records leave in
 larger batches, and those of negative priority wait until ageing lifts them; their streams are warned once, with an
@@ -27,21 +27,34 @@ from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.wheel import Wheel
 from topics.server.flow.bands import AGE_TICK_MS, Bands
 from topics.server.flow.pressure import COALESCE, PAUSE_LOW_PRIORITY
+from topics.server.http.account import Account
 from topics.settings import Settings
 
 SLICE_FEEDS: Final = 128
 SLICE_NS: Final = 1_000_000
+SLICE_BYTES: Final = 1 << 20
+"""The kernel copies what it is given, after the slice: about a millisecond's worth."""
 REST_MS: Final = 10
 PACE_RETRY_AFTER_MS: Final = 1_500
 PACED_TOPICS_MAX: Final = 16
+WATCH_TOGETHER: Final = 16
+TIGHT_TIMEOUT_MS: Final = 1_000
+"""How long a stream may leave everything unread while too much is buffered for all clients."""
 
 
 class Delivery:
     """The one loop that serves all streams."""
 
     def __init__(
-        self, engine: Engine, loop: asyncio.AbstractEventLoop, run_then: RunThen, unsynced: Unsynced, settings: Settings
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        run_then: RunThen,
+        unsynced: Unsynced,
+        account: Account,
+        settings: Settings,
     ) -> None:
+        self.account = account
         self.engine = engine
         self.run_then = run_then
         self.unsynced = unsynced
@@ -57,6 +70,7 @@ class Delivery:
         self._bands: Bands[Channel] = Bands(self._priority)
         self._resting: dict[Channel, None] = {}
         self._beats: deque[Subscriber] = deque()
+        self._watched: deque[Subscriber] = deque()
         self._unflushed: list[Subscriber] = []
         self._slice_due = False
         self._rest_due = False
@@ -93,6 +107,7 @@ class Delivery:
     def leave(self, subscriber: Subscriber) -> None:
         """A stream has ended, in whatever way: nothing of it stays."""
         subscriber.closed = True
+        subscriber.release()
         self.wheel.remove(subscriber, subscriber.beat_ms)
         self.stalled.pop(subscriber, None)
         for feed in list(subscriber.feeds()):
@@ -138,16 +153,19 @@ class Delivery:
         floor = 0 if self.level >= PAUSE_LOW_PRIORITY else None
         deadline_ns = self.engine.clock.elapsed_ns() + SLICE_NS
         left = SLICE_FEEDS
+        bytes_left = SLICE_BYTES
         while left > 0:
             channel = bands.take(self.tick_ms, floor)
             if channel is None:
                 break
-            left -= channel.deliver(left, deadline_ns) + 1
+            served, written = channel.deliver(left, bytes_left, deadline_ns)
+            left -= served + 1
+            bytes_left -= written
             if channel.mid_round:
                 bands.put(channel, self.tick_ms)
             elif channel.hungry and channel.feeds:
                 self.dirty(channel)
-            if self.engine.clock.elapsed_ns() > deadline_ns:
+            if bytes_left <= 0 or self.engine.clock.elapsed_ns() > deadline_ns:
                 left = 0
         while left > 0 and self._beats:
             left -= 1
@@ -179,10 +197,22 @@ class Delivery:
         self._beats.extend(self.wheel.turn(self.tick_ms))
         if self._beats:
             self._wake()
-        for subscriber in list(self.stalled):
-            subscriber.watch_stall(self.tick_ms, self._buffer_grace_ms, self._slow_consumer_timeout_ms)
+        self._watch_stalled()
         if self.level >= PAUSE_LOW_PRIORITY:
             self._warn_paced()
+
+    def _watch_stalled(self) -> None:
+        """Look at the streams that do not read, as many as a slice allows; the others with the next pulse."""
+        deadline_ns = self.engine.clock.elapsed_ns() + SLICE_NS
+        # Where too much is buffered, a stream has until the next look to read, and not its whole time (FAIR-5).
+        timeout_ms = TIGHT_TIMEOUT_MS if self.account.tight else self._slow_consumer_timeout_ms
+        if not self._watched:
+            self._watched.extend(self.stalled)
+        for left in range(len(self._watched), 0, -1):
+            subscriber = self._watched.popleft()
+            subscriber.watch_stall(self.tick_ms, self._buffer_grace_ms, timeout_ms)
+            if left % WATCH_TOGETHER == 0 and self.engine.clock.elapsed_ns() > deadline_ns:
+                break
 
     def _warn_paced(self) -> None:
         """Warn each stream that follows a paused topic, once until the pressure is gone."""

@@ -4,22 +4,26 @@ The protocol itself (frames, masks, fragments, pings, closing) is the sans-IO pr
 
 Out: the queue is the transport's, as for every subscriber. Messages of one turn of the loop leave in one write.
 
-In: what was received is looked at in small pieces and for at most `TURN_NS` per turn of the loop, so that a flood of
-tiny frames costs only its sender. A message is at most as large as the body of a request, however it is fragmented.
-While the client does not read, or its owner is full, nothing more is read.
+In: what was received is looked at in small pieces, which share a turn of the loop with every other connection
+(`Turns`), so that a flood of tiny frames costs only its sender; one that goes on ends the connection (`Credit`). A
+message is at most as large as the body of a request, however it is fragmented. While something waits, the client does
+not read, or its owner is full, nothing more is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from topics.server.http.account import LIMIT, SMALL_BYTES, Account, Hold
+from topics.server.http.connection import LINGER_MAX_BYTES
+from topics.server.http.credit import ANSWER_EARNS, Credit, Overdrawn
+from topics.server.http.turns import Place, Turns
 from topics.server.http.upgrade import Upgraded
 from topics.settings import Settings
 
@@ -31,8 +35,8 @@ quiet: Final = logging.getLogger("topics.websocket.protocol")
 quiet.setLevel(logging.CRITICAL)
 
 OUTBOX_BYTES_MAX: Final = 16 * 1024
-TURN_NS: Final = 1_000_000
-PIECE_BYTES: Final = 1024
+PIECE_BYTES: Final = 256
+"""Some 40 of the smallest frames."""
 PIECE_BYTES_MAX: Final = 256 * 1024
 
 
@@ -40,12 +44,19 @@ class FrameLink(Upgraded):
     """The frames of one client, see the module."""
 
     __slots__ = (
-        "_buffer", "_close_timeout_s", "_closing", "_fragments", "_loop", "_outbox", "_outbox_bytes", "_owner",
-        "_protocol", "_reading", "_transport", "_turn_due", "closed", "heard", "write_paused",
+        "_account", "_buffer", "_close_timeout_s", "_closing", "_credit", "_fragments", "_hold", "_linger_left",
+        "_loop", "_outbox", "_outbox_bytes", "_owner", "_partial_bytes", "_place", "_protocol", "_reading",
+        "_stopping", "_transport", "closed", "heard", "write_paused",
     )  # fmt: skip
 
     def __init__(
-        self, owner: WebSocket, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, settings: Settings
+        self,
+        owner: WebSocket,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
+        account: Account,
+        transport: asyncio.Transport,
+        settings: Settings,
     ) -> None:
         self.closed = False
         self.write_paused = False
@@ -53,6 +64,12 @@ class FrameLink(Upgraded):
         """Whether anything arrived since the owner last cleared this."""
         self._owner = owner
         self._loop = loop
+        self._place = Place(turns, self._take)
+        self._account = account
+        self._credit = Credit(turns.clock_ns)
+        self._hold = Hold(account)
+        # What has arrived of a frame that is not complete.
+        self._partial_bytes = 0
         self._transport = transport
         self._close_timeout_s = settings.write_timeout_ms / 1000
         self._protocol = ServerProtocol(state=State.OPEN, max_size=settings.max_body_bytes, logger=quiet)
@@ -61,29 +78,31 @@ class FrameLink(Upgraded):
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._reading = True
-        self._turn_due = False
         self._closing: asyncio.TimerHandle | None = None
+        self._linger_left = LINGER_MAX_BYTES
+        self._stopping = False
 
     # In
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
+        if self.closed:
+            self._linger_left -= len(data)
+            if self._linger_left < 0:
+                self._transport.abort()
+            return
         self.heard = True
         self._buffer += data
-        if not self._turn_due:
+        if not self._place.waits:
             self._take()
 
     def _take(self) -> None:
         """Look at what was received, piece by piece, until it ends, has to wait, or this turn's time is up."""
-        self._turn_due = False
-        deadline_ns = perf_counter_ns() + TURN_NS
         size = PIECE_BYTES
         buffer = self._buffer
         at = 0
         while at < len(buffer) and not self._full and not self.closed:
-            if perf_counter_ns() > deadline_ns:
-                self._turn_due = True
-                self._loop.call_soon(self._take)
+            if at and self._place.give_way():
                 break
             piece = bytes(buffer[at : at + size])
             at += len(piece)
@@ -94,8 +113,20 @@ class FrameLink(Upgraded):
                 self._receive(cast("Frame", frame))
             # Within a large message there is nothing to do per piece, so the pieces may grow.
             size = PIECE_BYTES if events else min(2 * size, PIECE_BYTES_MAX)
+            self._partial_bytes = 0 if events else self._partial_bytes + len(piece)
         del buffer[:at]
         self.set_reading()
+        self._count_held()
+
+    def _count_held(self) -> None:
+        """Account for what has arrived of a message; one that there is no room for ends the connection."""
+        held = self._partial_bytes + len(self._fragments or b"") + len(self._buffer)
+        if held > SMALL_BYTES or self._hold.bodies_bytes:
+            self._hold.set_bodies(held if held > SMALL_BYTES and not self.closed else 0)
+            if self._account.full and self._hold.bodies_bytes:
+                error = self._account.refusal()
+                self._owner.refuse(error, None)
+                self.close(CloseCode.TRY_AGAIN_LATER, LIMIT)
 
     @property
     def _full(self) -> bool:
@@ -105,18 +136,23 @@ class FrameLink(Upgraded):
         """Read from the socket while what is read has somewhere to go, and go on with what was read before."""
         if self.closed:
             return
-        reading = not (self._full or self._turn_due or self._buffer)
+        reading = not (self._full or self._place.waits or self._buffer)
         if reading != self._reading and not self._transport.is_closing():
             self._reading = reading
             if reading:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-        if self._buffer and not self._full and not self._turn_due:
-            self._turn_due = True
-            self._loop.call_soon(self._take)
+        if self._buffer and not self._full:
+            self._place.wait()
 
     def _receive(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.PING or frame.opcode is Opcode.PONG or not frame.data:
+            try:
+                self._credit.spend(1)
+            except Overdrawn:
+                self.close(CloseCode.POLICY_VIOLATION, "too many pings or empty frames")
+                return
         if frame.opcode is Opcode.TEXT or frame.opcode is Opcode.CONT:
             if frame.fin and self._fragments is None:
                 self._message(bytes(frame.data))
@@ -139,13 +175,24 @@ class FrameLink(Upgraded):
         except UnicodeDecodeError:
             self.close(CloseCode.INVALID_DATA, "the message is not UTF-8")
             return
+        self._credit.earn(ANSWER_EARNS)
         self._owner.receive(text)
+
+    def give_up_message(self) -> None:
+        """Called now and then: a large message that has hardly moved since the last time ends the connection."""
+        if self._hold.mark() and self._hold.bodies_bytes:
+            self.close(CloseCode.POLICY_VIOLATION, "the message arrived too slowly")
 
     # Out
 
     def send(self, message: bytes) -> bool:
         """Send a framed message with the next `flush`; whether that has to be asked for."""
         if self._protocol.state is not State.OPEN or self.closed:
+            return False
+        if len(message) >= OUTBOX_BYTES_MAX:
+            # By itself, as it is: copied into one write with others, it would not be shared with other clients.
+            self.flush()
+            self._transport.write(message)
             return False
         outbox = self._outbox
         outbox.append(message)
@@ -197,10 +244,13 @@ class FrameLink(Upgraded):
     def _end(self) -> None:
         self.closed = True
         self._buffer.clear()
+        self._fragments = None
+        self._hold.release()
         self._owner.over()
 
     def shut_down(self) -> None:
         """The server stops."""
+        self._stopping = True
         self.close(CloseCode.GOING_AWAY, "the server is shutting down")
 
     def close(self, code: CloseCode, reason: str) -> None:
@@ -225,5 +275,15 @@ class FrameLink(Upgraded):
                 self._transport.write(data)
             else:
                 self._end()
-                self._transport.close()
-                self._closing = self._loop.call_later(self._close_timeout_s, self._transport.abort)
+                self._linger()
+
+    def _linger(self) -> None:
+        """Close once the client has read why: what it still sends is thrown away, for a while (rule 3 of HTTP/1.1)."""
+        if self._stopping:
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+            if not self._reading:
+                self._reading = True
+                self._transport.resume_reading()
+        self._closing = self._loop.call_later(self._close_timeout_s, self._transport.abort)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from topics.engine.log.difference import Tombstone
 from topics.engine.log.loss import RECREATED
+from topics.server.http.account import Share
 
 RECORD: Final = b"record"
 TOMBSTONE: Final = b"tombstone"
@@ -52,7 +53,7 @@ def text_frame(json: bytes) -> bytes:
 class Notice:
     """One thing that happened, and the cursor after it."""
 
-    __slots__ = ("_event", "_message", "alone", "cursor", "json", "kind", "shared")
+    __slots__ = ("_event", "_message", "alone", "alone_share", "cursor", "json", "kind", "message_share", "shared")
 
     def __init__(self, kind: bytes, json: bytes, cursor: int) -> None:
         self.kind = kind
@@ -60,6 +61,9 @@ class Notice:
         self.cursor = cursor
         self.alone: bytes | None = None
         """The SSE frame for streams that watch this topic only."""
+        self.alone_share: Share | None = None
+        self.message_share: Share | None = None
+        """How the frames above and below count once streams hold them that do not read."""
         self.shared: dict[bytes, bytes] | None = None
         """SSE frames for streams that watch several topics, by their id."""
         self._event: bytes | None = None

@@ -17,6 +17,7 @@ from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import RETRY, EventStream
 from topics.server.delivery.notice import Notice
 from topics.server.delivery.subscriber import Feed
+from topics.server.http.account import Share
 from topics.server.http.stream import Stream
 
 _FORGET_EVERY: Final = 8
@@ -92,6 +93,17 @@ class SseStream(EventStream):
             if frame is None:
                 frame = notice.shared[id] = b"id: %b\n%b" % (id, notice.event)
         self.stream.write(frame)
+        if self.link.write_paused:
+            self._hold(notice, frame)
+
+    def _hold(self, notice: Notice, frame: bytes) -> None:
+        """Account for a frame that the transport has not taken; those of one notice that are the same count once."""
+        share = notice.alone_share if frame is notice.alone else None
+        if share is None:
+            share = Share(self.delivery.account, len(frame))
+            if frame is notice.alone:
+                notice.alone_share = share
+        self.keep(share)
 
     def unreadable(self, feed: Feed, error: TopicsError) -> None:
         """End the stream; the session's position is before what could not be read."""

@@ -30,6 +30,7 @@ from topics.server.delivery.view import View
 if TYPE_CHECKING:
     from topics.server.delivery.channel import Channel
     from topics.server.delivery.delivery import Delivery
+    from topics.server.http.account import Share
 
 PROGRESS_BYTES: Final = 4096
 """How much a stalled stream must take to count as one that still reads."""
@@ -66,7 +67,8 @@ class Subscriber(ABC):
     """One stream and its feeds."""
 
     __slots__ = (
-        "_mark", "_progress_ms", "aged", "beat_ms", "closed", "delivery", "last_ms", "link", "paced", "stalled_ms",
+        "_kept", "_mark", "_progress_ms", "aged", "beat_ms", "closed", "delivery", "last_ms", "link", "paced",
+        "stalled_ms",
     )  # fmt: skip
 
     def __init__(self, delivery: Delivery, link: Link) -> None:
@@ -83,6 +85,19 @@ class Subscriber(ABC):
         """Whether the client was warned that its topics are paced."""
         self._mark = 0
         self._progress_ms = 0
+        self._kept: list[Share] = []
+
+    def keep(self, share: Share) -> None:
+        """A frame was written that the transport has not taken: it counts until the client reads."""
+        share.keep()
+        self._kept.append(share)
+
+    def release(self) -> None:
+        """Nothing that was written waits any more, or it will never be sent."""
+        if self._kept:
+            kept, self._kept = self._kept, []
+            for share in kept:
+                share.release()
 
     def feeds(self) -> Iterable[Feed]:
         """The feeds of this stream. A work stream has none, and what follows here is never called on it."""
@@ -125,6 +140,7 @@ class Subscriber(ABC):
 
     def drained(self) -> None:
         """The client reads again: every feed that was passed over goes on."""
+        self.release()
         if self.stalled_ms is None or self.closed:
             return
         self.recovered()

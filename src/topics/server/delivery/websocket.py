@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any, Final, assert_never
 
@@ -22,10 +23,11 @@ from websockets.datastructures import Headers
 from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from topics.engine import Engine
 from topics.engine.write.ticket import Ticket
-from topics.errors import Forbidden, InvalidRequest, TopicNotFound, TopicsError
+from topics.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.names import check_topic_name
 from topics.server.api.principal import ADMIN, READ, WRITE, Principal
 from topics.server.delivery import commands
@@ -38,14 +40,17 @@ from topics.server.delivery.subscription import Watched, check_names, cursor_for
 from topics.server.delivery.view import view_of
 from topics.server.flow.admission import Admission
 from topics.server.flow.slots import Slot, Slots
+from topics.server.http.account import Account, Share
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
+from topics.server.http.turns import Turns
 from topics.settings import Settings
 
 log = logging.getLogger("topics.websocket")
 
 PING_AFTER_MS: Final = 30_000
 PUBLISHES_MAX: Final = 256
+SUBPROTOCOL: Final = Subprotocol("topics")
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -60,12 +65,16 @@ class WebSockets:
         admission: Admission,
         slots: Slots,
         settings: Settings,
+        turns: Turns,
+        account: Account,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.engine = engine
         self.delivery = delivery
         self.admission = admission
         self.settings = settings
+        self.turns = turns
+        self.account = account
         self.loop = loop
         self._slots = slots
 
@@ -73,7 +82,7 @@ class WebSockets:
         """`GET /v0/ws`."""
         principal: Principal = exchange.head.route.principal
         self.delivery.refresh()
-        response = _handshake(exchange.head, principal)
+        response = _handshake(exchange.head)
         slot = self._slots.take_stream(principal)
 
         def upgrade(transport: asyncio.Transport) -> FrameLink:
@@ -84,20 +93,21 @@ class WebSockets:
         exchange.upgrade(upgrade)
 
 
-def _handshake(head: Head, principal: Principal) -> bytes:
-    """The answer to a handshake; raises InvalidRequest or Forbidden where it cannot be accepted."""
+def _select(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """The subprotocol that is answered: a browser gives up where it offered some and none is."""
+    return SUBPROTOCOL if SUBPROTOCOL in offered else None
+
+
+def _handshake(head: Head) -> bytes:
+    """The answer to a handshake; raises InvalidRequest where it cannot be accepted."""
     if head.upgrade != b"websocket":
         raise InvalidRequest("this address speaks WebSocket: send Upgrade: websocket and Connection: Upgrade")
     headers = Headers()
     for name, value in head.headers.items():
         headers[name.decode("latin-1")] = value.decode("latin-1")
-    origin = head.headers.get(b"origin")
-    if principal.key_id is None and origin is not None:
-        # Without keys any web page that a person opens could otherwise read and write through their browser.
-        host = origin.partition(b"://")[2]
-        if host.lower() != head.headers.get(b"host", b"").lower():
-            raise Forbidden("without keys, only pages of this server itself may open a WebSocket")
-    response = ServerProtocol(logger=quiet).accept(Request(head.target.decode("latin-1"), headers))
+    response = ServerProtocol(logger=quiet, select_subprotocol=_select).accept(
+        Request(head.target.decode("latin-1"), headers)
+    )
     if response.status_code != 101:
         reason = (response.body or b"").decode("utf-8", "replace").strip().splitlines()
         raise InvalidRequest(reason[0] if reason else "the WebSocket handshake is malformed")
@@ -125,7 +135,7 @@ class WebSocket(Subscriber):
 
     def __init__(self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slot: Slot) -> None:
         """The handshake is answered; `slot` is freed when the connection ends."""
-        self.frames = FrameLink(self, service.loop, transport, service.settings)
+        self.frames = FrameLink(self, service.loop, service.turns, service.account, transport, service.settings)
         super().__init__(service.delivery, self.frames)
         self._service = service
         self._principal = principal
@@ -172,6 +182,8 @@ class WebSocket(Subscriber):
         if not named:
             raise InvalidRequest("topics must name at least one topic", field="topics")
         check_names(named, principal, settings.max_watch_topics - len(self._feeds.keys() - named.keys()))
+        if self._service.admission.gathered:
+            self._service.admission.flush()
         topics = {}
         for name in named:
             topic = self._service.engine.topics.get(name)
@@ -286,6 +298,10 @@ class WebSocket(Subscriber):
         """Send the notice as a message."""
         feed.cursor = notice.cursor
         self._send(notice.message)
+        if self.frames.write_paused:
+            if notice.message_share is None:
+                notice.message_share = Share(self._service.account, len(notice.message))
+            self.keep(notice.message_share)
 
     def ended(self, feed: Feed) -> None:
         """The topic is gone: a later subscribe starts from the beginning."""
@@ -300,7 +316,8 @@ class WebSocket(Subscriber):
         self.ended(feed)
 
     def beat(self, tick_ms: int) -> int:
-        """Ping a client that was silent, and give up one that did not answer the last ping."""
+        """Ping a client that was silent, and give up one that did not answer the last ping or end its message."""
+        self.frames.give_up_message()
         if self.frames.heard:
             self.frames.heard = self._pinged = False
         elif not self._pinged:

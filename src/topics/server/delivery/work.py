@@ -27,6 +27,7 @@ from topics.server.delivery.event_stream import (
 from topics.server.delivery.notice import event
 from topics.server.flow.parking import Parking
 from topics.server.flow.slots import Slot, Slots
+from topics.server.http.account import Share
 from topics.server.http.exchange import Exchange
 from topics.server.http.stream import Stream
 
@@ -91,9 +92,11 @@ class WorkStream(EventStream):
             b"id: %d\n%b" % (lease.seq, event(JOB, b'{"topic":"%b",%b' % (self._name, text[1:])))
             for lease, text in zip(hand.leases, hand.texts, strict=True)
         ]
-        self.stream.write(b"".join(frames))
+        written = b"".join(frames)
+        self.stream.write(written)
         self.last_ms = self.delivery.tick_ms
         if self.link.write_paused:
+            self.keep(Share(self.delivery.account, len(written)))
             self._worker.paused = True
             self.stall()
 
@@ -103,6 +106,7 @@ class WorkStream(EventStream):
 
     def drained(self) -> None:
         """The client reads again."""
+        self.release()
         if not self.closed:
             self.recovered()
             self.aged = False

@@ -15,6 +15,8 @@ from topics.errors import HeadTooLarge, InvalidRequest, PayloadTooLarge
 
 LINE_MAX_BYTES: Final = 256
 """The longest chunk-size line, extensions included."""
+FEED_STEPS_MAX: Final = 512
+"""How many parts of chunks are decoded in one go: less than a millisecond's worth."""
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _SIZE: Final = re.compile(rb'([0-9A-Fa-f]{1,15})(?:;%b(?:=(?:%b|"[\t !#-\[\]-~]*"))?)*' % (_TOKEN, _TOKEN))
@@ -40,15 +42,24 @@ class ChunkedBody:
         self.complete = False
 
     def feed(self, data: bytes, position: int) -> int:
-        """Decode `data` from `position`; returns where it stopped: at the end of `data`, or of the body if complete.
+        """Decode `data` from `position`; returns where it stopped.
+
+        That is at the end of `data`, or of the body if complete, or after so many chunks that others have their turn.
 
         Raises InvalidRequest for broken framing, PayloadTooLarge as soon as a chunk's size passes the limit, and
         HeadTooLarge for too long a size line or too many trailers.
         """
         size = len(data)
-        while position < size and not self.complete:
+        steps = FEED_STEPS_MAX
+        while position < size and steps and not self.complete:
             position = self._step(data, position)
+            steps -= 1
         return position
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of the body is here."""
+        return len(self._body)
 
     def take(self) -> bytes:
         """The decoded body."""

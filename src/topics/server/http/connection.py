@@ -15,6 +15,8 @@ Rules:
 4. A request that asks to leave HTTP is dispatched when everything before it is answered, and nothing after it is
    parsed until it is answered itself.
 5. There are no timers here, only deadlines that `Connections.sweep` looks at.
+6. The first message of a read is dispatched at once. What follows it shares a turn of the loop with every other
+   connection, and waits in line for another one when the time is up (`Turns`); nothing is read meanwhile.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Final, cast
 
-from topics.errors import InvalidRequest, RequestTimeout, Throttled, TopicsError
+from topics.errors import InvalidRequest, Throttled, TopicsError
 from topics.server.http import reply
+from topics.server.http.account import SMALL_BYTES, Hold
 from topics.server.http.connections import Connections
 from topics.server.http.deadlines import NEVER, Deadlines
 from topics.server.http.exchange import Exchange, as_answer
@@ -34,10 +37,13 @@ from topics.server.http.head import Head
 from topics.server.http.intake import DEAF, IDLE, IN_BODY, IN_HEAD, SKIPPING, Intake, Message
 from topics.server.http.known_heads import KnownHeads
 from topics.server.http.outbox import Outbox
+from topics.server.http.turns import Place
 from topics.server.http.upgrade import Relay, Upgrade, Upgraded
 
 LINGER_MS: Final = 2_000
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
+LARGE_READ_BYTES: Final = 64 * 1024
+"""A read of this size is probably followed by another at once, in the same turn of the loop."""
 
 
 class Connection(asyncio.Protocol):
@@ -45,7 +51,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_app", "_barrier", "_connections", "_eof", "_held", "_intake", "_known", "_limits", "_linger_left", "_lost",
-        "_owe", "_reading_paused", "_ready", "_refused", "_taking", "_upgraded", "deadlines", "outbox",
+        "_owe", "_place", "_reading_paused", "_ready", "_refused", "_taking", "_upgraded", "deadlines",
+        "hold", "outbox",
     )  # fmt: skip
 
     def __init__(self, connections: Connections) -> None:
@@ -54,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._app = connections.app
         self._limits = limits
-        self.outbox = Outbox(self)
+        self.outbox = Outbox(self, connections.turns)
         # Stands in for `write` while a request is handled that was alone in its read.
         self._owe: Callable[[bytes], None] = partial(connections.owe, self.outbox)
         self._intake = Intake(self._admit, limits, http2_known=connections.http2 is not None)
@@ -62,6 +69,8 @@ class Connection(asyncio.Protocol):
         # Whether the next read may be a whole request with a known head.
         self._ready = False
         self._taking = False
+        self._place = Place(connections.turns, self._go_on)
+        self.hold = Hold(connections.account)
         self._reading_paused = False
         self._lost = False
         self._eof = False
@@ -112,6 +121,8 @@ class Connection(asyncio.Protocol):
         if self._intake.phase != DEAF:
             self._intake.feed(data)
             self._take()
+            if len(data) >= LARGE_READ_BYTES and self._place.give_way():
+                self._set_reading()
         elif self._linger_left >= 0:
             self._linger_left -= len(data)
             if self._linger_left < 0:
@@ -140,6 +151,7 @@ class Connection(asyncio.Protocol):
         self.outbox.lose()
         self.stop_parsing()
         self.deadlines.clear()
+        self.hold.release()
         self._connections.remove(self, refused=self._refused)
         self.outbox.abandon()
 
@@ -148,12 +160,14 @@ class Connection(asyncio.Protocol):
         self.outbox.write_paused = True
         self._ready = False
         if self.outbox.stream is None:
+            self.hold.set_answers(self.outbox.unsent_bytes)
             self._watch_writing()
             self._set_reading()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         self.outbox.write_paused = False
+        self.hold.set_answers(0)
         if self.outbox.stream is not None:
             self.outbox.stream.drained()
         elif not self._lost and self._linger_left < 0 and not self.transport.is_closing():
@@ -171,15 +185,23 @@ class Connection(asyncio.Protocol):
         """Parse and dispatch until the bytes end or something has to be waited for."""
         intake, outbox = self._intake, self.outbox
         self._taking = True
+        others = False
         while not self._blocked():
+            if others and self._place.give_way():
+                break
             message, self._held = self._held or intake.next(), None
             if message is None:
-                break
+                if not intake.more:
+                    break
+                others = True
+                continue
             if message.head.upgrade is not None and message.error is None and outbox.current is not None:
                 self._held = message
                 break
-            if intake.unread and not outbox.gathering:
-                outbox.gather()
+            if intake.unread:
+                others = True
+                if not outbox.gathering:
+                    outbox.gather()
             exchange = self._dispatch(message)
             if message.head.upgrade is not None and not exchange.answered:
                 self._barrier = exchange
@@ -192,8 +214,15 @@ class Connection(asyncio.Protocol):
         elif not self._lost:
             self._await_next()
 
+    def _go_on(self) -> None:
+        """It is this connection's turn again."""
+        if not self._lost and self._upgraded is None:
+            self._take()
+
     def _blocked(self) -> bool:
-        """Whether nothing more may be parsed for now (rules 1 and 4)."""
+        """Whether nothing more may be parsed for now (rules 1, 4 and 6)."""
+        if self._place.waits:
+            return True
         if self._barrier is not None:
             if not self._barrier.answered:
                 return True
@@ -218,10 +247,37 @@ class Connection(asyncio.Protocol):
             deadlines.read = NEVER if outstanding else deadlines.clock.idle_deadline
         elif intake.phase != DEAF:
             deadlines.expect_message(intake.phase, intake.renewals)
+            if intake.phase == IN_BODY and not self._hold_body():
+                return
         elif self._linger_left < 0:
             deadlines.read = NEVER
         if blocked or self._reading_paused:
             self._set_reading()
+        if self.hold.bodies_bytes and not outstanding and intake.phase != IN_BODY:
+            self.hold.set_bodies(0)
+
+    def _hold_body(self) -> bool:
+        """Account for what has arrived of a body; False if there is no room for more of it, and it was refused.
+
+        It stays in the account until the request is answered.
+        """
+        held = self._intake.held_bytes
+        if held <= SMALL_BYTES:
+            return True
+        self.hold.set_bodies(held + self.outbox.held_bytes)
+        account = self._connections.account
+        if not account.full:
+            return True
+        self._turn_away(account.refusal())
+        return False
+
+    def give_room(self) -> None:
+        """Too much is buffered for all clients, and this one does not move: give back what it holds."""
+        refusal = self._connections.account.refusal()
+        if self._intake.phase == IN_BODY:
+            self._turn_away(refusal)
+        else:
+            self.abort()
 
     def _set_reading(self) -> None:
         """Read from the socket exactly while what is read has somewhere to go."""
@@ -309,9 +365,8 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no request is outstanding or under way, and the connection is still one for requests."""
         outbox = self.outbox
-        return (
-            outbox.current is None and self._intake.phase == IDLE and outbox.stream is None and self._upgraded is None
-        )
+        open_for_requests = outbox.stream is None and self._upgraded is None
+        return open_for_requests and outbox.current is None and self._intake.phase == IDLE and not self._place.waits
 
     def _close_after_last(self) -> None:
         """Nothing more is parsed, and the connection ends with the last answer that is outstanding."""
@@ -354,6 +409,9 @@ class Connection(asyncio.Protocol):
         elif outbox.stream is not None:
             outbox.stream.close()
         elif self._intake.phase in (IDLE, SKIPPING):
+            if self._place.waits:
+                # What is in line is still answered; the next answer ends the connection.
+                return
             if outbox.current is None:
                 self.close()
             else:
@@ -373,13 +431,8 @@ class Connection(asyncio.Protocol):
             self._watch_writing()
         if deadlines.read > now:
             return
-        phase, limits = self._intake.phase, self._limits
-        if phase == IN_BODY:
-            message, name, limit = "The body arrived too slowly.", "body_timeout_ms", limits.body_timeout_ms
-            self._turn_away(RequestTimeout(message, limit=name, max=limit))
-        elif phase == IN_HEAD:
-            message, name, limit = "The head took too long to arrive.", "header_timeout_ms", limits.header_timeout_ms
-            self._turn_away(RequestTimeout(message, limit=name, max=limit))
+        if self._intake.phase in (IN_HEAD, IN_BODY):
+            self._turn_away(deadlines.timeout(self._intake.phase))
         elif self.outbox.current is not None:
             deadlines.read = deadlines.clock.idle_deadline
         elif self._linger_left < 0:

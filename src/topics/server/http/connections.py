@@ -1,7 +1,8 @@
 """Every live connection of the server, and what they share: the app, the limits, the clock of their deadlines.
 
-One sweep per second closes what is overdue (deadlines.py) and renews the `Date` of responses. Answers that are there
-at once are owed until the end of the loop's turn and sent together (`owe`).
+One sweep per second closes what is overdue (deadlines.py), makes room where too much is buffered (account.py), and
+renews the `Date` of responses. Answers that are there at once are owed until the end of the loop's turn and sent
+together (`owe`).
 
 For a graceful stop: close the listener, then `drain`.
 """
@@ -12,11 +13,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from topics.server.http.account import SMALL_BYTES, Account
 from topics.server.http.deadlines import SWEEP_S, SweepClock
 from topics.server.http.exchange import App
 from topics.server.http.limits import ConnectionLimits
 from topics.server.http.outbox import Outbox
 from topics.server.http.reply import JSON_PREFIXES
+from topics.server.http.turns import Turns
 from topics.server.http.upgrade import Upgraded
 
 if TYPE_CHECKING:
@@ -31,11 +34,19 @@ class Connections:
     """The set of live connections."""
 
     def __init__(
-        self, app: App, loop: asyncio.AbstractEventLoop, limits: ConnectionLimits, http2: Http2Factory | None
+        self,
+        app: App,
+        loop: asyncio.AbstractEventLoop,
+        limits: ConnectionLimits,
+        turns: Turns,
+        account: Account,
+        http2: Http2Factory | None,
     ) -> None:
         """`http2` makes the protocol of a connection that begins with the HTTP/2 preface."""
         self.app = app
         self.limits = limits
+        self.turns = turns
+        self.account = account
         self.http2 = http2
         self.live: set[Connection] = set()
         self.clock = SweepClock(self.limits.idle_timeout_ms)
@@ -67,6 +78,16 @@ class Connections:
         overdue = [each for each in self.live if each.deadlines.read <= now or each.deadlines.write <= now]
         for connection in overdue:
             connection.expire(now)
+        if self.account.total_bytes:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Where too much is buffered, cut off those who hold the most of it and have not moved since the last sweep."""
+        holders = [each for each in self.live if each.hold.total_bytes > SMALL_BYTES]
+        still = [each for each in holders if each.hold.mark()]
+        still.sort(key=lambda each: each.hold.total_bytes)
+        while self.account.tight and still:
+            still.pop().give_room()
 
     def owe(self, outbox: Outbox, answer: bytes) -> None:
         """Send this at the end of this turn of the loop, with the answers to all other requests of the turn.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from topics.errors import RequestTimeout
 from topics.server.http.intake import IN_HEAD, PROGRESS_BYTES
 from topics.server.http.limits import ConnectionLimits
 
@@ -64,6 +65,15 @@ class Deadlines:
             limits = self._limits
             self._message = self.clock.after(limits.header_timeout_ms if phase == IN_HEAD else limits.body_timeout_ms)
         self.read = self._message
+
+    def timeout(self, phase: int) -> RequestTimeout:
+        """What a client is answered whose message did not arrive in time."""
+        limits = self._limits
+        if phase == IN_HEAD:
+            message, name, limit = "The head took too long to arrive.", "header_timeout_ms", limits.header_timeout_ms
+        else:
+            message, name, limit = "The body arrived too slowly.", "body_timeout_ms", limits.body_timeout_ms
+        return RequestTimeout(message, limit=name, max=limit)
 
     def watch_writing(self, unsent_bytes: int) -> None:
         """From now on the client has to take what is unsent at a certain pace."""

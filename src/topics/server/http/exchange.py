@@ -17,8 +17,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from topics.errors import RETRY_AFTER_MS, Internal, ShuttingDown, TopicsError
 from topics.server.http import reply
@@ -28,6 +29,8 @@ from topics.server.http.stream import Sink, Stream
 from topics.server.http.upgrade import Upgrade
 
 log = logging.getLogger("topics.server")
+
+LARGE_ANSWER_BYTES: Final = 256 * 1024
 
 
 def as_answer(error: Exception, doing: str, head: Head) -> TopicsError:
@@ -60,6 +63,13 @@ class Carrier(Sink, Protocol):
     queue: deque[Exchange]
     waiting: bool
     answer: Callable[[bytes], None]
+
+    @property
+    def clogged(self) -> bool:
+        """Whether the client has not taken earlier answers, so that a further one would only wait in memory."""
+
+    def in_turn(self, call: Callable[[], None]) -> None:
+        """Call now, or in another turn of the loop where this one has taken long enough."""
 
     def carry_on(self) -> None:
         """The current exchange is answered."""
@@ -143,9 +153,23 @@ class Exchange:
         else:
             self.respond_raw(reply.render(status, body, content_type, headers))
 
-    def respond_parts(self, parts: list[bytes]) -> None:
-        """Answer 200 with JSON in parts, so that a large answer is copied only once. The list is used up."""
+    def respond_parts(self, parts: list[bytes], *, in_turn: bool = False) -> None:
+        """Answer 200 with JSON in parts, so that a large answer is copied only once. The list is used up.
+
+        A large answer is put together when the loop has time for it, or now if it is its turn already.
+        """
         size = sum(map(len, parts))
+        if size > LARGE_ANSWER_BYTES and not in_turn:
+            self._begin_answer()
+            self.carrier.in_turn(partial(self._respond_large, parts, size))
+        else:
+            self._respond_joined(parts, size)
+
+    def _respond_large(self, parts: list[bytes], size: int) -> None:
+        self.answered = False
+        self._respond_joined(parts, size)
+
+    def _respond_joined(self, parts: list[bytes], size: int) -> None:
         if self.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
             self.respond(200, b"".join(parts))
         else:
@@ -174,7 +198,8 @@ class Exchange:
         `headers` are complete lines and name the content type. The body ends with the connection.
         """
         self._begin_answer()
-        opened = self.carrier.open_stream(self, reply.status_line(status) + headers + b"\r\n")
+        head = reply.status_line(status) + self.head.answer_headers + headers
+        opened = self.carrier.open_stream(self, head + b"\r\n")
         self.over()
         return opened
 
@@ -221,6 +246,6 @@ class Exchange:
             log.exception("ending %s %r failed", self.head.method, self.head.path)
 
     def _fit(self, response: bytes) -> bytes:
-        """The response as this client must get it: HEAD, HTTP/1.0, or the last one of its connection."""
+        """The response as this client must get it: HEAD, HTTP/1.0, another origin, or the last one here."""
         line = reply.CLOSE if self.closes else reply.KEEP_ALIVE if self.head.version == b"1.0" else b""
-        return reply.adapt(response, line, self.head.method != "HEAD")
+        return reply.adapt(response, line + self.head.answer_headers, self.head.method != "HEAD")

@@ -42,12 +42,12 @@ _SINGLE: Final = frozenset(
 
 
 class Head:
-    """One parsed request head. Nothing changes after `parse`, except that `route` is set once when it is resolved."""
+    """One parsed request head. Nothing changes after `parse`, except for what is set when it is resolved."""
 
     __slots__ = (
-        "accepts_gzip", "cacheable", "chunked", "content_length", "expects_continue", "gzip_body", "headers",
-        "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "target", "upgrade",
-        "version",
+        "accepts_gzip", "answer_headers", "cacheable", "chunked", "content_length", "expects_continue", "gzip_body",
+        "headers", "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "target",
+        "upgrade", "version",
     )  # fmt: skip
 
     def __init__(self, method: str, target: bytes, headers: dict[bytes, bytes], version: bytes = b"1.1") -> None:
@@ -64,6 +64,8 @@ class Head:
         """The length of the head, its final empty line included; and that with the body's."""
         self.route: Any = None
         """What `App.resolve` returned for this head."""
+        self.answer_headers = b""
+        """Complete lines that every answer to this head carries (see `add_to_answers`)."""
         self.content_length: int | None = None
         self.chunked = False
         """Whether a body of unknown length follows."""
@@ -84,7 +86,7 @@ class Head:
         accept = headers.get(b"accept-encoding")
         self.accepts_gzip = accept is not None and _accepts_gzip(accept.lower())
         self.plain = self.keep_alive and version == b"1.1" and method != "HEAD"
-        """Whether a response without any `Connection` field, with its body, fits."""
+        """Whether a rendered response can go out as it is: with its body, without a `Connection` or any other line."""
         self.cacheable = self.plain and not (
             self.chunked or self.expects_continue or self.gzip_body or self.upgrade is not None
         )
@@ -136,6 +138,7 @@ class Head:
         head.accepts_gzip = self.accepts_gzip
         head.upgrade = self.upgrade
         head.plain = self.plain
+        head.answer_headers = self.answer_headers
         head.cacheable = self.cacheable
         head.raw_bytes = raw_bytes
         head.message_bytes = raw_bytes + (content_length or 0)
@@ -149,6 +152,11 @@ class Head:
             head.path, head.query = _split_target(self.method, target)
             head.route = None
         return head
+
+    def add_to_answers(self, lines: bytes) -> None:
+        """Have every answer to this head carry these header lines, refusals included."""
+        self.answer_headers = lines
+        self.plain = False
 
     def require_supported(self) -> None:
         """Raise for an expectation (417) or a content coding (415) that this server does not know."""

@@ -6,6 +6,15 @@ bounds what a client can cost: the body of each request and of all together, hea
 time, streams opened only to be reset, and time (`Connections.sweep` looks at the deadlines as it does for HTTP/1.1).
 
 Answers are sent in turns of one frame per lane, so that a long one does not hold up the others.
+
+Rules:
+
+1. What was read is given to h2 in pieces of a few frames, each paid for first (`credit.py`). A client without credit
+   gets a GOAWAY with ENHANCE_YOUR_CALM; what it still sends is thrown away for a while, since closing at once would
+   destroy the GOAWAY too.
+2. The first piece of a read is looked at when it comes. What follows, and answers that are long, share a turn of the
+   loop with all other connections (`Turns`); nothing is read while something waits.
+3. While more than a bound of answers waits for the client, further requests wait unanswered.
 """
 
 from __future__ import annotations
@@ -17,11 +26,8 @@ from collections import deque
 from typing import Final
 
 from h2 import events
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
-from h2.settings import SettingCodes, Settings
 
 from topics.errors import (
     ExpectationFailed,
@@ -32,22 +38,21 @@ from topics.errors import (
     Throttled,
     TopicsError,
 )
-from topics.server.http.connection import Connection
+from topics.server.http.account import SMALL_BYTES
+from topics.server.http.connection import LARGE_READ_BYTES, LINGER_MAX_BYTES, LINGER_MS, Connection
 from topics.server.http.connections import Connections
+from topics.server.http.credit import LIVE_RESET_EARNS, Credit, FrameMeter, Overdrawn
 from topics.server.http.deadlines import NEVER
 from topics.server.http.exchange import as_answer
 from topics.server.http.head import Head, add_field
 from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.lane import Lane
+from topics.server.http.road import Road, protocol
+from topics.server.http.turns import Place
 from topics.server.http.upgrade import Upgraded
 
-STREAMS_MAX: Final = 100
-WINDOW_BYTES: Final = 1024 * 1024
-"""How much of one request's body, and of all bodies together, may be on the way before it is read."""
 HELD_BODIES: Final = 2
 """Unfinished bodies of one connection may hold this many times the limit of a single one."""
-RESETS_MAX: Final = 100
-"""Requests that a client may reset, beyond one for every answered one, before it is turned away."""
 
 _METHOD: Final = re.compile(rb"[A-Z]+")
 _TARGET: Final = re.compile(rb"[!-~]+")
@@ -57,8 +62,9 @@ class Http2(Upgraded):
     """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2=Http2)`."""
 
     __slots__ = (
-        "_answered", "_app", "_awaited", "_connection", "_deadlines", "_h2", "_lanes", "_limits", "_mark", "_paused",
-        "_progress", "_pumping", "_receiving", "_resets", "_sent", "_stopping", "_transport", "_turns",
+        "_account", "_app", "_at", "_awaited", "_connection", "_credit", "_deadlines", "_h2", "_limits", "_linger_left",
+        "_mark", "_meter", "_place", "_progress", "_reading", "_receiving", "_road", "_stopping", "_transport",
+        "_unread", "_waiting",
     )  # fmt: skip
 
     def __init__(self, connections: Connections, connection: Connection, transport: asyncio.Transport) -> None:
@@ -68,72 +74,123 @@ class Http2(Upgraded):
         self._transport = transport
         self._app = connections.app
         self._limits = connections.limits
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
-        # Initial values, so that the first SETTINGS frame carries them and they hold from the first byte on.
-        limit = self._limits.max_header_bytes
-        self._h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
-                SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
-                SettingCodes.MAX_HEADER_LIST_SIZE: limit,
-            },
+        self._place = Place(connections.turns, self._go_on)
+        self._account = connections.account
+        self._h2 = protocol(self._limits.max_header_bytes)
+        self._credit = Credit(connections.turns.clock_ns)
+        self._meter = FrameMeter(self._credit, self._limits.max_header_bytes)
+        self._road = Road(
+            self._h2, transport, self._credit, connection.hold, connections.turns, self._place, self._when_pumped
         )
-        self._h2.decoder.max_header_list_size = limit
-        self._lanes: dict[int, Lane] = {}
-        self._turns: deque[Lane] = deque()
-        self._paused = False
-        self._pumping = False
+        self._unread = b""
+        self._at = 0
+        self._reading = True
+        self._linger_left = -1
+        # Complete requests that wait until there is less to send.
+        self._waiting: deque[Lane] = deque()
         self._receiving = False
         self._stopping = False
         self._awaited = False
-        self._answered = 0
-        self._resets = 0
         self._progress = 0
-        self._sent = 0
         self._mark = 0
-        self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(WINDOW_BYTES)
-        self._flush()
+        self._road.flush()
         self._await_next()
 
     def data_received(self, data: bytes) -> None:
         """Frames arrived."""
+        if self._linger_left >= 0:
+            self._linger_left -= len(data)
+            if self._linger_left < 0:
+                self._transport.abort()
+            return
+        self._unread = self._unread[self._at :] + data if self._at < len(self._unread) else data
+        self._at = 0
+        if not self._place.waits:
+            self._take()
+
+    def _go_on(self) -> None:
+        """It is this connection's turn."""
+        if self._linger_left < 0 and not self._transport.is_closing():
+            self._take()
+
+    def _take(self) -> None:
+        """Look at what was read, piece by piece, until it ends, has to wait, or the time is up (rules 1 and 2)."""
         self._receiving = True
         try:
-            for event in self._h2.receive_data(data):
-                if self._transport.is_closing():
-                    return
-                self._on_event(event)
+            while self._at < len(self._unread) and not self._road.paused:
+                begin, self._at = self._at, self._meter.piece(self._unread, self._at)
+                for event in self._h2.receive_data(self._unread[begin : self._at]):
+                    self._on_event(event)
+                    if self._transport.is_closing():
+                        return
+                self._road.flush()
+                if self._at < len(self._unread) and self._place.give_way():
+                    break
+            if self._at == len(self._unread):
+                if len(self._unread) >= LARGE_READ_BYTES:
+                    self._place.give_way()
+                self._unread = b""
+                self._at = 0
         except ProtocolError:
             # h2 has queued the GOAWAY that says why.
             self._close()
             return
+        except Overdrawn:
+            self._calm_down()
+            return
         finally:
             self._receiving = False
-        self.pump()
+        self._road.pump()
         self._await_next()
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        """Read from the socket exactly while what is read has somewhere to go."""
+        reading = self._linger_left >= 0 or not (self._road.paused or self._place.waits)
+        if reading != self._reading and not self._transport.is_closing():
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _calm_down(self) -> None:
+        """The client only makes work: say so, and close once it had the time to read that."""
+        self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+        self._road.flush()
+        self._road.end()
+        if self._transport.is_closing():
+            return
+        self._linger_left = LINGER_MAX_BYTES
+        self._unread = b""
+        self._at = 0
+        self._road.paused = False
+        self._set_reading()
+        self._deadlines.clear()
+        self._deadlines.read = self._deadlines.clock.after(LINGER_MS)
+        self._transport.write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every exchange ends."""
-        lanes = list(self._lanes.values())
-        self._lanes.clear()
-        for lane in lanes:
-            lane.end()
+        self._waiting.clear()
+        self._road.end()
 
     def pause_writing(self) -> None:
         """The client does not read: send and read nothing more until it does."""
-        self._paused = True
-        self._transport.pause_reading()
-        self._await_next()
+        if self._linger_left < 0:
+            self._road.paused = True
+            self._set_reading()
+            self._await_next()
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        self._paused = False
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-            self.pump()
+        self._road.paused = False
+        if self._linger_left < 0 and not self._transport.is_closing():
+            self._road.pump()
             self._await_next()
+            if self._at < len(self._unread):
+                self._place.wait()
+            self._set_reading()
 
     def shut_down(self) -> None:
         """Refuse further streams, finish those that are open, then close. Open bodies are ended.
@@ -141,7 +198,10 @@ class Http2(Upgraded):
         The GOAWAY comes last: h2 on either side lets no open stream finish after one.
         """
         self._stopping = True
-        for lane in list(self._lanes.values()):
+        if self._linger_left >= 0:
+            self._transport.abort()
+            return
+        for lane in list(self._road.lanes.values()):
             if lane.stream is not None:
                 lane.stream.close()
             elif lane.exchange is not None:
@@ -150,76 +210,44 @@ class Http2(Upgraded):
 
     def expire(self, now: float) -> None:
         """A deadline has passed: the connection is idle, a body is too slow, or answers are not read."""
+        if self._linger_left >= 0:
+            self._transport.abort()
+            return
         if self._deadlines.write <= now:
-            if self._sent - self._mark < PROGRESS_BYTES:
+            if self._road.sent_bytes - self._mark < PROGRESS_BYTES:
                 self._transport.abort()
                 return
             self._deadlines.write = NEVER
         if self._deadlines.read <= now:
-            if not self._lanes:
+            if not self._road.lanes:
                 self._h2.close_connection()
                 self._close()
                 return
             limit = self._limits.body_timeout_ms
-            for lane in [each for each in self._lanes.values() if each.receiving]:
+            for lane in [each for each in self._road.lanes.values() if each.receiving]:
                 lane.fail(RequestTimeout("The body arrived too slowly.", limit="body_timeout_ms", max=limit))
         self._await_next()
 
-    def send_head(self, lane: Lane, fields: list[tuple[bytes, bytes]], *, ends: bool) -> None:
-        """Send the head of an answer, which may be all of it."""
-        try:
-            self._h2.send_headers(lane.id, fields, end_stream=ends)
-        except ProtocolError:
-            self._drop(lane)
-            return
-        if ends:
-            self._finish(lane)
-        self._flush()
-
-    def pump(self, lane: Lane | None = None) -> None:
-        """Send what the flow control allows, a frame per lane and turn. `lane` is one that has something to send."""
-        if lane is not None and lane not in self._turns:
-            self._turns.append(lane)
-        if self._pumping:
-            return
-        self._pumping = True
-        blocked: list[Lane] = []
-        while self._turns and not self._paused:
-            lane = self._turns.popleft()
-            if lane.over:
-                continue
-            try:
-                if not self._send_frame(lane):
-                    blocked.append(lane)
-                elif lane.unsent_bytes:
-                    self._turns.append(lane)
-            except ProtocolError:
-                self._drop(lane)
-            lane.drained()
-            self._flush()
-        self._turns.extend(blocked)
-        self._pumping = False
-        self._flush()
-        if not self._receiving:
+    def _when_pumped(self) -> None:
+        """What could be sent is sent."""
+        if not self._receiving and self._linger_left < 0:
+            self._serve_waiting()
             self._await_next()
+            self._set_reading()
 
-    def _send_frame(self, lane: Lane) -> bool:
-        """Send one frame of the lane; False if its flow control allows none."""
-        if lane.unsent_bytes:
-            room = min(self._h2.local_flow_control_window(lane.id), self._h2.max_outbound_frame_size)
-            if room <= 0:
-                return False
-            part = lane.next_part(room)
-            ends = lane.ending and not lane.unsent_bytes
-            self._h2.send_data(lane.id, part, end_stream=ends)
-            self._sent += len(part)
-        else:
-            ends = lane.ending
-            if ends:
-                self._h2.end_stream(lane.id)
-        if ends:
-            self._finish(lane)
-        return True
+    def _serve_waiting(self) -> None:
+        """Have requests handled that waited until there is less to send (rule 3)."""
+        if not self._waiting:
+            return
+        # Each answer would otherwise come back here by itself.
+        self._receiving = True
+        while self._waiting and not self._road.clogged:
+            lane = self._waiting.popleft()
+            if not lane.over:
+                self._handle(lane)
+            if self._place.give_way():
+                break
+        self._receiving = False
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.RequestReceived):
@@ -227,32 +255,29 @@ class Http2(Upgraded):
         elif isinstance(event, events.DataReceived):
             self._receive(event)
         elif isinstance(event, events.StreamEnded):
-            lane = self._lanes.get(event.stream_id)
+            lane = self._road.lanes.get(event.stream_id)
             if lane is not None:
                 lane.receiving = False
                 if lane.exchange is None:
                     self._dispatch(lane)
         elif isinstance(event, events.StreamReset):
-            lane = self._lanes.get(event.stream_id)
+            lane = self._road.lanes.get(event.stream_id)
             if lane is not None:
-                self._resets += 1
-                self._drop(lane)
-                if self._resets > RESETS_MAX + self._answered:
-                    self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-                    self._close()
+                self._credit.earn(LIVE_RESET_EARNS)
+                self._road.drop(lane)
         elif isinstance(event, (events.WindowUpdated, events.RemoteSettingsChanged)):
-            self.pump()
+            self._road.pump()
         elif isinstance(event, events.ConnectionTerminated):
             self._close()
 
     def _begin(self, event: events.RequestReceived) -> None:
         """A request's head: have it resolved before its body."""
-        lane = Lane(self, event.stream_id)
+        lane = Lane(self._road, event.stream_id)
         lane.receiving = event.stream_ended is None
-        self._lanes[lane.id] = lane
+        self._road.lanes[lane.id] = lane
         if self._stopping:
             self._h2.reset_stream(lane.id, ErrorCodes.REFUSED_STREAM)
-            self._drop(lane)
+            self._road.drop(lane)
             return
         try:
             lane.head = self._read_head([(bytes(name), bytes(value)) for name, value in event.headers])
@@ -290,13 +315,15 @@ class Http2(Upgraded):
         return Head(method.decode(), target, headers, b"2")
 
     def _receive(self, event: events.DataReceived) -> None:
-        lane = self._lanes.get(event.stream_id)
+        lane = self._road.lanes.get(event.stream_id)
         limit = self._limits.max_body_bytes
         try:
             if lane is not None and lane.exchange is None:
                 lane.receive(event.data, limit)
-                if sum(each.body_bytes for each in self._lanes.values()) > HELD_BODIES * limit:
+                if self._road.held_bytes > HELD_BODIES * limit:
                     raise Throttled("Too many large requests at a time.", limit="max_body_bytes", max=limit)
+                if self._account.full and lane.held_bytes > SMALL_BYTES:
+                    raise self._account.refusal()
                 self._progress += len(event.data)
         except TopicsError as error:
             assert lane is not None
@@ -305,29 +332,20 @@ class Http2(Upgraded):
             self._h2.acknowledge_received_data(event.flow_controlled_length or 0, event.stream_id)
 
     def _dispatch(self, lane: Lane) -> None:
+        """The request is complete."""
+        if self._road.clogged or self._waiting:
+            self._waiting.append(lane)
+        else:
+            self._handle(lane)
+
+    def _handle(self, lane: Lane) -> None:
         try:
             lane.dispatch(self._app.handle, self._limits.max_body_bytes)
         except Exception as error:
             lane.fail(as_answer(error, "handling", lane.head))
 
-    def _finish(self, lane: Lane) -> None:
-        """The answer is complete. A body that still arrives is not wanted."""
-        self._answered += 1
-        if lane.receiving:
-            self._h2.reset_stream(lane.id, ErrorCodes.NO_ERROR)
-        self._drop(lane)
-
-    def _drop(self, lane: Lane) -> None:
-        if self._lanes.pop(lane.id, None) is not None:
-            lane.end()
-
-    def _flush(self) -> None:
-        data = self._h2.data_to_send()
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
-
     def _close(self) -> None:
-        self._flush()
+        self._road.flush()
         self._connection.close()
 
     def _await_next(self) -> None:
@@ -335,19 +353,21 @@ class Http2(Upgraded):
         deadlines = self._deadlines
         if self._transport.is_closing():
             return
-        if self._stopping and not self._lanes:
+        if self._stopping and not self._road.lanes:
             self._h2.close_connection()
             self._close()
             return
-        awaited = any(lane.receiving and lane.exchange is None for lane in self._lanes.values())
+        awaited = any(lane.receiving and lane.exchange is None for lane in self._road.lanes.values())
         if not awaited:
-            deadlines.read = NEVER if self._lanes else deadlines.clock.idle_deadline
+            deadlines.read = NEVER if self._road.lanes else deadlines.clock.idle_deadline
         elif not self._awaited or self._progress >= PROGRESS_BYTES:
             self._progress = 0
             deadlines.read = deadlines.clock.after(self._limits.body_timeout_ms)
         self._awaited = awaited
-        if not self._paused and not any(lane.unsent_bytes for lane in self._lanes.values() if lane.stream is None):
+        if not self._road.paused and not any(
+            lane.unsent_bytes for lane in self._road.lanes.values() if lane.stream is None
+        ):
             deadlines.write = NEVER
         elif deadlines.write == NEVER:
-            self._mark = self._sent
+            self._mark = self._road.sent_bytes
             deadlines.write = deadlines.clock.after(self._limits.write_timeout_ms)

@@ -64,8 +64,8 @@ class Intake:
 
     __slots__ = (
         "_admit", "_blank_skipped", "_body", "_body_max", "_chunks", "_data", "_fresh", "_head_max", "_headers_max",
-        "_heads", "_needed", "_open", "_position", "_progress", "_scanned", "_started_ns", "http2", "owes_continue",
-        "phase", "renewals", "repeat",
+        "_heads", "_needed", "_open", "_position", "_progress", "_scanned", "_started_ns", "http2", "more",
+        "owes_continue", "phase", "renewals", "repeat",
     )  # fmt: skip
 
     def __init__(self, admit: Callable[[Head], None], limits: ConnectionLimits, *, http2_known: bool) -> None:
@@ -94,6 +94,8 @@ class Intake:
         """Grows whenever the message under way deserves a fresh deadline."""
         self.owes_continue = False
         """Whether the client waits for `100 Continue` before it sends the body. The sender of it clears this."""
+        self.more = False
+        """Whether `next` has given up only for now, so that many tiny chunks do not take too long."""
         self.http2 = False
         """Whether the connection began with the HTTP/2 preface, which is still part of `rest`."""
 
@@ -130,6 +132,12 @@ class Intake:
         return self._position < len(self._data)
 
     @property
+    def held_bytes(self) -> int:
+        """What is held of a message that is not complete, and of what follows it."""
+        chunks = 0 if self._chunks is None else self._chunks.held_bytes
+        return len(self._data) - self._position + len(self._body) + chunks
+
+    @property
     def clean(self) -> bool:
         """Whether the next byte is the first one of a message."""
         return self.phase == IDLE and self._position == len(self._data) and not self._blank_skipped
@@ -143,6 +151,7 @@ class Intake:
 
     def next(self) -> Message | None:
         """The next request or refusal that the bytes fed so far hold, or None if there is none yet."""
+        self.more = False
         try:
             while self._position < len(self._data):
                 before = self._position
@@ -156,6 +165,9 @@ class Intake:
                 if message is not None:
                     return message
                 if self._position == before:
+                    break
+                if self._chunks is not None and self._position < len(self._data):
+                    self.more = True
                     break
         except TopicsError as error:
             return self.refuse(error)

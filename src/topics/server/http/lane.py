@@ -20,7 +20,7 @@ from topics.server.http.stream import Stream
 from topics.server.http.upgrade import Upgrade
 
 if TYPE_CHECKING:
-    from topics.server.http.http2 import Http2
+    from topics.server.http.road import Road
 
 PAUSE_BYTES: Final = 64 * 1024
 """An open body with more than this unsent is paused, and drained again at a quarter of it."""
@@ -45,13 +45,14 @@ class Lane:
 
     __slots__ = (
         "_body", "_drained_below", "_road", "_sent", "_started_ns", "_unsent", "answer", "current", "ending",
-        "exchange", "head", "id", "over", "queue", "receiving", "stream", "unsent_bytes", "waiting", "write",
+        "exchange", "head", "held_bytes", "id", "over", "queue", "receiving", "stream", "unsent_bytes", "waiting",
+        "write",
     )  # fmt: skip
 
     transport = None
     """The transport belongs to all lanes."""
 
-    def __init__(self, road: Http2, stream_id: int) -> None:
+    def __init__(self, road: Road, stream_id: int) -> None:
         self.current: Exchange | None = None
         self.queue: deque[Exchange] = deque()
         self.waiting = False
@@ -67,6 +68,7 @@ class Lane:
         """Whether the last byte of the answer is written, if not sent."""
         self.over = False
         self.unsent_bytes = 0
+        self.held_bytes = 0
         self._road = road
         self._body = bytearray()
         self._unsent: deque[bytes] = deque()
@@ -74,21 +76,17 @@ class Lane:
         self._drained_below = -1
         self._started_ns = perf_counter_ns()
 
-    @property
-    def body_bytes(self) -> int:
-        """How much of the request's body is held."""
-        return len(self._body)
-
     def receive(self, data: bytes, limit_bytes: int) -> None:
         """Add to the body; raises PayloadTooLarge."""
         if len(self._body) + len(data) > limit_bytes:
             raise PayloadTooLarge(limit="max_body_bytes", max=limit_bytes)
         self._body += data
+        self.held_bytes += len(data)
+        self._road.count_held(len(data))
 
     def dispatch(self, handle: Callable[[Exchange], None], limit_bytes: int) -> None:
         """The request is complete: have it handled."""
-        body = bytes(self._body)
-        self._body.clear()
+        body, self._body = bytes(self._body), bytearray()
         if self.head.gzip_body and body:
             body = inflate(body, limit_bytes)
         self.exchange = Exchange(self, self.head, body, self._started_ns)
@@ -98,14 +96,22 @@ class Lane:
         """Answer with an error, if nothing was answered yet."""
         if self.exchange is None:
             self.exchange = Exchange(self, self.head, b"", self._started_ns)
-        self._body.clear()
+        self._forget_body()
         if not self.exchange.answered:
             self.exchange.fail(error)
+
+    def _forget_body(self) -> None:
+        """Nothing is held of the request any more; until then it counts, also while it is handled."""
+        self._road.count_held(-self.held_bytes)
+        self.held_bytes = 0
+        self._body = bytearray()
 
     def end(self) -> None:
         """The lane is gone: reset by the client, or with its connection."""
         self.over = True
+        self._forget_body()
         self._unsent.clear()
+        self._road.count_unsent(-self.unsent_bytes)
         self.unsent_bytes = 0
         if self.stream is not None:
             self.stream.end()
@@ -124,6 +130,7 @@ class Lane:
         else:
             self._unsent.popleft()
         self.unsent_bytes -= len(part)
+        self._road.count_unsent(-len(part))
         return part
 
     def drained(self) -> None:
@@ -138,6 +145,15 @@ class Lane:
         """Whether the client is slow to read."""
         return self._drained_below >= 0
 
+    @property
+    def clogged(self) -> bool:
+        """Whether the client leaves much unread, on whichever lane."""
+        return self._road.clogged
+
+    def in_turn(self, call: Callable[[], None]) -> None:
+        """Call now, or in another turn of the loop."""
+        self._road.in_turn(call)
+
     def carry_on(self) -> None:
         """Nothing waits for an answer here."""
 
@@ -146,6 +162,7 @@ class Lane:
         if self.over:
             return
         head, _, body = answer.partition(b"\r\n\r\n")
+        self._forget_body()
         self.ending = True
         self._road.send_head(self, split_head(head), ends=not body)
         if body:
@@ -177,6 +194,7 @@ class Lane:
             return
         self._unsent.append(data)
         self.unsent_bytes += len(data)
+        self._road.count_unsent(len(data))
         self._road.pump(self)
         if self.unsent_bytes > PAUSE_BYTES:
             self._drained_below = PAUSE_BYTES // 4

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from topics.server.http.exchange import Exchange
 from topics.server.http.stream import Stream
+from topics.server.http.turns import Turns
 from topics.server.http.upgrade import Upgrade
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ class Outbox:
     """The answers of one connection, see the module."""
 
     __slots__ = (
-        "_gathered", "_gathered_bytes", "_held_bytes", "_lost", "_owner", "answer", "current", "gathering", "owing",
-        "queue", "stream", "transport", "waiting", "write", "write_paused",
+        "_gathered", "_gathered_bytes", "_held_bytes", "_lost", "_owner", "_turns", "answer", "current", "gathering",
+        "owing", "queue", "stream", "transport", "waiting", "write", "write_paused",
     )  # fmt: skip
 
-    def __init__(self, owner: Connection) -> None:
+    def __init__(self, owner: Connection, turns: Turns) -> None:
         self.current: Exchange | None = None
         self.queue: deque[Exchange] = deque()
         self.waiting = False
@@ -61,6 +62,7 @@ class Outbox:
         """The answer without an end, once it has its turn."""
         self.gathering = False
         self._owner = owner
+        self._turns = turns
         self._lost = False
         self._held_bytes = 0
         self._gathered: list[bytes] = []
@@ -75,6 +77,16 @@ class Outbox:
     def full(self) -> bool:
         """Whether no further exchange may be added for now."""
         return self.write_paused or len(self.queue) >= PIPELINE_MAX - 1 or self._held_bytes > PIPELINE_MAX_BYTES
+
+    @property
+    def clogged(self) -> bool:
+        """Whether the client does not read, or answers wait for one before them that is still to come."""
+        return self.write_paused or self._held_bytes > PIPELINE_MAX_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """What is held of requests that wait behind another one, and of their answers."""
+        return self._held_bytes
 
     @property
     def unsent_bytes(self) -> int:
@@ -116,6 +128,10 @@ class Outbox:
             exchange, answer = self.current, self.current.answer
         if self.waiting:
             self._owner.carry_on()
+
+    def in_turn(self, call: Callable[[], None]) -> None:
+        """Call now, or in another turn of the loop."""
+        self._turns.in_turn(call)
 
     def carry_on(self) -> None:
         """The current exchange is answered."""
@@ -183,6 +199,8 @@ class Outbox:
     def lose(self) -> None:
         """The connection is gone: nothing is sent any more."""
         self._lost = True
+        self.write_paused = False
+        self._held_bytes = 0
         self.write = self.answer = _ignore
 
     def abandon(self) -> None:

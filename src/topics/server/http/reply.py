@@ -62,12 +62,12 @@ def render(status: int, body: bytes, content_type: bytes = JSON, headers: bytes 
     return b"%b%d\r\n%b\r\n%b" % (start, len(body), headers, body)
 
 
-def adapt(response: bytes, connection: bytes, send_body: bool) -> bytes:
-    """A rendered response with a `Connection` line added, and without its body for HEAD."""
+def adapt(response: bytes, lines: bytes, send_body: bool) -> bytes:
+    """A rendered response with further lines added, and without its body for HEAD."""
     if not send_body:
         response = response[: response.index(b"\r\n\r\n") + 4]
     line_end = response.index(b"\r\n") + 2
-    return response[:line_end] + connection + response[line_end:]
+    return response[:line_end] + lines + response[line_end:]
 
 
 def gzip(body: bytes) -> bytes:

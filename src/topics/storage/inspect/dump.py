@@ -147,7 +147,10 @@ def records(found: Block) -> list[Line]:
             row["tag"] = tag.decode("utf-8", "replace")
         if meta is not None:
             row["meta"] = msgspec.Raw(meta)
-        row["data"] = msgspec.Raw(found.data(i))
+        if found.data(i):
+            row["data"] = msgspec.Raw(found.data(i))
+        else:
+            row["erased"] = True
         if found.flags is not None and found.flags[i] == DELETED:
             row["deleted"] = True
         rows.append(row)

@@ -74,7 +74,7 @@ class _Check:
             return False
         data, _, size = self._read(path)
         text = data[:size].decode("utf-8", "replace").strip()
-        if text != f"{store.LAYOUT_MAGIC}{store.LAYOUT_VERSION}":
+        if text not in store.LAYOUTS_READ:
             raise UnknownFormat(f"{path} says {text!r}")
         return True
 
@@ -121,7 +121,7 @@ class _Check:
             self._bad(file, entry.at, f"a topic section cannot be decoded: {error}")
             return
         for ref in state.segments:
-            self._listed[segment.SegmentName(state.id, ref.first_seq)] = ref.n
+            self._listed[segment.SegmentName(state.id, ref.first_seq, ref.edition)] = ref.n
 
     def wal(self) -> None:
         """Headers, every frame and every Block in it, and the order of lsns; zeros after the last frame."""
@@ -236,7 +236,7 @@ class _Check:
             self._bad(file, size, f"the file has {size} bytes, and its header says {header[3]}")
         places = segment.scan_blocks(data)
         at = segment.HEADER_BYTES
-        builder = segment.Builder(name.topic_id, name.first_seq)
+        builder = segment.Builder(name.topic_id, name.first_seq, name.edition)
         for place in places:
             if place.offset != at:
                 self._bad(file, at, f"{place.offset - at} bytes hold no Block")

@@ -8,6 +8,9 @@ The `.idx` is derived: where it is damaged it is made again from the Blocks. A d
 so either file may be damaged in one place, and what is lost is known exactly. Names appear in the order
 `.idx`, `.data` and vanish in the order `.data`, `.idx`: a `.data` is complete, and an `.idx` alone means nothing.
 
+A segment that takes the place of others (rewrite.py) may begin with the same seq as one of them, and both are there
+until the next checkpoint. So it has an edition above theirs, in its header and in the names of its files.
+
 Of a segment in the cold tier only the `.data` is there, and it is never changed again. The `.idx` stays in the hot
 tier, and with it the delete flags since the move, in a `.flags` file. So a cold store need not be reachable for
 anything but the records themselves, and need not be able to change bytes.
@@ -15,11 +18,12 @@ anything but the records themselves, and need not be able to change bytes.
 
 from __future__ import annotations
 
+import heapq
 import re
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 from typing import Final, NamedTuple
 
@@ -29,6 +33,7 @@ from xxhash import xxh3_64_intdigest
 from topics.storage import block
 from topics.storage.block import Block
 from topics.storage.damage import UnknownFormat
+from topics.storage.flags import DELETED
 
 DATA_MAGIC: Final = b"TOPICSEG"
 INDEX_MAGIC: Final = b"TOPICIDX"
@@ -38,37 +43,45 @@ HEADER_BYTES: Final = 64
 # What a Block in a segment should reach before the next one begins.
 BLOCK_RECORDS: Final = 1000
 BLOCK_BYTES: Final = 1 << 20
+SORT_TAGS: Final = 2000
 _HEADER = struct.Struct("<8sIIQQQQQ")
 _CHECKSUM = struct.Struct("<Q")
 _ENTRY = struct.Struct("<QQqqQIIQ")
 _TAGS = struct.Struct("<II")
 _TAG = struct.Struct("<III")
-_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.(data|idx|flags)")
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})(?:-([0-9a-f]{8}))?\.(data|idx|flags)")
 
 assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
 assert _ENTRY.size == 56
 
 
 class SegmentName(NamedTuple):
-    """Which segment: a topic and the seq of its first record."""
+    """Which segment: a topic, a seq that no record of it is below, and how often what begins there was rewritten."""
 
     topic_id: int
     first_seq: int
+    edition: int = 0
+
+    @property
+    def stem(self) -> str:
+        """What the names of its files begin with."""
+        stem = f"{self.topic_id:016x}-{self.first_seq:016x}"
+        return f"{stem}-{self.edition:08x}" if self.edition else stem
 
     @property
     def data_file(self) -> str:
         """The name of the file with the records."""
-        return f"{self.topic_id:016x}-{self.first_seq:016x}.data"
+        return f"{self.stem}.data"
 
     @property
     def index_file(self) -> str:
         """The name of the file with the directory and the tags."""
-        return f"{self.topic_id:016x}-{self.first_seq:016x}.idx"
+        return f"{self.stem}.idx"
 
     @property
     def flags_file(self) -> str:
         """The name of the file with the delete flags of a segment in the cold tier."""
-        return f"{self.topic_id:016x}-{self.first_seq:016x}.flags"
+        return f"{self.stem}.flags"
 
 
 class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
@@ -77,6 +90,7 @@ class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
     first_seq: int
     n: int
     last_seq: int
+    edition: int = 0
 
 
 class Place(NamedTuple):
@@ -89,17 +103,29 @@ class Place(NamedTuple):
     size_bytes: int
     length: int
     n: int
+    # How many of the n are erased: deleted, and without any text.
+    erased: int = 0
+
+
+def place_of(found: Block, offset: int, length: int) -> Place:
+    """The directory entry of a Block at an offset; `length` is without its delete flags."""
+    size_bytes, erased = found.size_bytes(0, found.n), found.erased().count(DELETED)
+    return Place(offset, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n, erased)
 
 
 def parse_name(text: str) -> tuple[SegmentName, str] | None:
     """The segment that a file belongs to, and "data", "idx" or "flags"; None for any other name."""
     match = _NAME.fullmatch(text)
-    return None if match is None else (SegmentName(int(match[1], 16), int(match[2], 16)), match[3])
+    return (
+        None
+        if match is None
+        else (SegmentName(int(match[1], 16), int(match[2], 16), int(match[3] or "0", 16)), match[4])
+    )
 
 
 def encode_header(magic: bytes, name: SegmentName, blocks: int, records: int, data_bytes: int) -> bytes:
     """The 64 bytes at the start of either file."""
-    head = _HEADER.pack(magic, VERSION, blocks, name.topic_id, name.first_seq, records, data_bytes, 0)
+    head = _HEADER.pack(magic, VERSION, blocks, name.topic_id, name.first_seq, records, data_bytes, name.edition)
     return head + _CHECKSUM.pack(xxh3_64_intdigest(head))
 
 
@@ -107,12 +133,12 @@ def decode_header(data: bytes, magic: bytes, file: str) -> tuple[SegmentName, in
     """Segment, number of Blocks and records, and length of the `.data`; None where damaged. Raises UnknownFormat."""
     if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, 56)[0] != xxh3_64_intdigest(data[:56]):
         return None
-    found, version, blocks, topic_id, first_seq, records, data_bytes, _ = _HEADER.unpack_from(data)
+    found, version, blocks, topic_id, first_seq, records, data_bytes, edition = _HEADER.unpack_from(data)
     if found != magic:
         return None
     if version != VERSION:
         raise UnknownFormat(f"{file}: segment format version {version}; this program reads version {VERSION}")
-    return SegmentName(topic_id, first_seq), blocks, records, data_bytes
+    return SegmentName(topic_id, first_seq, edition), blocks, records, data_bytes
 
 
 class Builder:
@@ -121,9 +147,11 @@ class Builder:
     Give it Blocks of about BLOCK_RECORDS records or BLOCK_BYTES (merge small ones first), ascending, gaps allowed.
     """
 
-    def __init__(self, topic_id: int, first_seq: int | None = None) -> None:
+    def __init__(self, topic_id: int, first_seq: int | None = None, edition: int = 0) -> None:
         self.topic_id = topic_id
         self._first_seq = first_seq
+        self._edition = edition
+        self._last_seq = 0
         self.sources: list[Block] = []
         self.written_flags: list[bytes] = []
         self.places: list[Place] = []
@@ -135,19 +163,17 @@ class Builder:
     @property
     def name(self) -> SegmentName:
         """What the segment will be called."""
-        return SegmentName(self.topic_id, self._first_seq or self.places[0].first_seq)
+        return SegmentName(self.topic_id, self._first_seq or self.places[0].first_seq, self._edition)
 
     def add(self, found: Block) -> None:
         """Take the next Block, with the delete flags it has now."""
-        assert not self.places or found.first_seq > self.sources[-1].last_seq, "Blocks come in order"
+        assert found.first_seq > self._last_seq, "Blocks come in order"
         assert found.topic_id == self.topic_id
         # The records are not copied: a segment in the making costs no more memory than the tail it is made of.
         flags = bytes(found.n) if found.flags is None else bytes(found.flags)
         length = len(found.raw)
-        size_bytes = found.size_bytes(0, found.n)
-        self.places.append(
-            Place(self.data_bytes, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n)
-        )
+        self._last_seq = found.last_seq
+        self.places.append(place_of(found, self.data_bytes, length))
         self._parts += (found.raw, flags)
         self.sources.append(found)
         self.written_flags.append(flags)
@@ -167,20 +193,29 @@ class Builder:
                         seqs = tags[tag] = array("I")
                     seqs.append(i)
 
+    def data_header(self) -> bytes:
+        """The first bytes of the `.data` file."""
+        return encode_header(DATA_MAGIC, self.name, len(self.places), self.records, self.data_bytes)
+
     def data_parts(self) -> list[bytes]:
         """The `.data` file, in parts."""
-        header = encode_header(DATA_MAGIC, self.name, len(self.places), self.records, self.data_bytes)
-        return [header, *self._parts]
+        return [self.data_header(), *self._parts]
+
+    def release(self) -> list[bytes]:
+        """What was added since the last call, to be written by the caller: it is not kept here any longer."""
+        parts, self._parts = self._parts, []
+        self.sources, self.written_flags = [], []
+        return parts
 
     def index(self) -> bytes:
         """The `.idx` file."""
         header = encode_header(INDEX_MAGIC, self.name, len(self.places), self.records, self.data_bytes)
-        entries = b"".join(_ENTRY.pack(*place, 0) for place in self.places)
+        entries = b"".join(_ENTRY.pack(*place) for place in self.places)
         return header + entries + _CHECKSUM.pack(xxh3_64_intdigest(entries)) + self.tags()
 
     def tags(self) -> bytes:
         """The tags as they are in the `.idx`."""
-        tags = sorted(self._tags.items())
+        tags = list(_in_order(self._tags))
         entries: list[bytes] = []
         text_at = seqs_at = 0
         for text, seqs in tags:
@@ -192,9 +227,16 @@ class Builder:
         return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
 
 
+def _in_order(tags: dict[bytes, array[int]]) -> Iterator[tuple[bytes, array[int]]]:
+    """The tags in the order of their bytes. Many are sorted piece by piece: one long sort would hold up the loop."""
+    texts = list(tags)
+    runs = [sorted(texts[k : k + SORT_TAGS]) for k in range(0, len(texts), SORT_TAGS)]
+    return ((text, tags[text]) for text in (runs[0] if len(runs) == 1 else heapq.merge(*runs)))
+
+
 def index_of(name: SegmentName, data: bytes, places: Sequence[Place]) -> bytes:
     """The `.idx` file for these Blocks of a `.data` file: what is written where the first one was damaged."""
-    builder = Builder(name.topic_id, name.first_seq)
+    builder = Builder(name.topic_id, name.first_seq, name.edition)
     for place in places:
         builder.add(block.decode(data, place.offset)[0])
     # The Blocks are where they were, with damaged ones between them.
@@ -207,7 +249,7 @@ def decode_directory(data: bytes, blocks: int) -> list[Place] | None:
     end = HEADER_BYTES + blocks * _ENTRY.size
     if len(data) < end + 8 or _CHECKSUM.unpack_from(data, end)[0] != xxh3_64_intdigest(data[HEADER_BYTES:end]):
         return None
-    return [Place(*entry[:7]) for entry in _ENTRY.iter_unpack(data[HEADER_BYTES:end])]
+    return [Place(*entry) for entry in _ENTRY.iter_unpack(data[HEADER_BYTES:end])]
 
 
 def directory_bytes(blocks: int) -> int:
@@ -276,9 +318,7 @@ def scan_blocks(data: bytes, topic_id: int | None = None) -> list[Place]:
             if at < 0:
                 break
             continue
-        size_bytes = found.size_bytes(0, found.n)
-        length = end - at - found.n
         if topic_id is None or found.topic_id == topic_id:
-            places.append(Place(at, found.first_seq, found.first_ts, found.last_ts, size_bytes, length, found.n))
+            places.append(place_of(found, at, end - at - found.n))
         at = end
     return places

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from topics.storage.damage import Corrupt, LostRecords
-from topics.storage.flags import DELETED
+from topics.storage.flags import DELETED, both
 from topics.storage.segment import format as layout
 from topics.storage.segment.format import Place, SegmentName, SegmentRef
 from topics.storage.segment.segment import SealedBlock, Segment
@@ -47,7 +47,7 @@ class Loader:
         """The segments of a topic that a checkpoint lists, with their delete flags."""
         loaded = Loaded([], [])
         for ref in refs:
-            name = SegmentName(topic_id, ref.first_seq)
+            name = SegmentName(topic_id, ref.first_seq, ref.edition)
             self.known.add(name)
             found = self._load(name, ref, loaded.damage)
             if found is not None and found.blocks:
@@ -61,13 +61,15 @@ class Loader:
     def refs(self, topic_id: int) -> list[SegmentRef]:
         """The segments of a topic that are on disk, for a topic that no checkpoint lists any more; no record twice."""
         refs: list[SegmentRef] = []
-        for name in sorted(name for name in self._names() if name.topic_id == topic_id):
+        names = [name for name in self._names() if name.topic_id == topic_id]
+        # Of a segment and those that it takes the place of, the newest: it has all that is left of them.
+        for name in sorted(names, key=lambda name: (name.first_seq, -name.edition)):
             places, _ = self._directory(name)
             if places is None and (size := self._hot.size(name.data_file)):
                 places = layout.scan_blocks(self._hot.read(name.data_file, 0, size), topic_id)
             if places and (not refs or places[0].first_seq > refs[-1].last_seq):
                 last_seq = places[-1].first_seq + places[-1].n - 1
-                refs.append(SegmentRef(name.first_seq, sum(place.n for place in places), last_seq))
+                refs.append(SegmentRef(name.first_seq, sum(place.n for place in places), last_seq, name.edition))
         return refs
 
     def sweep(self, *, intact: bool = True) -> list[str]:
@@ -198,9 +200,11 @@ class Loader:
                     sealed.delete(0, sealed.n)
                 continue
             try:
-                if DELETED in flags or DELETED in also:
+                if DELETED in flags or DELETED in also or sealed.erased:
                     content = sealed.decode(found.tier.read(found.name.data_file, sealed.offset, sealed.length))
                     found.cache.put(sealed, content)
+                    # No checksum covers a flag. That a record is erased, its Block says too.
+                    flags = both(flags.ljust(sealed.n, b"\0"), content.erased())
             except Corrupt as corrupt:
                 damage.append(corrupt)
                 found.blocks.remove(sealed)

@@ -20,7 +20,7 @@ from topics.errors import ColdUnavailable, StorageUnreadable, TopicsError
 from topics.storage import block
 from topics.storage.block import Block, Extent
 from topics.storage.damage import Corrupt, LostRecords
-from topics.storage.flags import DELETED, deleted_runs
+from topics.storage.flags import DELETED, Flagged, deleted_runs
 from topics.storage.job import Job, Miss, Task
 from topics.storage.segment import format as layout
 from topics.storage.segment.format import Place, SegmentName, SegmentRef, Tags
@@ -32,7 +32,7 @@ RETRY_AFTER_MS: Final = 1000
 class SealedBlock(Extent):
     """One Block of a sealed segment."""
 
-    __slots__ = ("flags_at", "length", "offset", "segment")
+    __slots__ = ("erased", "flags_at", "length", "offset", "segment")
 
     def __init__(self, segment: Segment, place: Place, flags_at: int) -> None:
         super().__init__(place.first_seq, place.n, place.first_ts, place.last_ts, place.size_bytes)
@@ -40,6 +40,7 @@ class SealedBlock(Extent):
         self.flags_at = flags_at
         self.offset = place.offset
         self.length = place.length
+        self.erased = place.erased
 
     def block(self, *, keep: bool = True) -> Block:
         """The content, with the flags as they are now. Raises Miss, Corrupt, ColdUnavailable or StorageUnreadable."""
@@ -123,6 +124,11 @@ class SealedBlock(Extent):
             for a, b in list(self.live_runs(i, j)):
                 self.delete(a, b)
 
+    def take_flags(self, written: Flagged) -> None:
+        """Take over the flags and the totals of the Block that was written here."""
+        self.flags = None if written.flags is None else bytearray(written.flags)
+        self.live, self.live_bytes = written.live, written.live_bytes
+
     def set_flags_unread(self, flags: bytes) -> None:
         """Take over flags where the content is out of reach: until it is read, `live_bytes` is an estimate."""
         deleted = flags.count(DELETED)
@@ -162,6 +168,10 @@ class Segment:
         self.blocks: list[SealedBlock] = []
         self.moving = False
         self.dropped = False
+        # Another segment is being written that will take its place.
+        self.rewriting = False
+        # Text of what was deleted before this time is not in it; 0 where that is not known.
+        self.erased_ts = 0
         # A move that was cut short has left a `.flags` file beside hot records.
         self.has_stale_flags = False
         self.index_blocks = len(places)
@@ -173,7 +183,7 @@ class Segment:
     @property
     def ref(self) -> SegmentRef:
         """How a checkpoint lists it."""
-        return SegmentRef(self.name.first_seq, self.records, self.sealed_to)
+        return SegmentRef(self.name.first_seq, self.records, self.sealed_to, self.name.edition)
 
     @property
     def last_seq(self) -> int:
@@ -194,6 +204,17 @@ class Segment:
     def live(self) -> int:
         """How many records are not deleted."""
         return sum(sealed.live for sealed in self.blocks)
+
+    def holds_dead(self, start: int) -> bool:
+        """Whether there is text in it of deleted records, or of any below the seq `start`."""
+        for sealed in self.blocks:
+            dead = sealed.n - sealed.live
+            trimmed = max(0, min(sealed.n, start - sealed.first_seq))
+            if trimmed:
+                dead += trimmed - (0 if sealed.flags is None else sealed.flags.count(DELETED, 0, trimmed))
+            if dead > sealed.erased:
+                return True
+        return False
 
     @property
     def tags_key(self) -> object:

@@ -9,6 +9,7 @@ What the engine does with it, on its own thread:
                                                               # at the latest before the next checkpoint
     segment.tags()                                            # the tag index, read as Blocks are: may raise Miss
     job = segments.relocate_job(segment, on_moved)            # to the cold tier
+    rewrite = segments.rewrite(neighbours, ...)               # one in the place of several, without what is deleted
     segments.drop(segment)                                    # its files go after the next checkpoint
     segments.loader.load(topic_id, refs) -> Loaded            # at a start, for what the checkpoint lists
     segments.loader.sweep()                                   # at a start, once everything is loaded
@@ -31,11 +32,13 @@ import errno
 from collections.abc import Callable, Sequence
 
 from topics.storage.block import Block
+from topics.storage.damage import Corrupt
 from topics.storage.disk import Disk
 from topics.storage.job import Job, Task
 from topics.storage.segment.flips import Flips
 from topics.storage.segment.format import Builder, SegmentName
 from topics.storage.segment.loading import Loader
+from topics.storage.segment.rewrite import Rewrite
 from topics.storage.segment.segment import Segment
 from topics.storage.segment.tier import Tiers
 
@@ -69,19 +72,24 @@ class Segments:
     ) -> Job:
         """As `seal_job`, for several segments, in the order of the builders: all of them are written, or none."""
         hot = self.tiers.hot
-        indices = [builder.index() for builder in builders]
-        files: list[tuple[str, Sequence[bytes]]] = []
-        for builder, index in zip(builders, indices, strict=True):
-            files += [(builder.name.index_file, [index]), (builder.name.data_file, builder.data_parts())]
+        index_bytes: list[int] = []
+
+        def work() -> None:
+            files: list[tuple[str, Sequence[bytes]]] = []
+            for builder in builders:
+                index = builder.index()
+                index_bytes.append(len(index))
+                files += [(builder.name.index_file, [index]), (builder.name.data_file, builder.data_parts())]
+            hot.put_all(files)
 
         def finish(error: BaseException | None) -> None:
             if error is not None:
                 on_sealed([], error)
                 return
             self.loader.known |= {builder.name for builder in builders}
-            on_sealed([self._sealed(*made) for made in zip(builders, map(len, indices), strict=True)], None)
+            on_sealed([self._sealed(*made) for made in zip(builders, index_bytes, strict=True)], None)
 
-        return Task("seal", lambda: hot.put_all(files), finish)
+        return Task("seal", work, finish)
 
     def _sealed(self, builder: Builder, index_bytes: int) -> Segment:
         """The segment that was written, with its content still in the cache, so that totals need no read."""
@@ -103,6 +111,23 @@ class Segments:
                 sealed.delete_also(source.flags)
         return made
 
+    def rewrite(
+        self,
+        sources: Sequence[Segment],
+        start: int,
+        enqueue: Callable[[Job], None],
+        on_damage: Callable[[Corrupt], None],
+        on_rewritten: Callable[[Segment | None, BaseException | None], None],
+    ) -> Rewrite:
+        """One segment in the place of these neighbours of a topic with the first live record `start` (rewrite.py)."""
+
+        def finish(made: Segment | None, error: BaseException | None) -> None:
+            if made is not None:
+                self.loader.known.add(made.name)
+            on_rewritten(made, error)
+
+        return Rewrite(self.tiers, sources, start, enqueue, self.flips.note, on_damage, finish)
+
     def to_relocate(self, segments: Sequence[Segment], retain_segments: int, retain_bytes: int) -> list[Segment]:
         """Which of a topic's segments, oldest first, are beyond what is to stay hot; the stricter bound wins."""
         if self.tiers.cold is None:
@@ -111,7 +136,9 @@ class Segments:
         beyond: list[Segment] = []
         for kept, found in enumerate(reversed(segments), 1):
             kept_bytes += found.data_bytes
-            if (kept > retain_segments or kept_bytes > retain_bytes > 0) and not found.is_cold and not found.moving:
+            if (kept > retain_segments or kept_bytes > retain_bytes > 0) and not (
+                found.is_cold or found.moving or found.rewriting
+            ):
                 beyond.append(found)
         beyond.reverse()
         return beyond
@@ -124,7 +151,7 @@ class Segments:
         None too while the flags of a move that was cut short wait for their removal, which would take the new ones.
         """
         name, hot, cold = found.name, self.tiers.hot, self.tiers.cold
-        if cold is None or found.is_cold or found.moving or found.dropped or found.has_stale_flags:
+        if cold is None or found.is_cold or found.moving or found.rewriting or found.dropped or found.has_stale_flags:
             return None
         found.moving = True
         # From here on deletes wait for the switch, and so do those noted before, though they are in these flags: a

@@ -44,6 +44,34 @@ class Tier:
         """Write a file and return once it is durable under its name."""
         write_whole(self._disk, self.path(file), parts)
 
+    def extend(self, file: str, offset: int, parts: Iterable[bytes]) -> None:
+        """Write a piece of a file under a temporary name; at offset 0 it begins anew. `publish` makes it a file."""
+        path = self.path(file) + TEMPORARY_SUFFIX
+        if offset == 0:
+            self.discard(file)
+        handle = self._disk.open(path, writable=True) if offset else self._disk.create(path)
+        try:
+            self._disk.write(handle, offset, b"".join(parts))
+        finally:
+            self._disk.close(handle)
+
+    def publish(self, file: str, header: bytes) -> None:
+        """Write the first bytes of a file that was made by `extend`; return once it is durable under its name."""
+        path = self.path(file)
+        handle = self._disk.open(path + TEMPORARY_SUFFIX, writable=True)
+        try:
+            self._disk.write(handle, 0, header)
+            self._disk.sync(handle)
+        finally:
+            self._disk.close(handle)
+        self._disk.rename(path + TEMPORARY_SUFFIX, path)
+        self._disk.sync_dir(self._directory)
+
+    def discard(self, file: str) -> None:
+        """Remove what `extend` has written and nobody published."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(self.path(file) + TEMPORARY_SUFFIX)
+
     def put_all(self, files: Sequence[tuple[str, Iterable[bytes]]]) -> None:
         """Write files in this order, and return once all of them are durable under their names; or leave none.
 

@@ -8,8 +8,9 @@ start removes. Only the sections that are written twice stay in memory until the
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from topics.storage.disk import TEMPORARY_SUFFIX, WRITE_BYTES, Disk
@@ -25,8 +26,10 @@ UNWRITTEN_BYTES_MAX: Final = 4 << 20
 class SnapshotWriter:
     """A snapshot file that is being written."""
 
-    def __init__(self, disk: Disk, directory: str, number: int) -> None:
+    def __init__(self, disk: Disk, directory: str, number: int, make_room: Callable[[], bool] = lambda: False) -> None:
+        """`make_room` is called where the disk is full: whether there is more room now."""
         self.number = number
+        self._make_room = make_room
         self.error: BaseException | None = None
         """Why it can no longer be completed, or None."""
         self.is_writing = False
@@ -58,6 +61,11 @@ class SnapshotWriter:
             return False
         self.add(frame.with_flags(self._twice.popleft(), snapshot.COPY))
         return True
+
+    @property
+    def size_bytes(self) -> int:
+        """How long the file is by now."""
+        return self._at
 
     @property
     def is_full(self) -> bool:
@@ -97,7 +105,12 @@ class SnapshotWriter:
 
     def _put(self, data: bytes) -> None:
         assert self._handle is not None
-        self._disk.write(self._handle, self._at, data)
+        try:
+            self._disk.write(self._handle, self._at, data)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not self._make_room():
+                raise
+            self._disk.write(self._handle, self._at, data)
         self._at += len(data)
 
     def publish(self, header: Header) -> None:
@@ -129,7 +142,7 @@ class SnapshotWriter:
     def again(self) -> SnapshotWriter:
         """A writer of the same snapshot from its beginning, in the place of this one. None of its jobs may run."""
         self.close()
-        return SnapshotWriter(self._disk, self._directory, self.number)
+        return SnapshotWriter(self._disk, self._directory, self.number, self._make_room)
 
     def abandon(self) -> None:
         """Give up a snapshot that was not published, and the room that it takes. For a job's thread; none may run."""

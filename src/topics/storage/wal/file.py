@@ -103,9 +103,12 @@ def create(disk: Disk, directory: str, name: WalName, boot: bytes, length: int, 
         disk.sync(handle)
         disk.rename(temporary, path)
         disk.sync_dir(directory)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             disk.close(handle)
+            if isinstance(error, OSError) and disk.exists(temporary):
+                # On a full disk what is half made takes the room that would help.
+                disk.unlink(temporary)
         raise
     return handle
 

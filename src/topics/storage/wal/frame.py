@@ -129,11 +129,12 @@ class Lost(msgspec.Struct, array_like=True, frozen=True):
     """LOST: a start has dealt with everything before it, and these are lost: (topic id, first seq, last seq).
 
     `reached` says how far it brought topics that take copies only while they have room: (topic id, next seq, source
-    seq).
+    seq). `lost_power` is whether any frame that was not synced may have been missing.
     """
 
     ranges: list[tuple[int, int, int]]
     reached: list[tuple[int, int, int]] = []
+    lost_power: bool = False
 
 
 class Heads(msgspec.Struct, array_like=True, frozen=True):

@@ -101,6 +101,8 @@ class Shard(Counters):
         self._frames: list[bytes] = []
         self._waiters: list[Waiter | None] = []
         self._gates: list[bool] = []
+        # Waiters without a frame of their own, which wait for those that are queued.
+        self._after_write: list[Waiter] = []
         self._queue_bytes = 0
         # Gated waiters with written frames, and the time of the write; the sync that runs has its own list.
         self._waiting: list[tuple[Waiter, int, int]] = []
@@ -190,6 +192,10 @@ class Shard(Counters):
             queue_bytes -= self._queue_bytes
         if count:
             self._commit_written(frames, waiters, gates, queue_bytes, started_ns)
+        if self._after_write and not self._frames:
+            followers, self._after_write = self._after_write, []
+            for follower in followers:
+                self.after_sync(follower)
 
     def _write_across(self, frames: list[bytes]) -> int:
         """Write frames over as many files as they need; how many were written before the next file was not ready."""
@@ -282,9 +288,11 @@ class Shard(Counters):
             self._disk.sync(file.handle)
 
     def after_sync(self, waiter: Waiter) -> None:
-        """Commit a waiter that has no frame of its own once everything written up to now is durable."""
+        """Commit a waiter that has no frame of its own once everything submitted up to now is durable."""
         if self._poison is not None:
             waiter.fail(self._refusal())
+        elif self._frames:
+            self._after_write.append(waiter)
         elif self.synced_lsn >= self.written_lsn:
             waiter.commit(0, 0)
         elif self._dirty_since_ns is None:
@@ -314,10 +322,22 @@ class Shard(Counters):
             if sync is not None:
                 jobs.append(sync)
         if self.files.next is None:
+            self.full = self.full or self.files.no_room
             prepare = self.files.prepare_job(now_ns)
             if prepare is not None:
                 jobs.append(prepare)
         return jobs
+
+    @property
+    def may_leave_file(self) -> bool:
+        """Whether `leave_file` is possible now; where it is not, it will be."""
+        # A sync that runs may not cover the file that would be left, and nothing would ask for another.
+        covered = self._syncing is None or self._dirty_since_ns is not None
+        return self.files.may_leave and covered and self._poison is None
+
+    def leave_file(self) -> None:
+        """Move on to the next file, so that everything written so far can be trimmed."""
+        self.files.leave(clean=self._dirty_since_ns is None)
 
     def rotate_for_trim(self) -> None:
         """Move on to the next file where one is ready and this one is well used, so that it can be trimmed."""
@@ -328,8 +348,8 @@ class Shard(Counters):
         reason = f"{what} failed in WAL shard {self.index}: {error}"
         self._poison = StorageReadOnly(f"{reason}; the shard takes no writes until a restart", shard=self.index)
         unacked: list[Waiter | None] = [waiter for waiter, _, _ in (*(self._syncing or ()), *self._waiting)]
-        unacked += self._waiters
-        self._frames, self._waiters, self._gates = [], [], []
+        unacked += [*self._waiters, *self._after_write]
+        self._frames, self._waiters, self._gates, self._after_write = [], [], [], []
         self._waiting, self._syncing = [], None
         self._queue_bytes = self._waiting_bytes = 0
         if what == "write":

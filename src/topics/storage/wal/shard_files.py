@@ -8,6 +8,7 @@ the full size.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 from collections.abc import Collection
 from typing import Final
@@ -21,6 +22,9 @@ from topics.storage.wal.file import WalName
 FILE_BYTES: Final = 64 << 20
 FIRST_FILE_BYTES: Final = 4 << 20
 FILE_GROWTH: Final = 4
+# A file that would be full sooner than this is followed by a larger one, and one that lasts long by a smaller one.
+GROW_BELOW_NS: Final = 60_000_000_000
+SHRINK_FROM_NS: Final = 600_000_000_000
 PREPARE_AT_FRACTION: Final = 4
 PREPARE_AT_BYTES: Final = 256 << 10
 PREPARE_RETRY_NS: Final = 1_000_000_000
@@ -60,11 +64,15 @@ class ShardFiles:
         self._preparing = False
         self._prepare_after_ns = 0
         self._closed = False
+        # The next file is asked for however little of this one is used: what is in this one is to go.
+        self._leaving = False
+        # There was no room for the next file: nothing may be written but what frees some.
+        self.no_room = False
         self.rotations_total = 0
         # The size of the file before the current one.
         self._filled_bytes = 0
         self.current = self._create(1, min(file_bytes, FIRST_FILE_BYTES), zero_fill=True)
-        self._since_ns = clock.elapsed_ns()
+        self._since_ns = self._began_ns = clock.elapsed_ns()
         self.next: WrittenFile | None = None
         # Full and not synced; taken by the running sync; full and synced.
         self.retired: list[WrittenFile] = []
@@ -91,17 +99,36 @@ class ShardFiles:
                 skipped.append(following)
                 self.next = None
             number = (following or self.current).name.number + 1
-            following = self._create(number, max(needed, self._file_bytes), zero_fill=False)
+            try:
+                following = self._create(number, max(needed, self._file_bytes), zero_fill=False)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                # Nothing was written: what is queued waits until there is room.
+                self.next, self.no_room = following, True
+                return False
+        self._leaving = False
         self._filled_bytes = self.current.size
         self.retired += [self.current, *skipped]
         self.current = following
+        self._began_ns = self._clock.elapsed_ns()
         self.rotations_total += 1
         return True
 
     @property
     def prepare_needed(self) -> bool:
         """Whether the current file is so far used that its successor should be made: early, for a slow disk."""
-        return self.current.at >= min(self.current.size // PREPARE_AT_FRACTION, PREPARE_AT_BYTES)
+        return self._leaving or self.current.at >= min(self.current.size // PREPARE_AT_FRACTION, PREPARE_AT_BYTES)
+
+    def _next_bytes(self, now_ns: int) -> int:
+        """How large the next file should be: what is allocated ahead of use is room that nobody else has."""
+        size = self.current.size + walfile.TAIL_BYTES
+        fills_ns = (now_ns - self._began_ns) * size // self.current.at
+        if fills_ns > SHRINK_FROM_NS:
+            size = max(size // FILE_GROWTH, FIRST_FILE_BYTES)
+        elif fills_ns < GROW_BELOW_NS and not self._leaving:
+            size = self.current.size * FILE_GROWTH
+        return min(self._file_bytes, size)
 
     def prepare_job(self, now_ns: int) -> Job | None:
         """The making of the next file, or None where it is there, being made, not needed soon, or has just failed."""
@@ -112,15 +139,22 @@ class ShardFiles:
         self._since_ns = now_ns
         made: list[WrittenFile] = []
         number = self.current.name.number + 1
-        size = min(self._file_bytes, self.current.size * FILE_GROWTH)
+        size = self._next_bytes(now_ns)
+        smallest = min(size, FIRST_FILE_BYTES)
 
         def work() -> None:
-            made.append(self._create(number, size, zero_fill=not bulk))
+            try:
+                made.append(self._create(number, size, zero_fill=not bulk))
+            except OSError as error:
+                if error.errno != errno.ENOSPC or size == smallest:
+                    raise
+                made.append(self._create(number, smallest, zero_fill=not bulk))
 
         def finish(error: BaseException | None) -> None:
             self._preparing = False
+            self.no_room = isinstance(error, OSError) and error.errno == errno.ENOSPC
             if error is None:
-                self.next = made[0]
+                self.next, self._leaving = made[0], False
                 if self._closed:
                     self.close()
             else:
@@ -150,6 +184,20 @@ class ShardFiles:
         if clean:
             self._synced += self.retired
             self.retired = []
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the next file is there, or this one empty; where it is not, this asks for it."""
+        self._leaving = self._leaving or (self.next is None and self.current.at > walfile.HEADER_BYTES)
+        return not self._leaving
+
+    def leave(self, *, clean: bool) -> None:
+        """Move on to the next file, unless this one is empty."""
+        if self.current.at > walfile.HEADER_BYTES:
+            self.rotate(0)
+            if clean:
+                self._synced += self.retired
+                self.retired = []
 
     def trimmable(self, upto_lsn: int) -> list[WalName]:
         """The full, synced files with every frame at or below `upto_lsn`: the oldest ones, without a gap."""

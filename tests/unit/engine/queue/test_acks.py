@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.machine import Machine, numbers
 from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
-from topics.engine.queue.event import Acked
+from topics.engine.queue.event import Acked, decode_image
 from topics.engine.queue.requests import AckJobs, ClaimJobs
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.engine.write import extra as extras
@@ -167,7 +167,7 @@ def test_checkpoint_before_the_frame_of_an_ack_keeps_the_job_leased() -> None:
     crew.ack("a", 1)
     image = queue.capture()
     other = Crew(2).queues.topic("q")[1]
-    other.restore(image)
+    other.restore(decode_image(image))
     assert (other.in_flight, other.leaving, other.leases[1].state) == (1, 0, "leased")
 
 

@@ -738,3 +738,18 @@ def test_every_transition_ends_in_a_known_state() -> None:
     assert states == {"fresh", "leased", "lapsed", "free", "delayed", "gone"}
     assert {step for state, step in TRANSITIONS if state is GONE} == {"ack_failed", "remove"}
     assert all((state, "remove") in TRANSITIONS for state in states)
+
+
+def test_freelist_is_bounded_by_the_jobs_that_were_delivered() -> None:
+    """QUEUE-31: a job that nobody may take at the front of the freelist does not keep every nack behind it."""
+    queue = OneQueue(max_deliveries=5000, dead_letter="letters")
+    queue.engine.put_topic("letters", ConfigPatch(cap_records=1, discard="reject"))
+    queue.engine.write("letters", Write.of([1]))
+    queue.produce(2)
+    for _ in range(5000):
+        assert queue.seqs(max=1) == [1]
+        queue.nack(1)
+    for _ in range(4000):
+        assert queue.seqs(max=1) == [2]
+        queue.nack(2)
+    assert len(queue.queues.topic("q")[1].free) < 1100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topics.engine import ConfigPatch, Delete, Engine, Limits, Write
+from topics.engine.write import dedupe
 from topics.errors import Throttled, TopicFull
 from topics.testing import ManualClock
 
@@ -143,3 +144,89 @@ def test_fsync_records_are_visible_only_once_synced() -> None:
     assert engine.state("t").head_seq == 0
     engine.run_until_idle()
     assert engine.state("t").head_seq == 1
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000], ids=["back", "forward"])
+def test_window_is_counted_in_elapsed_time(step_ms: int) -> None:
+    """RETRY-9: a step of the wall clock neither forgets a key early nor keeps it longer."""
+    clock = ManualClock()
+    engine = Engine(clock)
+    assert write(engine, "k") is False
+    clock.set(clock.now_ms() + step_ms)
+    clock.advance(119_999)
+    assert write(engine, "k") is True
+    clock.advance(2)
+    assert write(engine, "k") is False
+
+
+def produce(engine: Engine, producer: str, seq: int = 1, topic: str = "t") -> bool:
+    """Append one record as a producer; whether it was taken for a repeat."""
+    return engine.write(topic, Write.of([1], producer_id=producer, producer_seq=seq)).deduped
+
+
+def test_new_producer_over_the_limit_is_refused_and_nobody_is_forgotten() -> None:
+    """LIMIT-15."""
+    engine = Engine(ManualClock(), limits=Limits(max_producers_per_topic=2))
+    assert produce(engine, "a") is False
+    assert produce(engine, "b") is False
+    with pytest.raises(Throttled) as refused:
+        produce(engine, "c")
+    assert refused.value.detail["limit"] == "max_producers_per_topic"
+    assert refused.value.detail["max"] == 2
+    assert [produce(engine, "a"), produce(engine, "b"), produce(engine, "a", 2)] == [True, True, False]
+    assert produce(engine, "c", topic="other") is False
+    assert engine.state("t").head_seq == 3
+
+
+def test_producer_that_is_silent_for_a_week_makes_way() -> None:
+    """LIMIT-15: only where there are too many, and only the one that has been silent for the longest time."""
+    clock = ManualClock()
+    engine = Engine(clock, limits=Limits(max_producers_per_topic=2))
+    produce(engine, "a")
+    produce(engine, "b")
+    clock.advance(dedupe.IDLE_MS)
+    produce(engine, "a", 2)
+    with pytest.raises(Throttled):
+        produce(engine, "c")
+    clock.advance(1)
+    assert produce(engine, "c") is False
+    assert produce(engine, "a", 2) is True
+    with pytest.raises(Throttled):
+        produce(engine, "b")
+
+
+def test_memory_for_keys_and_producers_is_bounded_over_all_topics() -> None:
+    """LIMIT-16: what is new is refused, what is known stays known, and writes that ask for nothing go on."""
+    clock = ManualClock()
+    engine = Engine(clock, limits=Limits(max_dedupe_bytes=4 * (dedupe.ENTRY_BYTES + 1)))
+    assert [write(engine, "a"), write(engine, "b"), produce(engine, "c", topic="u")] == [False] * 3
+    with pytest.raises(Throttled) as refused:
+        engine.write("new", Write.of([1], idempotency_key="d", producer_id="e", producer_seq=1))
+    assert refused.value.detail["limit"] == "max_dedupe_bytes"
+    assert "new" not in engine.topics
+    assert produce(engine, "d") is False
+    with pytest.raises(Throttled):
+        write(engine, "e")
+    assert [write(engine, "a"), produce(engine, "d"), produce(engine, "c", 2, topic="u")] == [True, True, False]
+    engine.write("t", Write.of([1]))
+    clock.advance(120_001)
+    assert write(engine, "e") is False
+    engine.delete_topic("t")
+    engine.delete_topic("u")
+    assert engine.totals.dedupe_bytes == 0
+
+
+def test_keys_are_forgotten_some_at_a_time() -> None:
+    """LIMIT-16: no write pays for everything that has expired since the last one."""
+    clock = ManualClock()
+    engine = Engine(clock)
+    for i in range(3 * dedupe.EXPIRED_MAX):
+        write(engine, f"k{i}")
+    clock.advance(120_001)
+    assert write(engine, "k2999") is False
+    memory = engine.topics["t"].dedupe
+    assert memory is not None
+    assert len(memory.keys) == 2 * dedupe.EXPIRED_MAX
+    assert [write(engine, "k2998"), write(engine, "k2999")] == [False, True]
+    assert len(memory.keys) == 2
+    assert engine.totals.dedupe_bytes == 2 * (dedupe.ENTRY_BYTES + 5)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.loop import ManualLoop
 from topics.server.api.blocks import TURNS_BETWEEN, BlockHandlers
+from topics.server.http.account import Account
 from topics.testing import ManualClock
 
 
@@ -18,7 +19,7 @@ class Turns:
     def __init__(self) -> None:
         self.loop = ManualLoop(ManualClock())
         self.answered: list[str] = []
-        self.blocks = BlockHandlers(cast("Any", None), cast("Any", self.loop), cast("Any", self))
+        self.blocks = BlockHandlers(cast("Any", None), cast("Any", self.loop), cast("Any", self), Account())
 
     def handle(self, exchange: Any, answer: Callable[[Any], None]) -> None:
         self.answered.append(exchange)

@@ -24,16 +24,19 @@ from hypothesis import strategies as st
 
 from tests.harness.connection import Client, PathApp, connections_of
 from topics.errors import NotFound
-from topics.server.http.http2 import RESETS_MAX, Http2
+from topics.server.http.account import MAX_BYTES_DEFAULT
+from topics.server.http.credit import CREDIT_MAX, LIVE_RESET_EARNS, RESET_COSTS
+from topics.server.http.http2 import Http2
 from topics.server.http.lane import PAUSE_BYTES
+from topics.server.http.road import UNSENT_MAX_BYTES
 
 
 class Http2Client:
     """An HTTP/2 client on a connection without a socket."""
 
-    def __init__(self, *, window: int = 65535, **limits: int) -> None:
+    def __init__(self, *, window: int = 65535, buffered: int = MAX_BYTES_DEFAULT, **limits: int) -> None:
         app = PathApp()
-        self.connections = connections_of(app, Http2, **limits)
+        self.connections = connections_of(app, Http2, None, buffered, **limits)
         self.connections.sweep(0.0)
         self.client = Client(app, connections=self.connections)
         self.app = app
@@ -80,7 +83,7 @@ class Http2Client:
     def ask(self, method: str, path: str, body: bytes | None = None, *fields: tuple[str, str], end: bool = True) -> int:
         """Send a request; its stream."""
         stream = self.h2.get_next_available_stream_id()
-        head = [(":method", method), (":scheme", "http"), (":authority", "topics.test"), (":path", path), *fields]
+        head = [(":method", method), (":scheme", "http"), (":authority", "topics.localhost"), (":path", path), *fields]
         self.h2.send_headers(stream, head, end_stream=body is None and end)
         at = 0
         while body is not None and at < len(body):
@@ -224,8 +227,8 @@ def test_bad_target_is_400_and_options_asterisk_is_taken() -> None:
 def test_oversized_head_ends_the_connection_with_goaway() -> None:
     client = Http2Client(max_header_bytes=2000)
     client.ask("GET", "/a", None, *[(f"x-{n}", "y" * 100) for n in range(30)])
-    assert client.goaway is not None
-    assert client.client.transport.closing
+    assert client.goaway == ErrorCodes.ENHANCE_YOUR_CALM
+    assert client.client.ended
 
 
 def test_garbage_frames_end_the_connection_with_goaway() -> None:
@@ -250,12 +253,14 @@ def test_reset_by_the_client_is_a_disconnect_of_its_exchange_alone() -> None:
 
 def test_streams_opened_only_to_be_reset_are_calmed_down() -> None:
     client = Http2Client()
-    for _ in range(RESETS_MAX):
+    allowed = CREDIT_MAX // (1 + RESET_COSTS - LIVE_RESET_EARNS)
+    for _ in range(allowed - 2):
         client.h2.reset_stream(client.ask("GET", "/wait"))
         client.exchange()
     assert client.goaway is None
-    client.h2.reset_stream(client.ask("GET", "/wait"))
-    client.exchange()
+    while client.goaway is None and client.h2.open_outbound_streams < 1000:
+        client.h2.reset_stream(client.ask("GET", "/wait"))
+        client.exchange()
     assert client.goaway == ErrorCodes.ENHANCE_YOUR_CALM
 
 
@@ -395,3 +400,71 @@ def test_damaged_frames_are_never_an_exception_or_a_hang(damage: list[tuple[int,
     assert client.transport.closing
     client.lose()
     assert len(connections) == 0
+
+
+def test_requests_wait_while_the_client_leaves_answers_unread() -> None:
+    """FAIR-4: a window that is used up and many requests for large answers hold one answer, not all."""
+    client = Http2Client()
+    client.acknowledge = False
+    size = UNSENT_MAX_BYTES + 200_000
+    asked = [client.ask("GET", f"/large?{size}") for _ in range(4)]
+    account = client.connections.account
+    assert len(client.app.handled) == 1
+    assert account.answers_bytes == size - 65_535
+    for stream in asked:
+        client.h2.increment_flow_control_window(4_000_000, stream)
+    client.h2.increment_flow_control_window(60_000_000)
+    client.exchange()
+    assert sorted(client.ended) == asked
+    assert account.total_bytes == 0
+
+
+def test_unfinished_bodies_of_lanes_count_and_a_large_one_is_refused_over_the_bound() -> None:
+    """FAIR-3."""
+    client = Http2Client(buffered=1 << 20)
+    stream = client.ask("POST", "/a", b"", end=False)
+    for _ in range(40):
+        if stream in client.status:
+            break
+        client.h2.send_data(stream, b"x" * 16_000)
+        client.h2.send_data(stream, b"x" * 16_000)
+        client.exchange()
+    assert client.status[stream] == 429
+    assert b"max_buffered_bytes" in client.body[stream]
+    client.client.lose()
+    assert client.connections.account.total_bytes == 0
+
+
+@pytest.mark.parametrize("flood", [b"\0\0\0\4\0\0\0\0\0", b"\0\0\x08\6\0\0\0\0\x0012345678"])
+def test_a_flood_is_ended_with_goaway_and_what_follows_is_thrown_away(flood: bytes) -> None:
+    """FAIR-2."""
+    client = Http2Client()
+    client.client.send(flood * 3000)
+    client.exchange()
+    assert client.goaway == ErrorCodes.ENHANCE_YOUR_CALM
+    assert client.client.transport.eof_sent
+    assert not client.client.transport.aborted
+    client.client.send(flood * 3000)
+    client.connections.sweep(60.0)
+    assert client.client.transport.aborted
+
+
+def test_a_request_then_a_reset_after_its_answer_does_not_pay_for_itself() -> None:
+    """FAIR-2: resets of what is answered already are work too."""
+    client = Http2Client()
+    for _ in range(1000):
+        stream = client.ask("GET", "/a")
+        client.client.send(b"\0\0\4\3\0" + stream.to_bytes(4) + (8).to_bytes(4))
+        client.exchange()
+        if client.goaway is not None:
+            break
+    assert client.goaway == ErrorCodes.ENHANCE_YOUR_CALM
+
+
+def test_many_honest_requests_are_never_calmed_down() -> None:
+    """FAIR-2."""
+    client = Http2Client()
+    for number in range(1500):
+        assert client.status[client.ask("POST", "/a", b"{}")] == 200, number
+        client.h2.ping(b"12345678")
+    assert client.goaway is None

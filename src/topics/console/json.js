@@ -1,0 +1,40 @@
+/** A value as a tree that folds and unfolds; text is text, whatever it holds. */
+
+import { h } from "./dom.js";
+
+const CHILDREN_MAX = 200;
+
+/** The element of a value; the first `open` levels are unfolded. */
+export function tree(value, open = 1) {
+  if (value === null || typeof value !== "object") return leaf(value);
+  const entries = Array.isArray(value) ? value.map((item, i) => [i, item]) : Object.entries(value);
+  if (entries.length === 0) return h("span", { class: "json" }, Array.isArray(value) ? "[]" : "{}");
+  const body = h("div", { class: "members" });
+  const details = h("details", { class: "json", open: open > 0 }, h("summary", {}, summary(value, entries)), body);
+  const unfold = () => {
+    if (body.childElementCount) return;
+    for (const [key, item] of entries.slice(0, CHILDREN_MAX)) {
+      body.append(h("div", { class: "member" }, h("span", { class: "key" }, String(key)), ": ", tree(item, open - 1)));
+    }
+    if (entries.length > CHILDREN_MAX) body.append(h("div", { class: "soft" }, `… ${entries.length - CHILDREN_MAX} more`));
+  };
+  if (open > 0) unfold();
+  details.addEventListener("toggle", unfold);
+  return details;
+}
+
+/** A value in one line, cut off where it is long. */
+export function line(value, max = 160) {
+  const text = JSON.stringify(value) ?? "";
+  return text.length > max ? `${text.slice(0, max)}…` : text;
+}
+
+function leaf(value) {
+  const kind = value === null ? "null" : typeof value;
+  return h("span", { class: `json ${kind}` }, JSON.stringify(value));
+}
+
+function summary(value, entries) {
+  const what = Array.isArray(value) ? "item" : "field";
+  return `${Array.isArray(value) ? "[ ]" : "{ }"} ${entries.length} ${what}${entries.length === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,126 @@
+"""Turns: how much of one turn of the loop the input of clients may take, all connections together.
+
+One read can hold thousands of requests or frames, and one turn of the loop can bring many such reads. Looked at in one
+go they would hold up everybody else. So:
+
+1. What a read begins with is always looked at: a client that sends something and waits for the answer never queues.
+2. What comes after it shares `TURN_NS` per turn of the loop, over all connections.
+3. Who has more than that waits in line and reads nothing meanwhile, so that the kernel's buffers push back. The line is
+   served once per turn of the loop, `TURN_NS` altogether and `SHARE_NS` for each, first come, first served.
+4. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment.
+   After one that took long the line rests for a moment, so that a small request meets at most one of them on its way.
+
+So whatever any number of clients sends, a turn takes about twice `TURN_NS` for it, and what has just arrived elsewhere
+is read in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+TURN_NS: Final = 1_000_000
+SHARE_NS: Final = 250_000
+REST_TURNS: Final = 2
+"""How many turns follow without anything from the line after one that took long: a request and its answer, say."""
+
+
+class Turns:
+    """The line of the connections that have more to do, see the module."""
+
+    __slots__ = ("_begun", "_deadline_ns", "_due", "_line", "_loop", "_rest", "clock_ns")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock_ns: Callable[[], int]) -> None:
+        self.clock_ns = clock_ns
+        self._loop = loop
+        self._line: deque[Callable[[], None]] = deque()
+        self._deadline_ns = 0
+        self._begun = False
+        self._due = False
+        self._rest = 0
+
+    def __len__(self) -> int:
+        """How many connections wait in line."""
+        return len(self._line)
+
+    def deadline_ns(self) -> int:
+        """Until when, by `clock_ns`, a connection may go on with what it has read."""
+        if not self._begun:
+            self._begun = True
+            self._deadline_ns = self.clock_ns() + TURN_NS
+            self._wake()
+        return self._deadline_ns
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` when it is its turn."""
+        self._line.append(go_on)
+        self._wake()
+
+    def in_turn(self, call: Callable[[], None]) -> None:
+        """Call now if this turn has time left, else in a later one."""
+        if self.clock_ns() < self.deadline_ns():
+            call()
+        else:
+            self.wait(call)
+
+    def _wake(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Serve the line for as long as a turn allows."""
+        self._due = False
+        if self._rest:
+            self._rest -= 1
+            self._wake()
+            return
+        self._begun = True
+        line = self._line
+        now_ns = self.clock_ns()
+        end_ns = now_ns + TURN_NS
+        waiting = len(line)
+        while waiting and now_ns < end_ns:
+            waiting -= 1
+            self._deadline_ns = now_ns + SHARE_NS
+            line.popleft()()
+            now_ns = self.clock_ns()
+        if now_ns - end_ns > TURN_NS:
+            self._rest = REST_TURNS
+        if line:
+            # Whoever comes while others wait goes to the end of the line.
+            self._deadline_ns = 0
+            self._wake()
+        else:
+            self._begun = False
+
+
+class Place:
+    """The place of one connection in the line."""
+
+    __slots__ = ("_go_on", "_turns", "waits")
+
+    def __init__(self, turns: Turns, go_on: Callable[[], None]) -> None:
+        """`go_on` is called when it is the connection's turn."""
+        self._turns = turns
+        self._go_on = go_on
+        self.waits = False
+
+    def wait(self) -> None:
+        """Wait in line, if it does not already."""
+        if not self.waits:
+            self.waits = True
+            self._turns.wait(self._serve)
+
+    def give_way(self) -> bool:
+        """Wait in line if this turn has taken long enough already; whether it waits."""
+        turns = self._turns
+        if not self.waits and turns.clock_ns() >= turns.deadline_ns():
+            self.wait()
+        return self.waits
+
+    def _serve(self) -> None:
+        self.waits = False
+        self._go_on()

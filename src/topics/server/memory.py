@@ -1,0 +1,135 @@
+"""Memory: how the process takes it from the system, how it gives it back, and the most that it can take.
+
+The allocator is told to keep what it has: a large reply that is mapped anew for every request spends most of its time
+in page faults. So what a burst took would stay with the process for ever. `Trimming` returns it when the burst is over:
+once the memory has grown well beyond what it was after the last time, and has stopped growing, free pages go back to
+the system, on a thread and without the interpreter's lock.
+
+That takes about a tenth of a millisecond per MiB, in which the loop may wait for the allocator; so it is done early and
+not often, and less and less often where nothing comes of it, because the memory is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from topics.engine.log.render import WIRE_CACHE_BYTES_MAX
+from topics.settings import Settings
+from topics.storage.segment.cache import CACHE_BYTES as BLOCK_CACHE_BYTES
+from topics.storage.wal.shard import QUEUE_BYTES_MAX
+
+LOOK_S: Final = 1.0
+GROWN_BYTES: Final = 64 << 20
+WORTH_BYTES: Final = 16 << 20
+PAUSE_LOOKS_MAX: Final = 64
+"""The most looks that are left out after trims that were not worth it."""
+BASE_BYTES: Final = 64 << 20
+"""The process itself, and what the allocator holds between two requests."""
+CACHE_BYTES: Final = WIRE_CACHE_BYTES_MAX + BLOCK_CACHE_BYTES
+TOPIC_BYTES: Final = 4 << 10
+CONNECTION_BYTES: Final = 128 << 10
+"""What a connection may hold without being counted in the account; one that is idle holds 6 KiB."""
+BODIES_AT_HAND: Final = 3
+"""A body that is handled at this moment is there as it was received, as records and as a Block."""
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_STATM: Final = Path("/proc/self/statm")
+
+
+def tune() -> None:
+    """Keep large replies off mmap, where each is faulted in again, and garbage collection off the hot path."""
+    # Not collected first: that would take a tenth of an empty start, and imports leave next to no garbage.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    gc.enable()
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    # Above the largest reply, and low enough that a growing body is moved by the kernel and not copied.
+    mallopt(_M_MMAP_THRESHOLD, 16 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 512 << 20)
+    mallopt(_M_TOP_PAD, 16 << 20)
+
+
+def most_bytes(settings: Settings, *, topics: int = 0, connections: int = 0) -> int:
+    """The most memory that a server with these settings takes with so many topics and open connections (FAIR-6)."""
+    return (
+        BASE_BYTES
+        + settings.max_buffered_bytes
+        + BODIES_AT_HAND * settings.max_body_bytes
+        + settings.wal_shards * QUEUE_BYTES_MAX
+        + CACHE_BYTES
+        + topics * TOPIC_BYTES
+        + connections * CONNECTION_BYTES
+    )
+
+
+def resident_bytes() -> int:
+    """The anonymous memory of this process; 0 where the system does not say."""
+    try:
+        fields = _STATM.read_bytes().split()
+    except OSError:
+        return 0
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _malloc_trim() -> Callable[[], object] | None:
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
+    return lambda: trim(0)
+
+
+class Trimming:
+    """Gives memory back once it is not needed any more, see the module."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        resident: Callable[[], int] = resident_bytes,
+        trim: Callable[[], object] | None = None,
+    ) -> None:
+        self._loop = loop
+        self._resident = resident
+        self._trim = trim or _malloc_trim()
+        self._timer: asyncio.TimerHandle | None = None
+        self._floor_bytes = 0
+        self._last_bytes = 0
+        self._pause = 0
+        self._left_out = 0
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self._trim is not None and self._resident():
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def stop(self) -> None:
+        """Look no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self.start()
+        now = self._resident()
+        last, self._last_bytes = self._last_bytes, now
+        self._floor_bytes = min(self._floor_bytes or now, now)
+        if now - self._floor_bytes < GROWN_BYTES or now > last + WORTH_BYTES:
+            return
+        if self._left_out < self._pause:
+            self._left_out += 1
+            return
+        self._left_out = 0
+        assert self._trim is not None
+        self._loop.run_in_executor(None, self._trim).add_done_callback(lambda _: self._trimmed(now))
+
+    def _trimmed(self, before: int) -> None:
+        self._floor_bytes = self._last_bytes = now = self._resident()
+        worth = before - now >= WORTH_BYTES
+        self._pause = 0 if worth else min(PAUSE_LOOKS_MAX, 2 * self._pause + 1)

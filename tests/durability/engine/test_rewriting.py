@@ -1,0 +1,167 @@
+"""Small segments become one, and deleted text leaves the disk, without a reader noticing (SPACE-1, SPACE-5)."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import Raw
+
+from tests.harness.machine import Machine
+from topics.engine import ConfigPatch, Delete, Write
+from topics.engine.requests import RecordIn
+from topics.engine.upkeep.upkeep import UpkeepSettings
+
+HOUR_MS = 3_600_000
+ROUND_MS = 6_000
+SECRET = b"correct horse battery staple"
+
+
+def machine(**options) -> Machine:
+    settings = UpkeepSettings(segment_max_events=10, checkpoint_wal_bytes=1 << 40, erase_after_ms=2 * HOUR_MS)
+    return Machine(settings, **options)
+
+
+def look_round(found: Machine, rounds: int = 1) -> None:
+    for _ in range(rounds):
+        found.run_until_idle()
+        found.clock.advance(ROUND_MS)
+    found.run_until_idle()
+
+
+def segment_files(found: Machine) -> list[str]:
+    return [path for path in found.disk.files() if path.endswith(".data")]
+
+
+def fill(found: Machine, topic: str, segments: int) -> None:
+    for _ in range(segments):
+        found.engine.write(topic, Write.of(range(10)))
+        found.run_until_idle()
+
+
+def test_files_grow_with_bytes_and_not_with_records() -> None:
+    """SPACE-1: many small segments become one, and the records stay what they were."""
+    found = machine()
+    fill(found, "t", 40)
+    before = found.visible("t")
+    look_round(found, 12)
+    assert len(found.engine.topics["t"].archive.segments) < 12
+    assert len(segment_files(found)) < 12
+    assert found.visible("t") == before
+    found.crash()
+    assert found.visible("t") == before
+    assert len(found.engine.topics["t"].archive.segments) < 12
+
+
+def write_secret(found: Machine, topic: str, **fields) -> int:
+    record = RecordIn(Raw(b'"%s"' % SECRET), **fields)
+    return found.engine.write(topic, Write([record])).first_seq
+
+
+def holders(found: Machine) -> list[str]:
+    return [path for path, content in found.disk.files().items() if SECRET in content]
+
+
+@pytest.mark.parametrize("where", ["tail", "segment", "cold", "merged"])
+@pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
+def test_deleted_text_is_in_no_file_after_the_horizon(durability: str, where: str) -> None:
+    """SPACE-5: wherever a record was, after `erase_after_ms` no file holds its text, node, tag or meta."""
+    found = machine(cold_directory="cold")
+    found.engine.put_topic("t", ConfigPatch(durability=durability))
+    found.engine.write("t", Write.of(range(3)))
+    secret = SECRET.decode()
+    seq = write_secret(found, "t", tag=secret, node=secret, meta=Raw(b'{"k":"%s"}' % SECRET))
+    found.engine.write("t", Write.of(range(2 if where == "tail" else 8)))
+    found.run_until_idle()
+    if where != "tail":
+        fill(found, "t", {"segment": 1, "cold": 6, "merged": 20}[where])
+        look_round(found, 6)
+    found.checkpoint()
+    assert holders(found)
+    live = found.visible("t")
+    found.engine.delete("t", Delete(match=secret))
+    deleted_ts = found.clock.now_ms()
+    del live[seq]
+    found.run_until_idle()
+    assert found.engine.state("t").erased_before_ts <= deleted_ts
+    look_round(found)
+    assert holders(found), "nothing is rewritten before it is due"
+    found.clock.advance(HOUR_MS)
+    look_round(found, 8)
+    assert not holders(found)
+    assert found.engine.state("t").erased_before_ts > deleted_ts
+    assert found.visible("t") == live
+    for how in ("kill", "dropped"):
+        found.crash(how)
+        assert found.visible("t") == live
+        assert [gap for gap in found.read("t")[1] if gap[2] != "crash"] == []
+        assert not holders(found)
+        # What a checkpoint has erased the one after it knows; without that it is looked at again.
+        look_round(found, 3)
+        assert found.engine.state("t").erased_before_ts > deleted_ts
+        assert not holders(found)
+
+
+def test_a_tag_delete_finds_records_of_merged_segments() -> None:
+    """SPACE-1: the tags of a merged segment are those of its live records."""
+    found = machine()
+    for i in range(20):
+        records = [RecordIn(Raw(b"%d" % k), tag=f"t{k % 3}") for k in range(10)]
+        found.engine.write("t", Write(records))
+        found.run_until_idle()
+        if i == 10:
+            found.engine.delete("t", Delete(match="t1"))
+    look_round(found, 12)
+    assert any(segment.name.edition for segment in found.engine.topics["t"].archive.segments)
+    before = found.visible("t")
+    result = found.engine.delete("t", Delete(match="t2")).result
+    assert result.deleted == sum(tag == b"t2" for _, _, tag, _ in before.values())
+    assert found.visible("t") == {seq: record for seq, record in before.items() if record[2] != b"t2"}
+    state = found.engine.state("t")
+    found.crash()
+    again = found.engine.state("t")
+    assert (again.count, again.bytes) == (state.count, state.bytes)
+
+
+def test_a_damaged_flag_brings_no_erased_record_back() -> None:
+    """SPACE-5: that a record is erased is under the checksum of its Block; no flag has to be believed."""
+    found = machine()
+    fill(found, "t", 3)
+    found.engine.delete("t", Delete(before_seq=5))
+    found.engine.write("t", Write([RecordIn(Raw(b"1"), tag="x"), RecordIn(Raw(b"2"))] * 5))
+    found.run_until_idle()
+    found.engine.delete("t", Delete(match="x"))
+    found.run_until_idle()
+    found.clock.advance(HOUR_MS)
+    look_round(found, 6)
+    live = found.visible("t")
+    damaged = 0
+    for segment in found.engine.topics["t"].archive.segments:
+        for sealed in segment.blocks:
+            if sealed.erased:
+                damaged += sealed.erased
+                path = f"data/segments/{segment.name.data_file}"
+                found.disk.damage(path, sealed.offset + sealed.length, bytes(sealed.n))
+    assert damaged
+    count = found.engine.topics["t"].log.count
+    found.crash()
+    assert found.visible("t") == live
+    assert found.engine.topics["t"].log.count == count
+
+
+def test_a_damaged_block_of_a_merge_is_a_lost_range_and_the_rest_is_merged() -> None:
+    """SPACE-1, DURABLE-18: what a merge cannot read is reported as a reader would, and nothing else is lost."""
+    found = machine()
+    fill(found, "t", 12)
+    found.checkpoint()
+    segment = found.engine.topics["t"].archive.segments[3]
+    sealed = segment.blocks[0]
+    lost = (sealed.first_seq, sealed.last_seq)
+    found.disk.damage(f"data/segments/{segment.name.data_file}", sealed.offset + 70, b"\xff")
+    found.store.segments.tiers.cache.drop(sealed)
+    look_round(found, 6)
+    assert any(segment.name.edition for segment in found.engine.topics["t"].archive.segments)
+    seqs, gaps = found.read("t")
+    assert gaps == [(*lost, "corruption")]
+    assert seqs == [seq for seq in range(1, 121) if not lost[0] <= seq <= lost[1]]
+    found.checkpoint()
+    found.crash()
+    assert found.read("t") == (seqs, gaps)

@@ -1,0 +1,180 @@
+"""A turn of the loop is shared: who sends a lot waits in line, and who sends little does not notice."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from tests.harness.connection import Client, PathApp, connections_of, request
+from tests.harness.loop import ManualLoop
+from topics.server.http.connections import Connections
+from topics.server.http.exchange import Exchange
+from topics.server.http.turns import TURN_NS, Turns
+from topics.testing import ManualClock
+
+LOOK_NS = 100_000
+
+
+class Ticking:
+    """A clock that every look moves on, as work does."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += LOOK_NS
+        return self.now_ns
+
+
+def ticking(app: PathApp) -> Connections:
+    connections = connections_of(app, None, Ticking())
+    connections.start()
+    return connections
+
+
+def loop_of(connections: Connections) -> ManualLoop:
+    return cast("ManualLoop", connections._loop)
+
+
+def test_a_pipeline_is_answered_in_order_over_many_turns() -> None:
+    """FAIR-1: nobody has the loop for long, and nothing is lost by that."""
+    app = PathApp()
+    client = Client(app, connections=ticking(app))
+    client.send(b"".join(request("GET", f"/{n}") for n in range(200)))
+    first = len(app.handled)
+    assert 1 < first < 20
+    assert not client.transport.reading
+    loop_of(client.connections).turn()
+    assert first < len(app.handled) < 40
+    loop_of(client.connections).run_until_idle()
+    assert [path for _, path, _ in app.handled] == [f"/{n}" for n in range(200)]
+    assert [reply.status for reply in client.replies()] == [200] * 200
+    assert client.transport.reading
+
+
+def test_a_request_that_came_alone_is_answered_at_once_while_others_wait_in_line() -> None:
+    """FAIR-1."""
+    app = PathApp()
+    connections = ticking(app)
+    floods = [Client(app, connections=connections) for _ in range(10)]
+    for flood in floods:
+        flood.send(request("GET", "/flood") * 100)
+    app.handled.clear()
+    bystander = Client(app, connections=connections)
+    bystander.send(request("GET", "/bystander"))
+    assert app.handled == [("GET", "/bystander", b"")]
+
+
+def test_a_turn_is_bounded_however_many_wait() -> None:
+    """FAIR-1."""
+    app = PathApp()
+    connections = ticking(app)
+    for _ in range(50):
+        Client(app, connections=connections).send(request("GET", "/flood") * 100)
+    app.handled.clear()
+    loop_of(connections).turn()
+    assert 0 < len(app.handled) <= TURN_NS // LOOK_NS + 1
+
+
+def test_the_line_is_served_in_order_and_each_gets_a_share() -> None:
+    clock = Ticking()
+    loop = ManualLoop(ManualClock())
+    turns = Turns(cast("Any", loop), clock)
+    served: list[int] = []
+
+    def waiter(number: int) -> None:
+        served.append(number)
+        clock.now_ns += 3 * TURN_NS // 10
+        turns.wait(lambda: waiter(number))
+
+    for number in range(8):
+        turns.wait(lambda number=number: waiter(number))  # type: ignore[misc]
+    for _ in range(4):
+        loop.turn()
+    assert served[:8] == [*range(8)]
+    assert len(served) <= 4 * 4
+
+
+def test_a_connection_that_goes_away_while_it_waits_is_forgotten() -> None:
+    app = PathApp()
+    client = Client(app, connections=ticking(app))
+    client.send(request("GET", "/x") * 200)
+    handled = len(app.handled)
+    client.lose()
+    loop_of(client.connections).run_until_idle()
+    assert len(app.handled) == handled
+    assert not client.connections.turns
+
+
+def test_a_server_that_stops_answers_what_waits_and_closes() -> None:
+    app = PathApp()
+    client = Client(app, connections=ticking(app))
+    client.send(request("GET", "/x") * 200)
+    client.connections.draining = True
+    assert not client.connection.idle
+    client.connection.wind_up()
+    assert not client.transport.closing
+    loop_of(client.connections).run_until_idle()
+    assert client.ended
+    assert client.replies()[-1].headers["connection"] == "close"
+
+
+def test_a_large_body_reads_on_in_another_turn() -> None:
+    """FAIR-1: an upload gives way to those who wait in line."""
+    app = PathApp()
+    connections = ticking(app)
+    Client(app, connections=connections).send(request("GET", "/flood") * 100)
+    client = Client(app, connections=connections)
+    whole = request("POST", "/x", b"x" * 1_000_000)
+    client.send(whole[:800_000])
+    assert not client.transport.reading
+    loop_of(connections).run_until_idle()
+    assert client.transport.reading
+    client.send(whole[800_000:])
+    assert client.replies()[0].status == 200
+
+
+def test_large_answers_are_made_one_at_a_time() -> None:
+    """FAIR-1: a hundred clients that ask for a lot at the same moment hold up nobody."""
+
+    class LargeApp(PathApp):
+        def handle(self, exchange: Exchange) -> None:
+            if exchange.head.path == "/parts":
+                exchange.respond_parts([b"x" * 300_000])
+            else:
+                super().handle(exchange)
+
+    app = LargeApp()
+    connections = ticking(app)
+    clients = [Client(app, connections=connections) for _ in range(100)]
+    for client in clients:
+        client.send(request("GET", "/parts"))
+    sent = sum(bool(client.transport.sent) for client in clients)
+    assert sent < 20
+    bystander = Client(app, connections=connections)
+    bystander.send(request("GET", "/bystander"))
+    assert ("GET", "/bystander", b"") in app.handled
+    clients[99].lose()
+    loop_of(connections).run_until_idle()
+    assert [len(client.replies()) for client in clients] == [1] * 99 + [0]
+    clients[0].send(request("GET", "/again"))
+    assert clients[0].replies()[0].status == 200
+
+
+def test_after_work_that_took_long_the_line_rests_for_a_moment() -> None:
+    """FAIR-1: a small request meets at most one large one on its way to its answer."""
+    clock = Ticking()
+    loop = ManualLoop(ManualClock())
+    turns = Turns(cast("Any", loop), clock)
+    served: list[int] = []
+
+    def heavy(number: int) -> None:
+        served.append(number)
+        clock.now_ns += 10 * TURN_NS
+
+    for number in range(3):
+        turns.wait(lambda number=number: heavy(number))  # type: ignore[misc]
+    seen = []
+    while loop.turn():
+        seen.append(len(served))
+    assert served == [0, 1, 2]
+    assert seen[:7] == [1, 1, 1, 2, 2, 2, 3]

@@ -1,0 +1,74 @@
+"""Memory goes back to the system once a burst is over, and not while it lasts."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any, cast
+
+from tests.harness.loop import ManualLoop
+from topics.server.memory import GROWN_BYTES, LOOK_S, Trimming, resident_bytes
+from topics.testing import ManualClock
+
+MIB = 1 << 20
+
+
+class Process:
+    """A process whose memory is what the test says; its executor runs at once."""
+
+    def __init__(self, kept: int) -> None:
+        self.resident = 50 * MIB
+        self.kept = kept
+        self.trims = 0
+        self.loop = ManualLoop(ManualClock())
+        cast("Any", self.loop).run_in_executor = self._execute
+        Trimming(cast("Any", self.loop), lambda: self.resident, self._trim).start()
+
+    def _execute(self, executor: None, call: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(call())
+        return done
+
+    def _trim(self) -> None:
+        self.trims += 1
+        self.resident = min(self.resident, self.kept)
+
+    def seconds(self, count: int, grow: int = 0) -> None:
+        for _ in range(count):
+            self.resident += grow
+            self.loop.advance(int(LOOK_S * 1000), step_ms=1000)
+
+
+def test_what_a_burst_took_goes_back_when_it_is_over() -> None:
+    """FAIR-6."""
+    process = Process(kept=60 * MIB)
+    process.seconds(3)
+    process.seconds(10, grow=50 * MIB)
+    assert process.trims == 0, "it still grows"
+    process.seconds(2)
+    assert process.trims == 1
+    assert process.resident == 60 * MIB
+    process.seconds(100)
+    assert process.trims == 1, "nothing has grown since"
+
+
+def test_small_growth_is_left_alone() -> None:
+    process = Process(kept=50 * MIB)
+    process.seconds(2)
+    process.seconds(1, grow=GROWN_BYTES - MIB)
+    process.seconds(100)
+    assert process.trims == 0
+
+
+def test_memory_that_is_in_use_is_looked_at_less_and_less() -> None:
+    """FAIR-6: where nothing comes of it, it is not done every second."""
+    process = Process(kept=10_000 * MIB)
+    for _ in range(300):
+        process.seconds(1, grow=15 * MIB)
+    assert 0 < process.trims < 20
+
+
+def test_the_system_says_how_much_this_process_has() -> None:
+    before = resident_bytes()
+    block = bytearray(b"x") * (64 * MIB)
+    assert resident_bytes() - before > 60 * MIB
+    assert len(block) == 64 * MIB
