@@ -28,6 +28,7 @@ SEGMENT_EVENTS_MAX: Final = 10_000
 SEGMENT_BYTES_MAX: Final = 64 << 20
 # How many segments a piece of work drops.
 _DROPPED: Final = 64
+LONG_AGO_NS: Final = -(1 << 62)
 
 
 class Sealable(Protocol):
@@ -76,7 +77,7 @@ class Shelf:
 class Archive:
     """The segments and tags of one topic."""
 
-    __slots__ = ("_log", "sealing", "segments", "shelf", "tags")
+    __slots__ = ("_log", "sealed_ns", "sealing", "segments", "shelf", "tags")
 
     def __init__(self, log: Log, shelf: Shelf | None) -> None:
         self._log = log
@@ -84,6 +85,8 @@ class Archive:
         self.segments: list[Segment] = []
         # Whether the tail waits to be sealed, or is being sealed.
         self.sealing = False
+        # When the last segment was sealed, as elapsed time; long ago where none was since the start.
+        self.sealed_ns = LONG_AGO_NS
         self.tags: TagIndex | None = None
 
     def index(self, first_seq: int, tags: Sequence[bytes | None]) -> None:
