@@ -163,7 +163,8 @@ class ClassStory(Story):
             inbound = topics[each].inbound
             if inbound is not None and inbound.source.name not in found:
                 found.append(inbound.source.name)
-        return any(topics[each].config.durability == "ephemeral" for each in found[1:])
+        sources = found[1:]
+        return any(topics[each].config.durability == "ephemeral" or each in self.forgetful for each in sources)
 
 
 def tell(seed: int, shards: int, damage: str) -> None:
