@@ -290,6 +290,8 @@ class Engine:
         topic = self.topics.get(name)
         if self._unsealed.bytes + self.totals.pending_bytes >= self._unsealed_max:
             room.check_memory(topic, self._unsealed.bytes + self.totals.pending_bytes, self._unsealed_max, write)
+        if topic is not None and topic.outbound is not None:
+            room.check_copies(topic)
         batch = batches.check(write, self.limits)
         n = len(batch.datas)
         now = self.clock.now_ms()
@@ -351,6 +353,8 @@ class Engine:
         if self._unsealed.bytes + self.totals.pending_bytes >= self._unsealed_max:
             for write, _, _ in writes:
                 room.check_memory(topic, self._unsealed.bytes + self.totals.pending_bytes, self._unsealed_max, write)
+        if topic.outbound is not None:
+            room.check_copies(topic)
         append_together(self.journal, self.limits, topic, writes)
 
     def _config_for_create(self, name: str, write: requests.Write) -> TopicConfig:

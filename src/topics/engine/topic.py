@@ -91,6 +91,10 @@ class Outbound(Protocol):
     def published(self, topic: Topic) -> None:
         """The topic has something new."""
 
+    @property
+    def behind(self) -> int:
+        """About how many copies are still to be made."""
+
     def before_eviction(self) -> None:
         """A cap is about to take the oldest records."""
 

@@ -28,7 +28,7 @@ STEP_NS: Final = 1_000_000
 class Fanout:
     """The forwards out of one source, and whether they have work. `enqueue` asks for steps until one returns False."""
 
-    __slots__ = ("_again", "_at", "_done_seq", "_enqueue", "dirty", "forwards", "source")
+    __slots__ = ("_again", "_at", "_done_seq", "_enqueue", "_slowest_seq", "dirty", "forwards", "source")
 
     def __init__(self, source: Topic, enqueue: Callable[[Fanout], None]) -> None:
         self._enqueue = enqueue
@@ -37,6 +37,8 @@ class Fanout:
         self.dirty = False
         # Up to here every forward that is not blocked has looked at the source.
         self._done_seq = 0
+        # While dirty: where the slowest of them was when the round began.
+        self._slowest_seq = 0
         self._at = 0
         self._again = False
         source.listeners.append(self.published)
@@ -47,9 +49,19 @@ class Fanout:
             self._again = True
         elif not topic.deleted:
             self.dirty = True
-            self._at = 0
             self._again = False
+            self._begin_round()
             self._enqueue(self)
+
+    def _begin_round(self) -> None:
+        self._at = 0
+        cursors = [forward.cursor for forward in self.forwards if forward.pressure.retry_ms is None]
+        self._slowest_seq = min(cursors, default=self.source.log.head)
+
+    @property
+    def behind(self) -> int:
+        """About how many copies are still to be made: a start would make them before it serves (ROUTER-34)."""
+        return (self.source.log.head - self._slowest_seq) * len(self.forwards) if self.dirty else 0
 
     def step(self) -> bool:
         """Copy the next forward's slice; whether there is more to do. May raise Miss."""
@@ -64,7 +76,7 @@ class Fanout:
             return True
         self.dirty = self._again
         if self._again:
-            self._at = 0
+            self._begin_round()
             self._again = False
         else:
             self._done_seq = self.source.log.head

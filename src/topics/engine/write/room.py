@@ -5,11 +5,14 @@ whether the write can never fit or may fit later.
 
 There is also the memory of all topics together: what is not sealed yet has a bound, and a write beyond it waits until
 the sealer has made room (PRESSURE-8). A small write goes on for a while: it would wait for what others have filled.
+
+And there are the copies that routers have not made yet. They are in no file, so a restart has to make them before it
+serves; a write to a source that is too far ahead of its copies waits for them (ROUTER-34).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from topics.engine.config import TopicConfig
 from topics.engine.requests import Write
@@ -20,10 +23,31 @@ from topics.storage.wal.shard import QueueFull
 # A write up to this size is small, and may take the bound this part further.
 SMALL_BYTES: Final = 16 << 10
 SMALL_PART: Final = 8
+# A restart makes about this many copies in a second.
+COPIES_BEHIND_MAX: Final = 1_000_000
 
 
 class TailsFull(QueueFull):
     """Records arrive faster than they can be sealed; retry shortly."""
+
+
+class CopiesBehind(QueueFull):
+    """Records arrive faster than the routers of this topic copy them; retry shortly. Other topics are not concerned."""
+
+    of_topic: ClassVar[bool] = True
+
+
+def check_copies(topic: Topic) -> None:
+    """Raise CopiesBehind where the copies of a source are so far behind that a restart would take long."""
+    assert topic.outbound is not None
+    behind = topic.outbound.behind
+    if behind >= COPIES_BEHIND_MAX:
+        raise CopiesBehind(
+            f'the routers of topic "{topic.name}" are {behind} copies behind; retry when they have caught up',
+            retry_after_ms=RETRY_AFTER_MS,
+            limit="copies_behind",
+            max=COPIES_BEHIND_MAX,
+        )
 
 
 def check_head(name: str, head_seq: int, write: Write) -> None:

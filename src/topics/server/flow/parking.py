@@ -111,24 +111,28 @@ class Parking:
         """Let what is parked go on as far as there is room, and refuse what has waited long enough."""
         now_ns = self._clock.elapsed_ns()
         full: QueueFull | None = None
+        full_topics: dict[str, QueueFull] = {}
         kept: deque[Parked] = deque()
         parked, self.waiting = self.waiting, kept
         for each in parked:
             writer = each.writer
             if each.run is None:
                 continue
-            if full is None and (each.opted_out or not self.shut):
+            if full is None and each.topic not in full_topics and (each.opted_out or not self.shut):
                 writer.throttled_ns = now_ns - each.since_ns
                 try:
                     each.run()
                     continue
                 except QueueFull as error:
-                    full = error
+                    if error.of_topic and each.topic:
+                        full_topics[each.topic] = error
+                    else:
+                        full = error
                 except TopicsError as error:
                     writer.fail(error)
                     continue
             if now_ns - each.since_ns >= (OPTED_OUT_WAIT_MS_MAX if each.opted_out else WAIT_MS_MAX) * 1_000_000:
-                writer.fail(full or self._refusal())
+                writer.fail(full_topics.get(each.topic) or full or self._refusal())
             else:
                 kept.append(each)
 

@@ -26,7 +26,7 @@ import bisect
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from typing import Final, Protocol, cast
+from typing import ClassVar, Final, Protocol, cast
 
 from topics.clock import Clock
 from topics.errors import StorageFull, StorageReadOnly, Throttled, TopicsError
@@ -43,6 +43,9 @@ _GROWING: Final = frozenset((APPEND, CREATE))
 
 class QueueFull(Throttled):
     """The storage cannot keep up; retry shortly."""
+
+    of_topic: ClassVar[bool] = False
+    """Whether only writes to the same topic have to wait."""
 
 
 class Waiter(Protocol):

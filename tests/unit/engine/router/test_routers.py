@@ -10,6 +10,8 @@ from tests.harness.memory import ManyTopics
 from topics.engine import ConfigPatch, Delete, Diff, Write
 from topics.engine.router.forward import BACKOFF_MS_MAX, LATE_MS
 from topics.engine.router.router import PutRouter
+from topics.engine.write import room
+from topics.engine.write.room import CopiesBehind
 from topics.errors import (
     InvalidRequest,
     RouterCycle,
@@ -471,3 +473,22 @@ def test_write_elsewhere_does_not_see_idle_routers() -> None:
     topics.write("elsewhere", 1)
     assert topics.engine.topics["elsewhere"].listeners == []
     assert topics.engine.topics["elsewhere"].outbound is None
+
+
+def test_a_source_waits_for_copies_that_are_too_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ROUTER-34: a write is refused by name until they are made; other topics are not concerned."""
+    monkeypatch.setattr(room, "COPIES_BEHIND_MAX", 50)
+    topics = ManyTopics()
+    for name in ("x", "y"):
+        topics.route("a", name)
+    engine = topics.engine
+    engine.write("a", Write.of(range(30)), lambda _: None)
+    engine.store.write()
+    with pytest.raises(CopiesBehind) as refused:
+        engine.write("a", Write.of([1]), lambda _: None)
+    assert refused.value.detail == {"limit": "copies_behind", "max": 50}
+    engine.write("b", Write.of([1]), lambda _: None)
+    engine.run_until_idle()
+    engine.write("a", Write.of([1]), lambda _: None)
+    engine.run_until_idle()
+    assert len(topics.datas("x")) == len(topics.datas("y")) == 31

@@ -12,6 +12,8 @@ from tests.harness.connection import Client
 from tests.harness.server import ManualServer
 from topics.engine import ConfigPatch, Engine, Limits, Write
 from topics.engine.router.router import PutRouter
+from topics.engine.write import room
+from topics.engine.write.room import CopiesBehind
 from topics.server.flow.parking import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX
 from topics.storage.wal.shard import QueueFull
 from topics.testing import ManualClock
@@ -314,3 +316,20 @@ def test_copies_wait_while_too_much_is_not_sealed(manual: ManualServer) -> None:
     fill_memory(manual, 0.5)
     manual.engine.turn()
     assert manual.engine.topics["b"].log.head == 2
+
+
+def test_a_source_that_waits_for_its_copies_holds_up_no_other_topic(
+    manual: ManualServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ROUTER-34: what is parked for another topic goes on."""
+    monkeypatch.setattr(room, "check_copies", lambda topic: (_ for _ in ()).throw(CopiesBehind(limit="copies_behind")))
+    manual.engine.routers.put("r", PutRouter("source", "dest"))
+    held = manual.send("POST", "/v0/topics/source", {"records": [{"data": 1}]})
+    manual.loop.advance(20)
+    assert held.replies() == []
+    other = manual.send("POST", "/v0/topics/other", {"records": [{"data": 1}, {"data": 2}]})
+    manual.loop.advance(20)
+    assert only(other)[0].status == 201
+    manual.loop.advance(WAIT_MS_MAX)
+    reply, body = only(held)
+    assert (reply.status, body["error"]["detail"]["limit"]) == (429, "copies_behind")
