@@ -32,6 +32,8 @@ Served = tuple[Claimer, Hand, Receipt | None]
 """A claimer that was answered, with what, and what the answer waits for."""
 
 LEASE_ID_SHIFT: Final = 20
+CLAIM_BYTES_MAX: Final = 8 << 20
+"""About how much one division of jobs may hold: each claimer gets a job, and the rest comes with the next claim."""
 
 
 class Dispatch:
@@ -60,6 +62,10 @@ class Dispatch:
         more = queue.advance(steady_ms)
         demands = [claimer.demand for claimer in claimers]
         jobs = topic.reading(self._choose, topic, queue, sum(demands), now)
+        if len(jobs) > len(claimers) and topic.log.bytes > CLAIM_BYTES_MAX:
+            count = _within(jobs, CLAIM_BYTES_MAX, len(claimers))
+            queue.stopped |= count < len(jobs)
+            del jobs[count:]
         queue.stopped |= more and len(jobs) < sum(demands)
         served: list[Served] = []
         hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
@@ -167,6 +173,19 @@ class Dispatch:
         if isinstance(event, Claimed):
             self._last_id = max(self._last_id, event.first_id + len(event.seqs))
         queue.apply(event)
+
+
+def _within(jobs: list[Candidate], bytes_max: int, at_least: int) -> int:
+    """How many of the first jobs hold no more than this much."""
+    if sum(len(raw) for raw in {id(block): block.raw for _, block, _ in jobs}.values()) <= bytes_max:
+        return len(jobs)
+    left = bytes_max
+    for i, (seq, block, _) in enumerate(jobs):
+        at = seq - block.first_seq
+        left -= block.size_bytes(at, at + 1)
+        if left < 0 and i >= at_least:
+            return i
+    return len(jobs)
 
 
 def _deliver_after(claimer: Claimer, hand: Hand, ready: int, after: list[Receipt]) -> None:

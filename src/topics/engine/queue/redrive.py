@@ -17,7 +17,7 @@ import msgspec
 
 from topics.engine.log.tags import TagMatch, parse_match
 from topics.engine.meta import without_fields
-from topics.engine.queue.dead_letter import DELIVERIES, FROM, SRC_SEQ
+from topics.engine.queue.dead_letter import DELIVERIES, FROM, REASON, SRC_SEQ
 from topics.engine.queue.lease import LEASED
 from topics.engine.queue.queue import queue_of
 from topics.engine.queue.requests import RedriveJobs
@@ -32,7 +32,7 @@ Letter = tuple[Block, int]
 
 PIECE_RECORDS: Final = 500
 
-_FIELDS: Final = frozenset((FROM, DELIVERIES, SRC_SEQ))
+_FIELDS: Final = frozenset((FROM, DELIVERIES, SRC_SEQ, REASON))
 _decode_meta = msgspec.json.Decoder(dict[str, str]).decode
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.harness.memory import OneQueue
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, Write
 from topics.engine.queue.claim import Hand, Worker, shares
+from topics.engine.queue.dispatch import CLAIM_BYTES_MAX
 from topics.engine.queue.lease import GONE, TRANSITIONS
 from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
 from topics.engine.router.router import PutRouter
@@ -753,3 +754,16 @@ def test_freelist_is_bounded_by_the_jobs_that_were_delivered() -> None:
         assert queue.seqs(max=1) == [2]
         queue.nack(2)
     assert len(queue.queues.topic("q")[1].free) < 1100
+
+
+def test_a_claim_holds_a_bounded_number_of_bytes() -> None:
+    """QUEUE-35: the rest is ready for the next claim, and every claim gets at least one job."""
+    queue = OneQueue()
+    for _ in range(12):
+        queue.engine.write("q", Write.of(["x" * (1 << 19)] * 4))
+    taken = []
+    while claimed := queue.claim("w", max=100):
+        taken.append(len(claimed))
+    assert sum(taken) == 48
+    assert max(taken) * (1 << 19) <= CLAIM_BYTES_MAX
+    assert taken[0] == 15
