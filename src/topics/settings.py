@@ -157,6 +157,11 @@ class Settings:
     max_batch_records: int = _whole(10_000, "Most records in one write.")
     max_record_bytes: int = _whole(1 << 20, "Most bytes of data and meta together in one record.")
     max_body_bytes: int = _whole(64 << 20, "Most bytes in one request body, after decompression too.")
+    max_command_bytes: int = _whole(
+        1 << 20,
+        "Most bytes in the body of a request that writes no records, and of what a write has around its records; "
+        "after decompression too.",
+    )
     max_meta_bytes: int = _whole(16 << 10, "Most bytes of meta in one record.")
     max_tag_bytes: int = _whole(256, "Most bytes in a tag.")
     max_node_bytes: int = _whole(128, "Most bytes in a node id.")

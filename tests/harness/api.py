@@ -93,6 +93,10 @@ class Reply:
         return detail
 
 
+# What the state of a topic shows differently from one moment to the next.
+_MOVES_ON = ("performance", "effective_priority", "erased_before_ts")
+
+
 class Api:
     """A client of one server, with one key or none. Every thread gets a connection of its own."""
 
@@ -249,7 +253,7 @@ class Api:
             if reply.status == 404:
                 return None
             body = reply.ok(200)
-            return {k: v for k, v in body.items() if k not in ("performance", "effective_priority")}
+            return {k: v for k, v in body.items() if k not in _MOVES_ON}
 
         before = look()
         yield

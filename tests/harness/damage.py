@@ -159,6 +159,19 @@ def remove(disk: FakeDisk, rng: random.Random) -> Act | None:
     return Act(f"removed {path}", takes_end=ends, may_refuse=path.endswith(".snap") or ends, takes_cold=away)
 
 
+def lose_checkpoint(disk: FakeDisk, rng: random.Random) -> Act | None:
+    """The checkpoint gone, or with nothing in it."""
+    paths = _files(disk, ".snap")
+    if not paths:
+        return None
+    path = rng.choice(paths)
+    if rng.random() < 0.5:
+        _remove(disk, path)
+    else:
+        _put(disk, path, b"")
+    return Act(f"lost {path}", may_refuse=True)
+
+
 def remove_first_wal(disk: FakeDisk, rng: random.Random) -> Act | None:
     """A file of the log gone, with others after it."""
     older = [path for path in _files(disk, ".wal") if path not in _last_wals(disk)]
@@ -246,6 +259,7 @@ ACTS: Final = (
     cut,
     empty,
     remove,
+    lose_checkpoint,
     remove_first_wal,
     swap,
     duplicate,

@@ -38,6 +38,15 @@ CEILING_STEP: Final = 8
 Record = tuple[int, bytes, bytes | None, bytes | None]
 
 
+class HastyClock(ManualClock):
+    """A clock by which every look at it takes a millisecond: what is done for about so long is done piece by piece."""
+
+    def elapsed_ns(self) -> int:
+        """Monotonic nanoseconds; a millisecond more each time."""
+        self._elapsed_ns += 1_000_000
+        return super().elapsed_ns()
+
+
 class Machine:
     """A disk, a clock, and one engine after the other on them; keyword arguments are options of the store."""
 
@@ -47,10 +56,11 @@ class Machine:
         limits: Limits | None = None,
         *,
         disk: FakeDisk | None = None,
+        clock: ManualClock | None = None,
         **options: Any,
     ) -> None:
         self.disk = FakeDisk() if disk is None else disk
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.settings = settings
         self.limits = limits
         self.options = OPTIONS | options

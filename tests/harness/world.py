@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import Raw
@@ -75,6 +76,8 @@ class World(Machine):
         self.done: Counter[str] = Counter()
         self._jobs: list[tuple[Job, BaseException | None, bool]] = []
         self._written = 0
+        # Deletes that are under way: what to do once they have taken effect.
+        self._deleting: list[Callable[[], bool]] = []
         options = {"wal_file_bytes": 4096, "cold_directory": COLD, **options}
         super().__init__(settings, disk=SplitDisk(random.Random(seed)), **options)
 
@@ -83,6 +86,7 @@ class World(Machine):
         self.fault = FaultDisk(self.disk)
         self.store, self.engine, self.upkeep = self.boot(self.fault)
         self._jobs = []
+        self._deleting = []
         if self.monitored:
             self.disk.monitor.attach(self.store)
 
@@ -119,8 +123,12 @@ class World(Machine):
         """A turn of the loop: write what was submitted, do a slice of upkeep, take up the jobs that are due."""
         self.engine.prepare()
         self.engine.turn()
+        self._note_deletes()
         self.upkeep.step()
         self._take_jobs()
+
+    def _note_deletes(self) -> None:
+        self._deleting = [applied for applied in self._deleting if not applied()]
 
     def _take_jobs(self) -> None:
         self._jobs += [(job, None, False) for job in self.store.jobs()]
@@ -158,7 +166,7 @@ class World(Machine):
             self.turn()
             more = self.upkeep.step()
             self._take_jobs()
-            if not more and not self._jobs and not self.store.pending:
+            if not (more or self._jobs or self.store.pending or self.engine.slices.active):
                 return
         raise AssertionError("the engine is never idle")
 
@@ -275,14 +283,22 @@ class World(Machine):
             asked.acked, asked.failed = receipt.error is None, receipt.error is not None
 
         try:
-            resolve(lambda: self.engine.delete(name, Delete(before_seq=before_seq, match=match), acked))
+            receipt = resolve(lambda: self.engine.delete(name, Delete(before_seq=before_seq, match=match), acked))
         except TopicsError:
             return
-        # One that found nothing left to delete is as safe as what came before it.
-        asked.lsn = self.store.last_lsn
         instance.deletes.append(asked)
-        instance.model.expire(self.clock.now_ms())
-        instance.model.delete(before_seq, tag, glob)
+
+        def applied() -> bool:
+            if receipt.result is None:
+                return receipt.error is not None
+            # One that found nothing left to delete is as safe as what came before it.
+            asked.lsn = self.store.last_lsn
+            instance.model.expire(self.clock.now_ms())
+            instance.model.delete(head + 1 if before_seq is None else min(before_seq, head + 1), tag, glob)
+            return True
+
+        self._deleting.append(applied)
+        self._note_deletes()
         self.done["delete"] += 1
 
     def drop(self, name: str) -> None:

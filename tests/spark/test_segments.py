@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from tests.harness.api import Api, until
-from topics.spark.client import Client
+from tests.harness.machine import Machine
+from topics.engine import Delete, Write
+from topics.engine.requests import RecordIn
+from topics.engine.upkeep.upkeep import UpkeepSettings
+from topics.server.api.blocks import _segment as plan_of
+from topics.spark.client import Client, SealedFile
 from topics.spark.errors import DataLoss
+from topics.spark.segments import blocks as sealed_blocks
+from topics.storage.flags import DELETED
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -190,3 +200,37 @@ def test_a_table_over_the_data_directory(spark: Any, sealed: tuple[ServerProcess
     options = {"url": server.url, "topic": "events", "dataDir": str(server.data_dir), "minPartitions": "4"}
     frame = spark.read.format("topics").options(**options).load()
     assert frame.groupBy("tag").count().orderBy("tag").collect()[0] == ("t0", RECORDS // 10)
+
+
+def test_a_merged_file_with_erased_records_is_read_directly(tmp_path: Path) -> None:
+    """SPACE-1, SPACE-5: Spark finds the live records of a segment that was rewritten, and nothing of the others."""
+    settings = UpkeepSettings(segment_max_events=10, segment_max_age_ms=1 << 40, erase_after_ms=10_000)
+    machine = Machine(settings)
+    for i in range(12):
+        machine.engine.write("t", Write([RecordIn(Raw(b"%d" % (10 * i + k)), tag=f"t{k % 4}") for k in range(10)]))
+        machine.run_until_idle()
+    machine.engine.delete("t", Delete(match="t1"))
+    for _ in range(8):
+        machine.clock.advance(3_000)
+        machine.run_until_idle()
+    (tmp_path / "segments").mkdir()
+    for path, content in machine.disk.files().items():
+        if path.endswith(".data"):
+            (tmp_path / "segments" / path.rpartition("/")[2]).write_bytes(content)
+    topic = machine.engine.topics["t"]
+    assert any(sealed.erased for segment in topic.archive.segments for sealed in segment.blocks)
+    found: dict[int, bytes] = {}
+    options: Any = SimpleNamespace(data_dir=tmp_path, cold_dir=None)
+    for segment in topic.archive.segments:
+        listed = plan_of(segment)
+        assert listed is not None
+        spans = sealed_blocks(SealedFile(**listed), topic.id, options)
+        assert spans is not None
+        for span in spans:
+            lengths = struct.unpack_from(f"<{span.n}I", span.buffer, span.data_lengths)
+            at = span.data[0]
+            for i, length in enumerate(lengths):
+                if span.flags[i] != DELETED:
+                    found[span.first_seq + i] = bytes(span.buffer[at : at + length])
+                at += length
+    assert found == {seq: record[1] for seq, record in machine.visible("t").items()}

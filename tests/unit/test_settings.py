@@ -24,6 +24,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert (given.host, given.port, given.data_dir) == ("127.0.0.1", 4000, Path("topics-data"))
     assert (given.probe_auth, given.allow_insecure_no_auth) == (False, False)
     assert (given.max_batch_records, given.max_record_bytes, given.max_body_bytes) == (10_000, 1 << 20, 64 << 20)
+    assert given.max_command_bytes == 1 << 20
     assert (given.max_meta_bytes, given.max_tag_bytes, given.max_node_bytes) == (16 << 10, 256, 128)
     assert (given.max_limit, given.max_claim, given.max_watch_topics) == (1000, 1000, 256)
     assert (given.max_topics, given.max_routers, given.max_watch_sessions) == (100_000, 10_000, 10_000)

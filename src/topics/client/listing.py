@@ -50,7 +50,9 @@ def state(client: Link, topic: str) -> list[str]:
 
 
 _NOT_REPEATED: Final = frozenset({"type", "durable"})
-_QUEUE_ONLY: Final = frozenset({"lease_ms", "claim_jitter_ms", "max_deliveries", "dead_letter", "leases_durable"})
+_QUEUE_ONLY: Final = frozenset(
+    {"lease_ms", "claim_jitter_ms", "max_deliveries", "dead_letter", "leases_durable", "backoff_ms", "backoff_max_ms"}
+)
 
 
 def _shown(value: Any) -> str:

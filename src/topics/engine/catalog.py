@@ -7,6 +7,7 @@ find or make topics takes a Catalog and needs no engine.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,7 @@ from topics.engine.limits import Limits
 from topics.engine.log.archive import Shelf
 from topics.engine.log.directory import Totals
 from topics.engine.log.log import Log
+from topics.engine.slices import Work
 from topics.engine.sorted_names import SortedNames
 from topics.engine.topic import Jobs, Topic
 from topics.engine.write import room
@@ -27,6 +29,8 @@ from topics.names import check_topic_name
 from topics.storage.wal import frame as frames
 
 NewJobs = Callable[[Log, Clock], Jobs]
+# How many Blocks a piece of work gives back.
+GIVEN_BACK: Final = 2000
 
 
 class Catalog:
@@ -82,18 +86,29 @@ class Catalog:
 
     def leave(self, topic: Topic) -> None:
         """Forget a topic and all it holds."""
+        for _ in self.leaving(topic):
+            pass
+
+    def leaving(self, topic: Topic) -> Work:
+        """As `leave`: with the first piece the topic is gone, with the others what it held is given back."""
         if self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
             self.names.remove(topic.name)
         topic.deleted = True
-        topic.log.clear()
-        topic.archive.clear()
+        extents = topic.log.clear()
+        yield None
+        while extents:
+            del extents[-GIVEN_BACK:]
+            yield None
         if topic.dedupe is not None:
             topic.dedupe.clear()
+        yield from topic.archive.clear()
+        if topic.queue is not None:
+            yield from topic.queue.clear()
 
     def expire_all(self, now: int) -> None:
         """Apply every TTL, so that the totals are exact."""
-        for topic in self.topics.values():
+        for topic in [topic for topic in self.topics.values() if topic.config.ttl_ms]:
             topic.expire(now)
 
     def check_room(self, added: int) -> None:

@@ -24,6 +24,7 @@ PRIORITY_MAX: Final = 1000
 LEASE_MS_MIN: Final = 100
 LEASE_MS_MAX: Final = 86_400_000
 CLAIM_JITTER_MS_MAX: Final = 5_000
+BACKOFF_MS_MAX: Final = 86_400_000
 
 
 class TopicConfig(Struct, frozen=True):
@@ -46,6 +47,8 @@ class TopicConfig(Struct, frozen=True):
     max_deliveries: int = 0
     dead_letter: str | None = None
     leases_durable: bool = False
+    backoff_ms: int = 0
+    backoff_max_ms: int = 3_600_000
 
 
 class ConfigPatch(Struct, frozen=True):
@@ -68,6 +71,8 @@ class ConfigPatch(Struct, frozen=True):
     max_deliveries: Unsigned | UnsetType = UNSET
     dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
+    backoff_ms: Unsigned | UnsetType = UNSET
+    backoff_max_ms: Unsigned | UnsetType = UNSET
 
 
 DEFAULTS: Final = TopicConfig()
@@ -100,6 +105,9 @@ def apply(patch: ConfigPatch, to: TopicConfig | None, topic: str) -> TopicConfig
         named["lease_ms"] = clamp_lease_ms(named["lease_ms"])
     if "claim_jitter_ms" in named:
         named["claim_jitter_ms"] = min(named["claim_jitter_ms"], CLAIM_JITTER_MS_MAX)
+    for name in ("backoff_ms", "backoff_max_ms"):
+        if name in named:
+            named[name] = min(named[name], BACKOFF_MS_MAX)
     if "durability" in named:
         named["durable"] = named["durability"] == "fsync"
     elif "durable" in named:

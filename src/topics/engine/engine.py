@@ -28,17 +28,18 @@ from topics.engine.log.tags import parse_match
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.queues import Queues
 from topics.engine.router.routers import Routers
+from topics.engine.slices import Slices, Work
 from topics.engine.state import Deleted, DeletedTopic, PutTopic, TopicState, TopicSummary
 from topics.engine.topic import Topic
 from topics.engine.write import batch as batches
-from topics.engine.write import room
+from topics.engine.write import removal, room
 from topics.engine.write.arrival import append, append_together
 from topics.engine.write.dedupe import Dedupe
-from topics.engine.write.removal import remove
+from topics.engine.write.digest import UNKNOWN, of_batch
 from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import InvalidRequest, TopicNotEmpty, TopicNotFound
 from topics.names import check_topic_name
-from topics.storage.job import run_inline
+from topics.storage.job import Job, Miss, run_inline
 from topics.storage.memory import MemoryStore
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
@@ -46,6 +47,7 @@ from topics.storage.wal import frame as frames
 DIFF_LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
+FRAME_OVERHEAD_BYTES: Final = 64 << 10
 UNBOUNDED: Final = 1 << 62
 
 
@@ -72,8 +74,11 @@ class Engine:
         self._unsealed = self.totals.unsealed
         self._unsealed_max = self.limits.max_unsealed_bytes or UNBOUNDED
         self.wires = WireCache()
+        self.slices = Slices(clock, wake, self._read_then)
         self.routers = Routers(self.journal, self.catalog, self.run_until_idle)
-        self.queues = Queues(self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle)
+        self.queues = Queues(
+            self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle, self.slices
+        )
         # Receipts of deleted topics, until their DROP frame is durable.
         self._dropping: dict[str, Receipt] = {}
 
@@ -81,13 +86,18 @@ class Engine:
 
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
-        schedule, passes = self.routers.schedule, self.queues.passes
+        schedule, passes, burials = self.routers.schedule, self.queues.passes, self.queues.burials
+        slices = self.slices
+        if slices.active:
+            slices.step()
         self.store.write()
         if (schedule.dirty or schedule.blocked) and not self.is_full:
             schedule.step()
         if passes.dirty or passes.due:
             passes.step()
-        if self._forwards or passes.dirty:
+        if burials.waiting:
+            burials.step()
+        if self._forwards or passes.dirty or slices.active:
             self.journal.wake()
 
     @property
@@ -104,6 +114,10 @@ class Engine:
         """Whether copies are to be made, and there is room for them; the job that makes room asks for a turn."""
         return bool(self.routers.schedule.dirty) and not self.is_full
 
+    def _read_then(self, miss: Miss, then: Callable[[], None]) -> None:
+        assert self.catalog.shelf is not None, "only what is on a shelf has to be read"
+        self.catalog.shelf.read_then(miss, then)
+
     def prepare(self) -> None:
         """Submit the acks that were gathered for this turn; comes once before each `turn`."""
         if self.queues.acks.waiting:
@@ -119,13 +133,18 @@ class Engine:
                 bool(run_inline(self.store.jobs()))
                 or self._forwards
                 or bool(self.queues.passes.dirty)
+                or self.queues.burials.is_due()
+                or bool(self.slices.active)
                 or self.store.pending
             )
 
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which a turn will next have something to do by time alone, or None."""
         due_ns = self.store.next_due_ns()
-        for due_ms in (self.routers.schedule.next_due_ms(), self.queues.passes.next_due_ms()):
+        queues = self.queues
+        # Where memory is full, copies wait for a job and not for a time.
+        forwards_ms = None if self.is_full else self.routers.schedule.next_due_ms()
+        for due_ms in (forwards_ms, queues.passes.next_due_ms(), queues.burials.next_due_ms()):
             if due_ms is not None:
                 ns = self.clock.elapsed_ns() + (due_ms - self.clock.steady_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)
@@ -235,17 +254,31 @@ class Engine:
             return receipt.waited(self.run_until_idle)
         self.queues.apply_acks(topic).catch_up()
         topic.expire(self.clock.now_ms())
-        if if_empty and (topic.log.count or topic.pending_records):
-            raise TopicNotEmpty(f'topic "{name}" holds {topic.log.count} records', topic=name, count=topic.log.count)
+        _check_empty(topic, if_empty)
+        receipt = Receipt(None, on_done, context)
+        self.slices.start(self._drop(topic, if_empty, receipt), receipt)
+        return receipt.waited(self.run_until_idle)
+
+    def _drop(self, topic: Topic, if_empty: bool, receipt: Receipt) -> Work:
+        name = topic.name
+        if topic.outbound is not None:
+            # What is written from here on goes with the topic, and may be copied or not.
+            yield from topic.outbound.catching_up(topic.log.head)
+        if topic.deleted:
+            receipt.result = DeletedTopic(topic=name, deleted=False, routers_removed=[])
+            receipt.follow(self._dropping.get(name))
+            return
+        _check_empty(topic, if_empty)
         removed = self.routers.cascade(topic)
-        receipt = Receipt(DeletedTopic(topic=name, deleted=True, routers_removed=removed), on_done, context)
+        receipt.result = DeletedTopic(topic=name, deleted=True, routers_removed=removed)
         drop = frames.Drop(self.clock.now_ms())
         self.journal.submit_twice(topic, frames.DROP, drop, receipt)
         self._dropping[name] = receipt
         Promise(self._dropped, name).follow(receipt)
-        self.catalog.leave(topic)
+        leaving = self.catalog.leaving(topic)
+        next(leaving)
         topic.notify()
-        return receipt.waited(self.run_until_idle)
+        yield from leaving
 
     def _dropped(self, durable: Promise) -> None:
         self._dropping.pop(durable.context, None)
@@ -271,7 +304,7 @@ class Engine:
             topic = self.catalog.create(name, config, created)
         else:
             if write.idempotency_key is not None or write.producer_id is not None:
-                repeat = self._repeat(topic, write, on_done, context)
+                repeat = self._repeat(topic, write, batch, on_done, context)
                 if repeat is not None:
                     return repeat
             if write.expected_head_seq is not None:
@@ -287,6 +320,12 @@ class Engine:
             if ticket.error is not None:
                 raise ticket.error
         return ticket
+
+    def expect_job(self, name: str, size_bytes: int) -> Job | None:
+        """What makes the log ready for a large write to a topic, off the loop; None where there is nothing to do."""
+        topic = self.topics.get(name)
+        shard = self.store.shards[0] if topic is None else self.store.shard_of(topic.id)
+        return shard.expect_job(size_bytes + FRAME_OVERHEAD_BYTES)
 
     def joins(self, name: str, write: requests.Write) -> bool:
         """Whether a write may be one of several in `write_together`: one record, and nothing special asked."""
@@ -321,7 +360,9 @@ class Engine:
             raise TopicNotFound(f'topic "{name}" does not exist and this write may not create it', topic=name)
         return config
 
-    def _repeat(self, topic: Topic, write: requests.Write, on_done: OnDone | None, context: Any) -> Ticket | None:
+    def _repeat(
+        self, topic: Topic, write: requests.Write, batch: batches.Batch, on_done: OnDone | None, context: Any
+    ) -> Ticket | None:
         """The answer to a write that was seen before, or None; raises Throttled where it cannot be remembered."""
         dedupe = topic.dedupe or Dedupe(self.totals)
         window_ms, now = topic.config.idempotency_window_ms, self.clock.steady_ms()
@@ -333,6 +374,9 @@ class Engine:
         ticket.deduped = True
         ticket.first_seq = found.first_seq
         ticket.count = found.count
+        key = write.idempotency_key
+        if key is not None and found.digest != UNKNOWN and dedupe.keys.get(key) is found:
+            ticket.key_reused = found.digest != of_batch(batch)
         ticket.follow(found.ticket)
         if on_done is None:
             self.run_until_idle()
@@ -385,13 +429,17 @@ class Engine:
         topic.expire(now)
         log = topic.log
         before_seq = log.head + 1 if delete.before_seq is None else min(delete.before_seq, log.head + 1)
-        seqs = [] if match is None else topic.archive.tagged(match, before_seq, topic.lose)
         receipt = Receipt(None, on_done, context)
-        # Everything that has to be read from disk is read before anything changes: after a Miss it starts over.
-        last_change = topic.last_change
-        deleted, logged = remove(self.journal, topic, before_seq if match is None else 0, seqs, receipt, now)
-        receipt.result = Deleted(name, deleted, log.start, log.head, log.count, log.bytes)
-        if not logged:
-            # What was gone already is as durable as the change that took it.
-            receipt.follow(last_change)
+
+        def done(deleted: int) -> None:
+            receipt.result = Deleted(name, deleted, log.start, log.head, log.count, log.bytes)
+
+        work = removal.delete(self.journal, topic, before_seq, match, receipt, self.queues.apply_acks, done)
+        self.slices.start(work, receipt)
         return receipt.waited(self.run_until_idle)
+
+
+def _check_empty(topic: Topic, if_empty: bool) -> None:
+    if if_empty and (topic.log.count or topic.pending_records):
+        count = topic.log.count
+        raise TopicNotEmpty(f'topic "{topic.name}" holds {count} records', topic=topic.name, count=count)

@@ -42,7 +42,7 @@ class Journal:
         # WAL that it could read in the same time. Whoever derives records adds to it.
         self.derived_bytes = 0
 
-    def submit(self, topic: Topic, frame: bytes, gated: bool, future: Promise | None) -> None:
+    def submit(self, topic: Topic, frame: frames.Frame, gated: bool, future: Promise | None) -> None:
         """Queue a frame about a topic, and ask for the turn that writes it. Raises where the WAL takes no more."""
         self._shard_of(topic.id).submit(frame, gated, future)
         self.wake()

@@ -18,6 +18,10 @@ U64 = Annotated[int, Meta(ge=0)]
 U53 = Annotated[int, Meta(ge=0, le=2**53)]
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
+NODES_MAX: Final = 1000
+Nodes = str | Annotated[list[str], Meta(max_length=NODES_MAX)] | None
+"""One node, or several, whose records a reader does not want."""
+
 NO_RAW: Final = Raw(b"")
 
 
@@ -56,7 +60,7 @@ class Diff(Struct):
 
     from_seq: U64 = 0
     limit: U32 = 0
-    node: str | list[str] | None = None
+    node: Nodes = None
     include_tags: bool = False
     include_meta: bool = True
     wait_ms: U32 = 0

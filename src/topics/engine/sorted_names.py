@@ -7,7 +7,7 @@ to the number of all names.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 class SortedNames:
@@ -27,6 +27,14 @@ class SortedNames:
         at = bisect_left(self._names, name)
         assert self._names[at] == name
         del self._names[at]
+
+    def remove_all(self, names: Sequence[str]) -> None:
+        """Remove names that are there."""
+        if len(names) == 1:
+            self.remove(names[0])
+        elif names:
+            gone = set(names)
+            self._names = [name for name in self._names if name not in gone]
 
     def after(self, name: str, prefix: str, allowed: tuple[str, ...]) -> Iterator[str]:
         """The names after `name` that start with `prefix` and with one of `allowed` (empty: any), in order."""

@@ -22,6 +22,7 @@ from topics.engine.log.erasure import Erasure, gone
 from topics.engine.log.log import ANYWHERE, Log
 from topics.engine.log.loss import CORRUPTION
 from topics.engine.priority import effective_priority
+from topics.engine.slices import Work
 from topics.engine.write.ceiling import Ceiling
 from topics.engine.write.dedupe import Dedupe
 from topics.engine.write.ticket import Receipt, Ticket
@@ -44,11 +45,17 @@ class Jobs(Protocol):
     leaving: int
     """How many jobs are acked and still in the log."""
 
-    def delay(self, seq: int, due_ms: int, since_ms: int | None) -> None:
-        """Hide a job that was just written: from `since_ms` until `due_ms`, or until the date `due_ms` (None)."""
+    def delay(self, seqs: Sequence[int], due_ms: int, since_ms: int | None) -> None:
+        """Hide jobs that were just written: from `since_ms` until `due_ms`, or until the date `due_ms` (None)."""
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
+
+    def forgetting(self, runs: Iterable[range]) -> Work:
+        """As `forget`, in slices."""
+
+    def clear(self) -> Work:
+        """Give everything back, in slices: the topic is gone."""
 
 
 class Inbound(Protocol):
@@ -89,6 +96,9 @@ class Outbound(Protocol):
 
     def catch_up(self) -> None:
         """Copy everything: something is about to leave the topic."""
+
+    def catching_up(self, upto: int) -> Work:
+        """As `catch_up`, in slices: copy everything up to the seq `upto`."""
 
     def lagging(self) -> list[tuple[int, int]]:
         """(destination id, cursor) of each destination that does not have everything."""

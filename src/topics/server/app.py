@@ -18,11 +18,13 @@ from topics.server.api.route import Route, Row
 from topics.server.auth import Keys, bearer_token, subprotocol_token
 from topics.server.flow.admission import Admission
 from topics.server.flow.slots import CapPerKey
+from topics.server.http.body import BodyLimit
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.query import Query
 from topics.server.origins import Origins
 from topics.server.routes import Routes
+from topics.settings import Settings
 from topics.storage.job import Miss
 
 _JSON: Final = re.compile(rb"application/json[ \t]*(?:;[ \t]*charset=\"?utf-?8\"?[ \t]*)?;?", re.IGNORECASE)
@@ -40,8 +42,7 @@ class App:
         inflight_per_key: CapPerKey,
         admission: Admission,
         attempts: Attempts,
-        *,
-        probe_auth: bool,
+        settings: Settings,
     ) -> None:
         self._routes = routes
         self._keys = keys
@@ -50,7 +51,11 @@ class App:
         self._inflight_per_key = inflight_per_key
         self._admission = admission
         self._attempts = attempts
-        self._probe_auth = probe_auth
+        self._probe_auth = settings.probe_auth
+        self._write_limit = BodyLimit("max_body_bytes", settings.max_body_bytes, in_parts=True)
+        self._command_limit = BodyLimit("max_command_bytes", settings.max_command_bytes)
+        if settings.max_body_bytes < settings.max_command_bytes:
+            self._command_limit = BodyLimit("max_body_bytes", settings.max_body_bytes)
 
     def resolve(self, head: Head) -> Route:
         """The route of a head, or the error that answers it."""
@@ -81,6 +86,7 @@ class App:
             principal.require_name(name)
         if row.body:
             _check_content_type(head)
+        head.body_limit = self._write_limit if row.appends else self._command_limit
         query = Query(head.query)
         counted = principal.key_id is not None and row.scopes is not None
         return Route(

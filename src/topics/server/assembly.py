@@ -15,6 +15,7 @@ from topics.server.api.attempts import Attempts
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
+from topics.server.api.large_writes import LargeWrites
 from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
 from topics.server.api.phase import Phase
@@ -73,17 +74,18 @@ class Assembly:
         slots = Slots(settings)
         account, turns = self.account, self.turns
         attempts = Attempts(self.driver.run_then)
+        large = LargeWrites(loop, engine, settings.max_command_bytes, self.driver.run_then)
         metrics = Metrics(engine, slots, self.phase, account, cache)
         self.rows = rows(
             topics=TopicHandlers(engine),
-            records=RecordHandlers(engine, self.admission),
+            records=RecordHandlers(engine, self.admission, attempts, large),
             diffs=DiffHandler(engine, loop, attempts, turns, account),
             blocks=BlockHandlers(engine, loop, attempts, account),
             queues=QueueHandlers(engine, self.parking, attempts),
             routers=RouterHandlers(engine),
             work=Work(engine, self.delivery, self.parking, slots),
             watch=Watch(engine, self.delivery, slots, settings),
-            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, turns, account, loop),
+            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, turns, account, loop, large),
             probes=Probes(engine, self.phase, metrics),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
@@ -96,7 +98,7 @@ class Assembly:
             slots.inflight_per_key,
             self.admission,
             attempts,
-            probe_auth=settings.probe_auth,
+            settings,
         )
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
         self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, self.delivery.pulse)

@@ -28,9 +28,10 @@ log = logging.getLogger("topics.driver")
 
 DISK_THREADS: Final = 3
 BULK_THREADS: Final = 3
-BULK: Final = frozenset(("seal", "snapshot", "checkpoint", "relocate", "close"))
-"""The jobs that nobody waits for."""
+AWAITED: Final = frozenset(("read", "prepare"))
+"""The jobs that requests wait for, besides syncs."""
 TICK_S: Final = 1.0
+SETTLE_S: Final = 2.0
 COMMIT_WINDOW_S: Final = 0.002
 
 
@@ -84,9 +85,11 @@ class Driver:
         self._timer_due_ns = 0
         self._running = 0
         self._idle: asyncio.Future[None] | None = None
+        # Whether nothing new is begun any more: a stop does not wait until everything is copied and sealed.
+        self._settling = False
         self._syncs: SimpleQueue[Job | None] = SimpleQueue()
         self._bulk: SimpleQueue[Job | None] = SimpleQueue()
-        self._others: SimpleQueue[Job | None] = SimpleQueue()
+        self._awaited: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         wakeup.listeners.append(self._turn)
 
@@ -101,9 +104,12 @@ class Driver:
             self._prepare()
         finally:
             self._wakeup.pending = False
-        self._engine.turn()
-        if self._upkeep is not None and self._upkeep.step():
-            self._wakeup.wake()
+        if self._settling:
+            self._engine.store.write()
+        else:
+            self._engine.turn()
+            if self._upkeep is not None and self._upkeep.step():
+                self._wakeup.wake()
         self._start_jobs()
 
     def _prepare(self) -> None:
@@ -133,7 +139,7 @@ class Driver:
         if not self._threads:
             self._start_threads()
         self._running += 1
-        queue = self._syncs if job.name == "sync" else self._bulk if job.name in BULK else self._others
+        queue = self._syncs if job.name == "sync" else self._awaited if job.name in AWAITED else self._bulk
         queue.put(job)
 
     def run_then(self, job: Job, then: Callable[[], None]) -> None:
@@ -146,7 +152,7 @@ class Driver:
         self.start(Task(job.name, job.run, finish))
 
     def _start_threads(self) -> None:
-        pools = (("sync", self._syncs, 1), ("disk", self._others, DISK_THREADS), ("bulk", self._bulk, BULK_THREADS))
+        pools = (("sync", self._syncs, 1), ("disk", self._awaited, DISK_THREADS), ("bulk", self._bulk, BULK_THREADS))
         for name, queue, count in pools:
             for i in range(count):
                 title = name if count == 1 else f"{name}-{i}"
@@ -178,7 +184,8 @@ class Driver:
             self._idle.set_result(None)
 
     async def run_until_idle(self) -> None:
-        """Return once nothing is queued, running or waiting for a sync."""
+        """Return once nothing is queued, running or waiting for a sync; nothing new is begun after SETTLE_S."""
+        self._loop.call_later(SETTLE_S, self._settle)
         self._prepare()
         while self._engine.store.pending or self._running:
             self._turn()
@@ -187,6 +194,9 @@ class Driver:
                 await self._idle
             self._prepare()
 
+    def _settle(self) -> None:
+        self._settling = True
+
     def stop(self) -> None:
         """End the threads once their queues are empty; there are no further turns."""
         self._wakeup.listeners.remove(self._turn)
@@ -194,7 +204,7 @@ class Driver:
             if timer is not None:
                 timer.cancel()
         if self._threads:
-            for queue, count in ((self._syncs, 1), (self._others, DISK_THREADS), (self._bulk, BULK_THREADS)):
+            for queue, count in ((self._syncs, 1), (self._awaited, DISK_THREADS), (self._bulk, BULK_THREADS)):
                 for _ in range(count):
                     queue.put(None)
             for thread in self._threads:

@@ -37,6 +37,8 @@ CONNECTION_BYTES: Final = 128 << 10
 """What a connection may hold without being counted in the account; one that is idle holds 6 KiB."""
 BODIES_AT_HAND: Final = 3
 """A body that is handled at this moment is there as it was received, as records and as a Block."""
+UNSEALED_TIMES: Final = 2
+"""What is being sealed is there once more, as the segment that is written."""
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _STATM: Final = Path("/proc/self/statm")
 
@@ -58,9 +60,13 @@ def tune() -> None:
 
 
 def most_bytes(settings: Settings, *, topics: int = 0, connections: int = 0) -> int:
-    """The most memory that a server with these settings takes with so many topics and open connections (FAIR-6)."""
+    """The most memory that a server with these settings takes with so many topics and open connections (FAIR-6).
+
+    The records of `ephemeral` topics come on top: as many as the caps of those topics keep.
+    """
     return (
         BASE_BYTES
+        + UNSEALED_TIMES * settings.max_unsealed_bytes
         + settings.max_buffered_bytes
         + BODIES_AT_HAND * settings.max_body_bytes
         + settings.wal_shards * QUEUE_BYTES_MAX

@@ -23,8 +23,9 @@ import re
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from itertools import accumulate, compress, pairwise
 from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
@@ -204,6 +205,16 @@ class Block(Extent):
         """The meta column."""
         return [None] * self.n if not self.bits & HAS_META else [self.meta(i) for i in range(self.n)]
 
+    def finds_in_metas(self, text: bytes) -> bool:
+        """Whether a text is anywhere in the meta column; nothing is decoded for it."""
+        bits, n = self.bits, self.n
+        if not bits & HAS_META:
+            return False
+        node_bytes, tag_bytes, meta_bytes, _ = HEADER.unpack_from(self.raw)[8:]
+        at = HEADER_BYTES + n * (16 + (2 if bits & HAS_NODE else 0) + (2 if bits & HAS_TAG else 0))
+        at += node_bytes + tag_bytes
+        return self.raw.find(text, at, at + meta_bytes) >= 0
+
     def datas(self) -> list[bytes]:
         """The data column."""
         raw = self.raw
@@ -219,6 +230,23 @@ class Block(Extent):
         for at in (columns.node_at, columns.tag_at, columns.meta_at):
             if at is not None:
                 total += at[j] - at[i]
+        return total
+
+    def masked_bytes(self, mask: bytes) -> int:
+        """What the records that the mask names count towards `bytes`, deleted or not.
+
+        It decodes the lengths alone and keeps nothing: a large delete asks once, and of every Block.
+        """
+        raw, bits, n = self.raw, self.bits, self.n
+        total = RECORD_FRAMING_BYTES * (n - mask.count(0))
+        at = HEADER_BYTES + 8 * n
+        for code, bit in (("H", HAS_NODE), ("H", HAS_TAG), ("I", HAS_META), ("I", 0)):
+            if bit and not bits & bit:
+                continue
+            column = _column(code, raw, at, n)
+            at += column.itemsize * n
+            lengths = list(compress(column, mask))
+            total += sum(lengths) - (ABSENT * lengths.count(ABSENT) if code == "H" else 0)
         return total
 
     def ts_index(self, cutoff: int) -> int:
@@ -277,6 +305,25 @@ def encode(
     else:
         first_ts, last_ts = ts[0], ts[-1]
         ts_column = array("q", ts).tobytes()
+    bits, lengths, texts, sizes = _lay_out(nodes, tags)
+    if metas is not None:
+        bits |= HAS_META
+        lengths.append(array("I", [len(meta) if meta else 0 for meta in metas]).tobytes())
+        joined = b"".join([meta for meta in metas if meta])
+        texts.append(joined)
+        sizes[2] = len(joined)
+    data_lengths = list(map(len, datas))
+    data_bytes = sum(data_lengths)
+    header = HEADER.pack(MAGIC, VERSION, bits, 0, n, 0, topic_id, first_seq, *sizes, data_bytes)
+    body = b"".join((header, ts_column, *lengths, array("I", data_lengths).tobytes(), *texts, *datas))
+    raw = body + _CHECKSUM.pack(xxh3_64_intdigest(body))
+    return Block(raw, first_seq, n, first_ts, last_ts, sum(sizes) + data_bytes + RECORD_FRAMING_BYTES * n)
+
+
+def _lay_out(
+    nodes: Sequence[bytes | None] | None, tags: Sequence[bytes | None] | None
+) -> tuple[int, list[bytes], list[bytes], list[int]]:
+    """The bits of a Block with these labels, the columns of their lengths, their texts, and how long those are."""
     bits = PLAIN
     lengths: list[bytes] = []
     texts: list[bytes] = []
@@ -291,18 +338,57 @@ def encode(
             bits &= ~PLAIN
         texts.append(joined)
         sizes[k] = len(joined)
-    if metas is not None:
-        bits |= HAS_META
-        lengths.append(array("I", [len(meta) if meta else 0 for meta in metas]).tobytes())
-        joined = b"".join([meta for meta in metas if meta])
-        texts.append(joined)
-        sizes[2] = len(joined)
-    data_lengths = list(map(len, datas))
-    data_bytes = sum(data_lengths)
-    header = HEADER.pack(MAGIC, VERSION, bits, 0, n, 0, topic_id, first_seq, *sizes, data_bytes)
-    body = b"".join((header, ts_column, *lengths, array("I", data_lengths).tobytes(), *texts, *datas))
-    raw = body + _CHECKSUM.pack(xxh3_64_intdigest(body))
-    return Block(raw, first_seq, n, first_ts, last_ts, sum(sizes) + data_bytes + RECORD_FRAMING_BYTES * n)
+    return bits, lengths, texts, sizes
+
+
+class Draft:
+    """A large Block that is laid out step by step before its place in a topic is known.
+
+    `add` the texts of all metas, then of all datas, a few at a time; then `place` costs a checksum and no copy.
+    """
+
+    __slots__ = ("_bits", "_buffer", "_end", "_n", "_sizes")
+
+    def __init__(
+        self,
+        data_lengths: Sequence[int],
+        nodes: Sequence[bytes | None] | None,
+        tags: Sequence[bytes | None] | None,
+        meta_lengths: Sequence[int] | None,
+    ) -> None:
+        bits, lengths, texts, sizes = _lay_out(nodes, tags)
+        if meta_lengths is not None:
+            bits |= HAS_META
+            lengths.append(array("I", meta_lengths).tobytes())
+            sizes[2] = sum(meta_lengths)
+        self._n = n = len(data_lengths)
+        self._bits = bits
+        self._sizes = (*sizes, sum(data_lengths))
+        self._end = HEADER_BYTES + _per_record(bits) * n + sum(self._sizes)
+        # A BytesIO writes into the bytes that it was made of, and hands them out again, without a copy. Zeros cost
+        # nothing before they are written to.
+        self._buffer = BytesIO(bytes(self._end + CHECKSUM_BYTES))
+        self._buffer.seek(HEADER_BYTES + 8 * n)
+        self._buffer.writelines((*lengths, array("I", data_lengths).tobytes(), *texts))
+
+    def add(self, texts: Iterable[bytes]) -> None:
+        """The next texts; any bytes-like objects."""
+        self._buffer.writelines(texts)
+
+    def place(self, topic_id: int, first_seq: int, ts: int) -> Block:
+        """The Block at this place. May be called again, for another place, where the first one did not come to be."""
+        n, buffer, sizes, end = self._n, self._buffer, self._sizes, self._end
+        assert buffer.tell() == end, "every text is there"
+        with buffer.getbuffer() as view:
+            HEADER.pack_into(view, 0, MAGIC, VERSION, self._bits, 0, n, 0, topic_id, first_seq, *sizes)
+            view[HEADER_BYTES : HEADER_BYTES + 8 * n] = _TS.pack(ts) * n
+            _CHECKSUM.pack_into(view, end, xxh3_64_intdigest(view[:end]))
+        return Block(buffer.getvalue(), first_seq, n, ts, ts, sum(sizes) + RECORD_FRAMING_BYTES * n)
+
+
+def _per_record(bits: int) -> int:
+    """What the columns other than the texts take for one record."""
+    return 12 + (2 if bits & HAS_NODE else 0) + (2 if bits & HAS_TAG else 0) + (4 if bits & HAS_META else 0)
 
 
 def check(buffer: bytes | memoryview, at: int, *, with_flags: bool) -> tuple[tuple[Any, ...], int]:
@@ -318,8 +404,7 @@ def check(buffer: bytes | memoryview, at: int, *, with_flags: bool) -> tuple[tup
         raise BlockError(f"no block at offset {at}")
     if version != VERSION:
         raise BlockError(f"block format version {version} at offset {at}; this program reads version {VERSION}")
-    per_record = 12 + (2 if bits & HAS_NODE else 0) + (2 if bits & HAS_TAG else 0) + (4 if bits & HAS_META else 0)
-    end = at + HEADER_BYTES + per_record * n + sum(header[8:])
+    end = at + HEADER_BYTES + _per_record(bits) * n + sum(header[8:])
     if end + CHECKSUM_BYTES + (n if with_flags else 0) > len(buffer):
         raise BlockError(f"the block at offset {at} (first seq {first_seq}) is cut off")
     if _CHECKSUM.unpack_from(buffer, end)[0] != xxh3_64_intdigest(memoryview(buffer)[at:end]):

@@ -25,7 +25,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 # A name with this suffix is of a file that is half made.
@@ -33,6 +33,7 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 WRITE_BYTES: Final = 1 << 20
 ZERO_CHUNK_BYTES: Final = 1 << 20
 SCRATCH_BYTES: Final = 1 << 20
+PARTS_MAX: Final = 1024
 _ZEROS: Final = bytes(ZERO_CHUNK_BYTES)
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -66,6 +67,9 @@ class Disk(Protocol):
 
     def write(self, handle: int, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` at `offset`."""
+
+    def write_parts(self, handle: int, offset: int, parts: Sequence[bytes]) -> None:
+        """Write all of `parts`, one after the other from `offset` on, as one `write` would."""
 
     def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
         """Reserve `length` bytes that read as zeros.
@@ -209,6 +213,22 @@ class RealDisk:
             if step == 0:
                 raise OSError(errno.EIO, "the device took no more bytes")
             written += step
+
+    def write_parts(self, handle: int, offset: int, parts: Sequence[bytes]) -> None:
+        while parts:
+            step = os.pwritev(handle, parts[:PARTS_MAX], offset)
+            if step == 0:
+                raise OSError(errno.EIO, "the device took no more bytes")
+            offset += step
+            while parts and step >= len(parts[0]):
+                step -= len(parts[0])
+                parts = parts[1:]
+            if step:
+                # The kernel stopped within a part, after at most 2 GiB.
+                rest = parts[0][step:]
+                self.write(handle, offset, rest)
+                offset += len(rest)
+                parts = parts[1:]
 
     def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
         try:

@@ -2,25 +2,65 @@
 
 A record has one flag byte. Only DELETED means deleted and every other value means live, so that a torn write of a flag
 reads as live. Records are flagged in runs, and counted in runs: no method here takes time per record that is live.
+
+A delete of many records that are not in runs is a Cut: a mask, with DELETED for each record that goes. What it changes
+is worked out first, record by record, and changes nothing; then it is applied in a moment, whatever the number of
+records.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 DELETED: Final = 0xD5
 
+_GONE: Final = bytes((DELETED,))
+_deleted: Final = re.compile(rb"\xd5+", re.DOTALL).finditer
+_next_live: Final = re.compile(rb"[^\xd5]", re.DOTALL).search
+# Every value but DELETED means the same: live.
+_PLAIN: Final = bytes(DELETED if value == DELETED else 0 for value in range(256))
+
 
 def deleted_runs(flags: bytes | bytearray) -> Iterator[tuple[int, int]]:
     """The runs [i, j) of records that these flags have as deleted."""
-    i = flags.find(DELETED)
-    while i >= 0:
-        j = i
-        while j < len(flags) and flags[j] == DELETED:
-            j += 1
-        yield i, j
-        i = flags.find(DELETED, j)
+    return (found.span() for found in _deleted(flags))
+
+
+def without(mask: bytes, flags: bytes | bytearray) -> bytes:
+    """The mask without what the flags have as deleted."""
+    gone = int.from_bytes(flags.translate(_PLAIN), "little")
+    return (int.from_bytes(mask, "little") & ~gone).to_bytes(len(mask), "little")
+
+
+def united(mask: bytes, flags: bytes | bytearray) -> bytearray:
+    """The flags after everything in the mask is deleted too."""
+    gone = int.from_bytes(flags.translate(_PLAIN), "little")
+    return bytearray((int.from_bytes(mask, "little") | gone).to_bytes(len(mask), "little"))
+
+
+class Cut:
+    """What the delete of some records of one run of records changes, worked out and not done yet.
+
+    It is valid for as long as nothing else was deleted there: as long as `live` is what the run has.
+    """
+
+    __slots__ = ("count", "entry", "flags", "live", "mask", "size")
+
+    def __init__(self, entry: Flagged, mask: bytes, flags: bytearray, count: int, size: int) -> None:
+        self.entry = entry
+        # The records that are live and go.
+        self.mask = mask
+        # All flags afterwards.
+        self.flags = flags
+        self.live = entry.live
+        self.count = count
+        self.size = size
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """The runs [i, j) of records that go."""
+        return deleted_runs(self.mask)
 
 
 def both(flags: bytes, others: bytes) -> bytes:
@@ -69,11 +109,14 @@ class Flagged:
             return 0, 0
         if flags is None or flags.find(DELETED, i, j) < 0:
             return j - i, self.size_bytes(i, j)
-        count = size = 0
-        for a, b in self.live_runs(i, j):
-            count += b - a
-            size += self.size_bytes(a, b)
-        return count, size
+        if self.next_live(0) >= i and self.next_live(j) >= self.n:
+            return self.live, self.live_bytes
+        live = without(bytes(i) + _GONE * (j - i) + bytes(self.n - j), flags)
+        return live.count(DELETED), self.masked_bytes(live)
+
+    def masked_bytes(self, mask: bytes) -> int:
+        """What the records that the mask names count towards `bytes`, deleted or not."""
+        return sum(self.size_bytes(a, b) for a, b in deleted_runs(mask))
 
     def live_runs(self, i: int, j: int) -> Iterator[tuple[int, int]]:
         """The runs of live records within [i, j)."""
@@ -83,31 +126,29 @@ class Flagged:
                 yield i, j
             return
         while i < j:
-            while i < j and flags[i] == DELETED:
-                i += 1
-            if i == j:
-                return
+            if flags[i] == DELETED:
+                found = _next_live(flags, i, j)
+                if found is None:
+                    return
+                i = found.start()
             end = flags.find(DELETED, i, j)
-            end = j if end < 0 else end
+            if end < 0:
+                end = j
             yield i, end
             i = end
 
     def next_live(self, i: int) -> int:
         """The index of the first live record at or after i, or n."""
         flags = self.flags
-        if flags is None:
+        if flags is None or i >= self.n or flags[i] != DELETED:
             return i
-        while i < self.n and flags[i] == DELETED:
-            i += 1
-        return i
+        found = _next_live(flags, i)
+        return self.n if found is None else found.start()
 
     def last_live(self, j: int) -> int:
         """The index of the last live record before j, or -1."""
         flags = self.flags
-        j -= 1
-        while flags is not None and j >= 0 and flags[j] == DELETED:
-            j -= 1
-        return j
+        return j - 1 if flags is None else len(flags[:j].rstrip(_GONE)) - 1
 
     def delete(self, i: int, j: int) -> tuple[int, int]:
         """Flag the records [i, j) deleted; how many of them were live, and their bytes."""
@@ -119,6 +160,24 @@ class Flagged:
             self.live -= count
             self.live_bytes -= size
         return count, size
+
+    def cut(self, mask: bytes) -> Cut | None:
+        """What it changes to delete the records that the mask names; None where none of them is live."""
+        flags = self.flags
+        live = mask if flags is None else without(mask, flags)
+        count = live.count(DELETED)
+        if not count:
+            return None
+        size = self.live_bytes if count == self.live else self.masked_bytes(live)
+        return Cut(self, live, bytearray(live) if flags is None else united(live, flags), count, size)
+
+    def apply(self, cut: Cut) -> None:
+        """Delete what a cut says, which is still valid."""
+        assert cut.entry is self
+        assert cut.live == self.live
+        self.flags = cut.flags
+        self.live -= cut.count
+        self.live_bytes -= cut.size
 
     def set_flags(self, flags: bytes) -> None:
         """Take over delete flags as they were read; anything but the sentinel is live."""

@@ -7,6 +7,7 @@ the same with and without a data directory.
 from __future__ import annotations
 
 from topics.storage.job import Job
+from topics.storage.wal.frame import Frame
 from topics.storage.wal.shard import Counters, Waiter
 
 
@@ -25,9 +26,12 @@ class MemoryShard(Counters):
         """How many waiters wait."""
         return len(self._waiters)
 
-    def submit(self, frame: bytes, gated: bool, waiter: Waiter | None = None) -> None:
+    def submit(self, frame: Frame, gated: bool, waiter: Waiter | None = None) -> None:
         """Take a waiter; the frame is forgotten."""
         self._waiters.append(waiter)
+
+    def expect_job(self, frame_bytes: int) -> None:
+        """There is nothing to make ready."""
 
     def after_sync(self, waiter: Waiter) -> None:
         """Commit a waiter that has no frame."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from topics.storage.disk import Locked
@@ -266,6 +266,9 @@ class FakeDisk:
         _put(inode.content, offset, data)
         inode.pending.append((offset, data))
         self._end("write", path)
+
+    def write_parts(self, handle: int, offset: int, parts: Sequence[bytes]) -> None:
+        self.write(handle, offset, b"".join(parts))
 
     def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
         """Reserve `length` bytes that read as zeros; stable with `zero_fill`."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from topics.errors import TopicsError
+from topics.storage.wal.frame import Frame
 
 
 class MonitorViolation(AssertionError):
@@ -46,8 +47,9 @@ class Monitor:
         for shard in store.shards:
             shard.submit = partial(self._submit, shard.submit)
 
-    def _submit(self, submit: Callable[..., None], frame: bytes, gated: bool, waiter: Any = None) -> None:
-        submit(frame, gated, _WatchedWaiter(self, frame, gated, waiter))
+    def _submit(self, submit: Callable[..., None], frame: Frame, gated: bool, waiter: Any = None) -> None:
+        whole = frame if isinstance(frame, bytes) else b"".join(frame.parts)
+        submit(frame, gated, _WatchedWaiter(self, whole, gated, waiter))
 
 
 class _WatchedWaiter:

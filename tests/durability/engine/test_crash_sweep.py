@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.harness.machine import small
+from tests.harness.machine import HastyClock, small
 from tests.harness.sweep import Sweep, live
 from tests.harness.world import World
 
@@ -85,6 +85,36 @@ def test_crash_anywhere_in_a_delete(name: str) -> None:
         world.checkpoint()
 
     swept(world, act, points_min=60)
+    assert world.done["flip"]
+
+
+@pytest.mark.parametrize("name", ["kept", "common", "scratch"])
+def test_crash_anywhere_in_a_sliced_delete(name: str) -> None:
+    """DELETE-10: turns, writes, a seal, a checkpoint and another delete come between the pieces of a delete."""
+    world = furnished(clock=HastyClock())
+    assert world.engine.topics[name].archive.segments
+    between = 0
+
+    def act() -> None:
+        nonlocal between
+        for _ in range(6):
+            world.write(name, 2, tag="tag:new")
+        world.delete(name, tag="t", glob=True)
+        world.delete(name, tag="tag:2")
+        while world.engine.slices.active:
+            between += 1
+            if between % 4 == 1:
+                world.write(name, 1, tag="tag:2")
+            world.turn()
+            world.run_job()
+            world.finish_job()
+            if between == 3:
+                world.upkeep.checkpoint()
+        world.run_until_idle()
+        world.checkpoint()
+
+    swept(world, act, points_min=60, nested_every=499)
+    assert between >= 4, "nothing came between the pieces"
     assert world.done["flip"]
 
 

@@ -129,7 +129,7 @@ def _reuses_seqs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forgets_what_it_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Upkeep, "_log_losses", lambda self, ranges: None)
+    monkeypatch.setattr(Upkeep, "_log_losses", lambda self, ranges, lost_power: None)
     same = history.History._is_same_boot
     monkeypatch.setattr(
         history.History,

@@ -68,6 +68,22 @@ def test_write_that_creates_a_topic_is_acked_once_the_config_is_safe(durability:
     assert world.engine.topics["t"].config.durability == durability
 
 
+def test_write_to_a_topic_that_becomes_ephemeral_is_shown_once_that_is_safe() -> None:
+    """DURABLE-2: otherwise a restart that does not know of the change hands out the seq again, in silence."""
+    world = World()
+    world.engine.write("t", Write.of([1]))
+    world.run_until_idle()
+    world.engine.put_topic("t", ConfigPatch(durability="ephemeral"), lambda _: None)
+    order: list[int] = []
+    for i in (2, 3):
+        world.engine.write("t", Write.of([i]), lambda ticket: order.append(ticket.first_seq))
+    world.engine.turn()
+    assert order == []
+    assert world.engine.topics["t"].log.head == 1
+    world.run_until_idle()
+    assert order == [2, 3]
+
+
 def test_ephemeral_writes_after_the_one_that_creates_the_topic_become_visible_in_order() -> None:
     """WRITE-3: seq order is delivery order."""
     world = World()

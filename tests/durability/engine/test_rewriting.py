@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from msgspec import Raw
 
-from tests.harness.machine import Machine
+from tests.harness.machine import Machine, small
 from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.requests import RecordIn
 from topics.engine.upkeep.upkeep import UpkeepSettings
+from topics.storage.job import run_inline
 
 HOUR_MS = 3_600_000
 ROUND_MS = 6_000
@@ -16,7 +19,12 @@ SECRET = b"correct horse battery staple"
 
 
 def machine(**options) -> Machine:
-    settings = UpkeepSettings(segment_max_events=10, checkpoint_wal_bytes=1 << 40, erase_after_ms=2 * HOUR_MS)
+    settings = UpkeepSettings(
+        segment_max_events=10,
+        segment_max_age_ms=1000 * HOUR_MS,
+        checkpoint_wal_bytes=1 << 40,
+        erase_after_ms=2 * HOUR_MS,
+    )
     return Machine(settings, **options)
 
 
@@ -165,3 +173,40 @@ def test_a_damaged_block_of_a_merge_is_a_lost_range_and_the_rest_is_merged() -> 
     found.checkpoint()
     found.crash()
     assert found.read("t") == (seqs, gaps)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_deleted_while_segments_are_merged_stays_deleted(seed: int) -> None:
+    """SPACE-1: whether the new segment was made before the delete or after it."""
+    rng = random.Random(seed)
+    found = machine()
+    with small():
+        for i in range(12):
+            records = [RecordIn(Raw(b"%d" % (10 * i + k)), tag=f"s{10 * i + k + 1}") for k in range(10)]
+            found.engine.write("t", Write(records))
+            found.run_until_idle()
+        model = found.visible("t")
+        found.clock.advance(ROUND_MS)
+        deleted_during = 0
+        for _ in range(60):
+            found.engine.turn()
+            found.upkeep.step()
+            jobs = found.store.jobs()
+            if any(segment.rewriting for segment in found.engine.topics["t"].archive.segments):
+                seq = rng.choice(sorted(model))
+                deleted_during += found.engine.delete("t", Delete(match=f"s{seq}"), lambda receipt: None).result.deleted
+                del model[seq]
+            run_inline(jobs)
+        assert deleted_during > 5
+        found.run_until_idle()
+        assert any(segment.name.edition for segment in found.engine.topics["t"].archive.segments)
+        assert found.visible("t") == model
+        state = found.engine.state("t")
+        assert (state.count, state.bytes) == (
+            len(model),
+            sum(21 + len(r[1]) + len(r[2] or b"") for r in model.values()),
+        )
+        found.checkpoint()
+        found.crash()
+        assert found.visible("t") == model
+        assert found.engine.state("t").bytes == state.bytes

@@ -27,7 +27,7 @@ def test_whatever_is_done_to_the_files_is_reported_or_harmless(seed: int) -> Non
     outcomes = vandalise(seed, 156)
     assert outcomes["costly"] > 20
     assert outcomes["harmless"] > 20
-    assert outcomes["refused"] > 0 or seed != 1
+    assert outcomes["refused"] > 0
 
 
 def _counts_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:

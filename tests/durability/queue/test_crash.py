@@ -6,20 +6,25 @@ on `fsync` every job whose write was acked is in exactly one place: waiting, amo
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.harness.oracle import read_all
 from tests.harness.story import Story, ignore
 from topics.engine import ConfigPatch, RecordIn, Write
 from topics.engine.queue.claim import Claim
+from topics.engine.queue.queue import queue_of
 from topics.engine.queue.requests import AckJobs, ClaimJobs, NackJobs
 from topics.engine.router.router import PutRouter
 from topics.errors import TopicsError
 from topics.storage.job import Miss, run_inline
 from topics.testing.fake_disk import DAMAGES
+
+MAX_DELIVERIES = 2
 
 
 class Books:
@@ -30,6 +35,7 @@ class Books:
         self.written: set[int] = set()
         self.asked: set[int] = set()
         self.acked: set[int] = set()
+        self.reasons: dict[int, set[str]] = {}
 
 
 class JobStory(Story):
@@ -39,7 +45,13 @@ class JobStory(Story):
         super().__init__(seed, segment_max_events=15, shards=shards)
         self.books = Books()
         engine = self.engine
-        config = {"type": "queue", "durability": durability, "max_deliveries": 2, "dead_letter": "dlq"}
+        config = {
+            "type": "queue",
+            "durability": durability,
+            "max_deliveries": MAX_DELIVERIES,
+            "dead_letter": "dlq",
+            "backoff_ms": 20,
+        }
         engine.put_topic("q", ConfigPatch(**config))  # type: ignore[arg-type]
         engine.put_topic("in", ConfigPatch(durability=durability))  # type: ignore[arg-type]
         engine.put_topic("dlq", ConfigPatch(durability=durability))  # type: ignore[arg-type]
@@ -60,7 +72,7 @@ class JobStory(Story):
             node = self.held[seqs[0]][0]
             seqs = [seq for seq in seqs if self.held[seq][0] == node]
             if kind == "nack":
-                engine.queues.nack("q", NackJobs(node, seqs, rng.choice((0, 0, 50))), on_done=ignore)
+                self._nack(node, seqs)
             else:
                 self._ack(node, seqs)
             for seq in seqs:
@@ -100,6 +112,12 @@ class JobStory(Story):
 
         self.engine.queues.ack("q", AckJobs(node, seqs), on_done=done)
 
+    def _nack(self, node: str, seqs: list[int]) -> None:
+        reason = self.rng.choice(("", f"reason {self.serial}"))
+        for seq in seqs:
+            self.books.reasons.setdefault(self.held[seq][1], set()).add(reason)
+        self.engine.queues.nack("q", NackJobs(node, seqs, self.rng.choice((None, 0, 50)), None, reason), on_done=ignore)
+
     def live_until_crash(self, calls_max: int, damage: Any = None) -> None:
         self.run_until_crash(200, 5, calls_max)
         self.machine.crash(damage or self.rng.choice(DAMAGES))
@@ -123,6 +141,19 @@ class JobStory(Story):
         assert not isinstance(state, msgspec.UnsetType)
         assert state.ready + state.in_flight + queue.delayed == len(waiting)
         assert state.dead_lettered >= len(dead) or not lossless
+        self._check_letters()
+
+    def _check_letters(self) -> None:
+        """Every reason was given, and what nobody holds after its last delivery does not wait for a claim."""
+        for record in read_all(self.engine, "dlq")[0].values():
+            meta, job = json.loads(record.meta or b"{}"), json.loads(record.data)
+            assert meta.get("$dead_letter_reason", "") in self.books.reasons.get(job, set()) | {""}
+        self.machine.clock.advance(100_000)
+        self.machine.run_until_idle()
+        queue = queue_of(self.engine.topics["q"])
+        assert queue is not None
+        assert not [lease for lease in queue.leases.values() if lease.deliveries >= MAX_DELIVERIES]
+        assert not queue.failures.spent
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -15,10 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.harness.machine import Machine
 from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
+from topics.engine.queue.backoff import pause_ms
 from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs
 
 NODES = st.sampled_from(("w1", "w2", "w3"))
-MAX_DELIVERIES = 3
+MAX_DELIVERIES = 2
 
 
 class Job:
@@ -49,13 +50,22 @@ class Leases(RuleBasedStateMachine):
         super().__init__()
         self.machine = Machine()
         self.jobs: dict[int, Job] = {}
-        self.dead: list[tuple[int, int]] = []
+        self.dead: dict[int, int] = {}
         self.produced = 0
         self.acked = 0
         self.removed = 0
         self.machine.engine.put_topic(
-            "q", ConfigPatch(type="queue", max_deliveries=MAX_DELIVERIES, dead_letter="dlq", lease_ms=1000)
+            "q",
+            ConfigPatch(
+                type="queue",
+                max_deliveries=MAX_DELIVERIES,
+                dead_letter="dlq",
+                lease_ms=1000,
+                backoff_ms=200,
+                backoff_max_ms=300,
+            ),
         )
+        self.config = self.machine.engine.topics["q"].config
 
     @property
     def now(self) -> int:
@@ -77,22 +87,14 @@ class Leases(RuleBasedStateMachine):
     @rule(node=NODES, max=st.integers(1, 6), lease_ms=st.sampled_from((None, 100, 5000)))
     def claim(self, node: str, max: int, lease_ms: int | None) -> None:
         ready = {seq for seq, job in self.jobs.items() if job.ready(self.now)}
-        poison = {seq for seq in ready if self.jobs[seq].deliveries >= MAX_DELIVERIES}
-        again = {seq for seq in ready - poison if self.jobs[seq].deliveries or self.jobs[seq].delayed}
+        again = {seq for seq in ready if self.jobs[seq].deliveries or self.jobs[seq].delayed}
         claim = self.queues.claim("q", ClaimJobs(node, max, lease_ms))
         claimed = {job["$seq"]: job for job in claim.claimed}
         assert [job["$seq"] for job in claim.claimed] == sorted(claimed)
-        assert len(claimed) == min(max, len(ready - poison))
-        assert claimed.keys() <= ready - poison
+        assert len(claimed) == min(max, len(ready))
+        assert claimed.keys() <= ready
         if claimed.keys() - again:
             assert again <= claimed.keys(), "reclaimed jobs come before fresh ones"
-        moved = self._dead_letters()[len(self.dead) :]
-        assert {seq for seq, _ in moved} <= poison
-        if len(claimed) < max:
-            assert {seq for seq, _ in moved} == poison
-        for seq, deliveries in moved:
-            assert deliveries == self.jobs.pop(seq).deliveries
-            self.dead.append((seq, deliveries))
         for seq, got in claimed.items():
             job = self.jobs[seq]
             job.node = node
@@ -124,15 +126,16 @@ class Leases(RuleBasedStateMachine):
         node=NODES,
         seqs=st.lists(st.integers(1, 40), min_size=1, max_size=5),
         stale=st.booleans(),
-        delay_ms=st.sampled_from((0, 300)),
+        delay_ms=st.sampled_from((0, 300, None)),
     )
-    def nack(self, node: str, seqs: list[int], stale: bool, delay_ms: int) -> None:
+    def nack(self, node: str, seqs: list[int], stale: bool, delay_ms: int | None) -> None:
         held, ids = self._held(node, seqs, stale)
         result = self.queues.nack("q", NackJobs(node, seqs, delay_ms, ids)).result
         assert result.nacked == len(held)
         for seq in held:
             self.jobs[seq].node = None
-            self.jobs[seq].hidden_until = self.now + delay_ms
+            pause = pause_ms(self.config, seq, self.jobs[seq].deliveries) if delay_ms is None else delay_ms
+            self.jobs[seq].hidden_until = self.now + pause
 
     @rule(node=NODES, seqs=st.lists(st.integers(1, 40), min_size=1, max_size=5), stale=st.booleans())
     def extend(self, node: str, seqs: list[int], stale: bool) -> None:
@@ -165,17 +168,27 @@ class Leases(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         self.machine.checkpoint()
 
-    def _dead_letters(self) -> list[tuple[int, int]]:
+    def _dead_letters(self) -> dict[int, int]:
         if "dlq" not in self.machine.engine.topics:
-            return []
+            return {}
         letters = self.machine.engine.diff("dlq", Diff(limit=1000)).records
-        return [
-            (int(letter["meta"]["$dead_letter_src_seq"]), int(letter["meta"]["$dead_letter_deliveries"]))
+        found = {
+            int(letter["meta"]["$dead_letter_src_seq"]): int(letter["meta"]["$dead_letter_deliveries"])
             for letter in letters
-        ]
+        }
+        assert len(found) == len(letters)
+        return found
+
+    def _bury(self) -> None:
+        """What has no delivery left and nobody holds is a dead letter, without anyone asking."""
+        for seq in [seq for seq, job in self.jobs.items() if job.deliveries >= MAX_DELIVERIES]:
+            if not self.jobs[seq].in_flight(self.now):
+                self.dead[seq] = self.jobs.pop(seq).deliveries
 
     @invariant()
     def counters_agree(self) -> None:
+        self.machine.engine.run_until_idle()
+        self._bury()
         state = self.machine.engine.state("q").queue
         assert state.ready == sum(job.ready(self.now) for job in self.jobs.values())
         assert state.in_flight == sum(job.in_flight(self.now) for job in self.jobs.values())

@@ -112,13 +112,39 @@ class ChainStory(Story):
         self.look()
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("dest", ["disk", "fsync"])
-@pytest.mark.parametrize("seed", range(12))
-def test_copies_keep_their_seqs_whatever_class_their_source_has_had(seed: int, dest: str, damage: Any) -> None:
-    """ROUTER-25: the rules of loss hold through every change of class."""
+def tell(seed: int, dest: str, damage: Any) -> None:
     with small():
         story = ChainStory(seed, 1 + seed % 3, dest)
         for _ in range(4):
             story.run_until_crash(60, 3, 60)
             story.crash(damage)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("dest", ["disk", "fsync"])
+@pytest.mark.parametrize("seed", range(12))
+def test_copies_keep_their_seqs_whatever_class_their_source_has_had(seed: int, dest: str, damage: Any) -> None:
+    """ROUTER-25: the rules of loss hold through every change of class."""
+    tell(seed, dest, damage)
+
+
+@pytest.mark.parametrize(
+    ("seed", "dest", "damage"),
+    [
+        (1028, "disk", "garbled"),  # a hole in a source, and a filter
+        (1035, "disk", "garbled"),
+        (1067, "disk", "dropped"),  # a `memory` source between, with direct writes of its own
+        (1067, "disk", "torn"),
+        (1067, "disk", "garbled"),
+        (1071, "disk", "garbled"),
+        (2011, "disk", "garbled"),
+        (2028, "fsync", "torn"),  # a write that was never shown is lost behind a copy that was
+        (2061, "disk", "torn"),  # a direct write is lost between copies
+        (2068, "disk", "kill"),  # records of a source that became `ephemeral` a moment ago
+        (2082, "disk", "torn"),  # a source that was `ephemeral`, and its lost records
+        (2091, "disk", "garbled"),
+    ],
+)
+def test_copies_keep_their_seqs_in_the_stories_that_a_search_found(seed: int, dest: str, damage: Any) -> None:
+    """ROUTER-32: no copy is shown under the seq of something else that a loss of power took."""
+    tell(seed, dest, damage)

@@ -60,7 +60,7 @@ class Road:
             pass
 
 
-def flood(target: Target, next_frames: Callable[[Encoder, int], bytes], code: int = ENHANCE_YOUR_CALM) -> None:
+def flood(target: Target, next_frames: Callable[[Encoder, int], bytes], code: int | None = ENHANCE_YOUR_CALM) -> None:
     """Send frames as fast as the server takes them; where it ends the connection, with `code`, come again."""
     ends = time.monotonic() + target.seconds
     goaways: list[int | None] = []
@@ -70,7 +70,7 @@ def flood(target: Target, next_frames: Callable[[Encoder, int], bytes], code: in
             stream += 2 * TOGETHER
         goaways.append(road.goaway)
         road.close()
-    assert code in goaways, f"the connections ended with {goaways[:5]}"
+    assert code is None or code in goaways, f"the connections ended with {goaways[:5]}"
 
 
 @attack("http2-rapid-reset")
@@ -154,7 +154,11 @@ def header_bomb(target: Target) -> None:
 @attack("http2-many-connections", in_slice=False)
 def many_connections(target: Target) -> None:
     """Floods with PING on 50 connections at a time, each opened again when it is closed."""
-    threads = [threading.Thread(target=ping_flood, args=(target,), daemon=True) for _ in range(50)]
+    ping = frame(PING, 0, 0, b"12345678") * TOGETHER
+    threads = [
+        threading.Thread(target=flood, args=(target, lambda encoder, stream: ping, None), daemon=True)
+        for _ in range(50)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -40,3 +40,26 @@ def pipelined_health_many(target: Target) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+@attack("tiny-chunks", in_slice=False)
+def tiny_chunks(target: Target) -> None:
+    """Sends chunked bodies whose chunks have one byte each, on 10 connections at a time."""
+    threads = [threading.Thread(target=_chunks, args=(target,), daemon=True) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _chunks(target: Target) -> None:
+    ends = time.monotonic() + target.seconds
+    connection = target.connect()
+    head = b"POST /v0/topics/chunks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+    try:
+        while time.monotonic() < ends:
+            connection.sendall(b"1\r\n \r\n" * 10_000)
+    except OSError:
+        pass
+    connection.close()

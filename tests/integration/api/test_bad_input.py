@@ -47,7 +47,7 @@ NOT_JSON_OBJECTS = {
     "cut UTF-8": b'{"records":[{"data":"\xe2\x82"}],"before_seq":1,"x":"\xe2\x82"}',
     "UTF-16": '{"records":[{"data":1}]}'.encode("utf-16"),
     "a megabyte of [": b"[" * 1048576,
-    "a megabyte of [ as data": b'{"records":[{"data":' + b"[" * 1048576,
+    "a megabyte of [ as data": b'{"records":[{"data":' + b"[" * 1048500,
     "a megabyte of {": b'{"a":' * 209715,
     "closing brackets": b"]" * 1000,
 }

@@ -166,10 +166,8 @@ def test_unknown_content_encoding_is_unsupported(api: Api, topic_name: str) -> N
 def test_gzip_bomb_is_bounded_by_the_body_limit(api: Api, topic_name: str) -> None:
     """HTTP-5, LIMIT-14: the limit of 64 MiB holds for the inflated body too: 413 `payload_too_large`."""
     squeezed = zlib.compressobj(9, zlib.DEFLATED, 31)
-    raw = squeezed.compress(b'{"records":[{"data":"')
-    raw += (
-        b"".join(squeezed.compress(b"a" * 1048576) for _ in range(65)) + squeezed.compress(b'"}]}') + squeezed.flush()
-    )
+    raw = squeezed.compress(b'{"records":[{"data":1}')
+    raw += b"".join(squeezed.compress(b" " * 1048576) for _ in range(65)) + squeezed.compress(b"]}") + squeezed.flush()
     assert len(raw) < 1_000_000
     api.post(topic_name, raw=raw, headers={"Content-Encoding": "gzip"}).refused(413, "payload_too_large")
     assert not api.exists(topic_name)

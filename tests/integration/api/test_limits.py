@@ -177,6 +177,7 @@ DEFAULTS: dict[str, Any] = {
     "max_batch_records": 10_000,
     "max_record_bytes": 1 << 20,
     "max_body_bytes": 64 << 20,
+    "max_command_bytes": 1 << 20,
     "max_meta_bytes": 16 << 10,
     "max_tag_bytes": 256,
     "max_node_bytes": 128,

@@ -146,7 +146,6 @@ def test_dead_letters_keep_their_provenance(api: Api, topic_name: str) -> None:
     for _ in range(2):
         assert seqs(claim(api, name)) == [1]
         act(api, name, "nack", node="w", seqs=[1]).ok(200)
-    assert claim(api, name)["count"] == 0
     (letter,) = api.read(f"{topic_name}.dlq")["records"]
     assert letter["meta"] == {
         "$dead_letter_from": name,
@@ -154,6 +153,40 @@ def test_dead_letters_keep_their_provenance(api: Api, topic_name: str) -> None:
         "$dead_letter_src_seq": "1",
     }
     assert api.state(name)["queue"] == {"ready": 0, "in_flight": 0, "dead_lettered": 1}
+
+
+def test_last_nack_leaves_a_dead_letter_with_its_reason(api: Api, topic_name: str) -> None:
+    """QUEUE-14, QUEUE-32: the answer comes after the letter is there, and nobody has to claim."""
+    dead = f"{topic_name}.dlq"
+    name = queue(api, topic_name, 2, max_deliveries=1, dead_letter=dead, durable=True)
+    api.put(dead, durable=True)
+    assert seqs(claim(api, name, max=2)) == [1, 2]
+    body = act(api, name, "nack", node="w", seqs=[2, 1], reason="no route to host", delay_ms=60_000).ok(200)
+    assert (body["nacked"], body["ready"], body["in_flight"]) == (2, 0, 0)
+    records = api.read(dead)["records"]
+    assert [record["data"] for record in records] == [1, 2]
+    assert {record["meta"]["$dead_letter_reason"] for record in records} == {"no route to host"}
+    act(api, name, "nack", node="w", seqs=[1], reason=7).refused_naming("reason")
+
+
+def test_last_expiry_leaves_a_dead_letter_without_a_claim(api: Api, topic_name: str) -> None:
+    """QUEUE-14."""
+    dead = f"{topic_name}.dlq"
+    name = queue(api, topic_name, 1, max_deliveries=1, dead_letter=dead, lease_ms=100)
+    assert seqs(claim(api, name)) == [1]
+    until(lambda: api.exists(dead) and api.state(dead)["count"] == 1, "the letter is there")
+    assert api.state(name)["queue"] == {"ready": 0, "in_flight": 0, "dead_lettered": 1}
+
+
+def test_backoff_holds_a_job_back(api: Api, topic_name: str) -> None:
+    """QUEUE-33: a claim that waits gets it when its pause is over."""
+    name = queue(api, topic_name, 1, backoff_ms=400)
+    claim(api, name)
+    act(api, name, "nack", node="w", seqs=[1]).ok(200)
+    assert claim(api, name)["count"] == 0
+    began = time.monotonic()
+    assert seqs(claim(api, name, wait_ms=20_000)) == [1]
+    assert time.monotonic() - began > 0.15
 
 
 def test_waiting_claim_is_answered_by_a_produced_job(api: Api, topic_name: str) -> None:

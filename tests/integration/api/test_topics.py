@@ -29,6 +29,8 @@ DEFAULTS: dict[str, Any] = {
     "max_deliveries": 0,
     "dead_letter": None,
     "leases_durable": False,
+    "backoff_ms": 0,
+    "backoff_max_ms": 3_600_000,
 }
 """The config object of TOPIC-5 with every default."""
 
@@ -76,6 +78,8 @@ def test_put_with_empty_body_equals_empty_object(api: Api, topic_name: str) -> N
         ("max_deliveries", 5),
         ("dead_letter", "jobs.dlq"),
         ("leases_durable", True),
+        ("backoff_ms", 500),
+        ("backoff_max_ms", 60_000),
     ],
 )
 def test_put_echoes_a_named_field_and_defaults_the_rest(api: Api, topic_name: str, field: str, value: Any) -> None:
@@ -130,6 +134,8 @@ def test_put_changes_every_field_but_type_in_place(api: Api, topic_name: str) ->
         "max_deliveries": 8,
         "dead_letter": "other",
         "leases_durable": True,
+        "backoff_ms": 250,
+        "backoff_max_ms": 8000,
     }
     assert api.put(topic_name, **changed).ok(200)["config"] == {**DEFAULTS, **changed}
 
@@ -249,6 +255,8 @@ BAD_CONFIG: list[tuple[str, Any]] = [
     ("auto_create", "false"),
     ("dedupe_node", []),
     ("leases_durable", "x"),
+    ("backoff_ms", -1),
+    ("backoff_max_ms", "x"),
     ("priority", "high"),
     ("priority", 1.5),
     ("priority", True),

@@ -517,6 +517,16 @@ def test_idempotency_key_alone_decides(api: Api, topic_name: str) -> None:
     assert [r["data"] for r in api.read(topic_name)["records"]] == ["first"]
 
 
+def test_reused_idempotency_key_is_marked(api: Api, topic_name: str) -> None:
+    """RETRY-10: a retry is not."""
+    first = api.write(topic_name, {"data": "first"}, idempotency_key="k")
+    retry = api.write(topic_name, {"data": "first"}, idempotency_key="k")
+    other = api.write(topic_name, {"data": "other"}, idempotency_key="k")
+    assert "key_reused" not in first | retry
+    assert (retry["deduped"], other["deduped"], other["key_reused"]) == (True, True, True)
+    assert other["seqs"] == [1]
+
+
 def test_idempotency_key_as_header_and_body_wins(api: Api, topic_name: str) -> None:
     """RETRY-4."""
     one = {"records": [{"data": 1}]}

@@ -269,6 +269,14 @@ def test_without_keys_foreign_pages_cannot_open(api: Api) -> None:
         assert room.ask(op="ping")["op"] == "pong"
 
 
+def test_reused_idempotency_key_is_marked(api: Api, topic_name: str) -> None:
+    """RETRY-10."""
+    with enter(api) as room:
+        publish = {"op": "publish", "topic": topic_name, "idempotency_key": "k"}
+        assert "key_reused" not in room.ask(**publish, records=[{"data": 1}])
+        assert room.ask(**publish, records=[{"data": 2}])["key_reused"] is True
+
+
 def test_plain_get_is_answered_with_how_to_upgrade(api: Api) -> None:
     """A clear error instead of a hanging connection."""
     api.get("/v0/ws").refused_naming("Upgrade")
@@ -380,7 +388,7 @@ def test_a_message_that_there_is_no_room_for_is_refused_by_name(start_api: Start
     """FAIR-3: what has arrived of a message counts, and over the bound its connection ends with 1013."""
     api = start_api(max_buffered_bytes=1 << 20)
     sock = handshake(api)
-    sock.sendall(b"\x81\xff" + struct.pack("!Q", 32 << 20) + b"\0\0\0\0" + b" " * (2 << 20))
+    sock.sendall(b"\x81\xff" + struct.pack("!Q", 8 << 20) + b"\0\0\0\0" + b" " * (2 << 20))
     data = b""
     while chunk := sock.recv(4096):
         data += chunk

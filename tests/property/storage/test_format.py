@@ -85,5 +85,7 @@ def test_a_reader_written_from_the_document_finds_the_same(steps: list[tuple[str
     for segments in mini.segments.values():
         for made in segments:
             tags = resolve(made.tags)
-            for text in tags._texts:
-                assert set(tags.equal(text)) <= set(listed.tags[made.name.topic_id, text])
+            texts = {text: seqs for (topic_id, text), seqs in listed.tags.items() if topic_id == made.name.topic_id}
+            for text, seqs in texts.items():
+                assert set(tags.equal(text)) <= set(seqs)
+            assert set(tags.starting(b"")) <= set().union(*texts.values())

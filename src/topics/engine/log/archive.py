@@ -9,15 +9,16 @@ Without a data directory there is none, and everything stays in memory.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, Protocol
 
 from topics.engine.config import TopicConfig
 from topics.engine.log.log import Log
 from topics.engine.log.tags import TagIndex, TagMatch
-from topics.storage.block import HAS_TAG, Block
+from topics.engine.slices import Work
+from topics.storage.block import HAS_TAG, Block, Extent
 from topics.storage.damage import Corrupt
 from topics.storage.job import Miss, Task
 from topics.storage.segment.segment import Segment
@@ -25,6 +26,9 @@ from topics.storage.store import Store
 
 SEGMENT_EVENTS_MAX: Final = 10_000
 SEGMENT_BYTES_MAX: Final = 64 << 20
+# How many segments a piece of work drops.
+_DROPPED: Final = 64
+LONG_AGO_NS: Final = -(1 << 62)
 
 
 class Sealable(Protocol):
@@ -73,7 +77,7 @@ class Shelf:
 class Archive:
     """The segments and tags of one topic."""
 
-    __slots__ = ("_log", "sealing", "segments", "shelf", "tags")
+    __slots__ = ("_log", "sealed_ns", "sealing", "segments", "shelf", "tags")
 
     def __init__(self, log: Log, shelf: Shelf | None) -> None:
         self._log = log
@@ -81,6 +85,8 @@ class Archive:
         self.segments: list[Segment] = []
         # Whether the tail waits to be sealed, or is being sealed.
         self.sealing = False
+        # When the last segment was sealed, as elapsed time; long ago where none was since the start.
+        self.sealed_ns = LONG_AGO_NS
         self.tags: TagIndex | None = None
 
     def index(self, first_seq: int, tags: Sequence[bytes | None]) -> None:
@@ -98,7 +104,7 @@ class Archive:
         """The records of a segment are on disk: its Blocks are in the log from now on."""
         self._log.sealed(segment.first_seq, segment.last_seq, segment.blocks)
         if self.tags is not None:
-            self.tags.sweep(segment.last_seq + 1, 0, force=True)
+            self.tags.sweep(segment.last_seq + 1)
         self.segments.append(segment)
         self.trim()
 
@@ -106,18 +112,19 @@ class Archive:
         """Drop what lies below the first live record: tags, and segments that hold nothing any more."""
         start = self._log.start
         if self.tags is not None:
-            self.tags.sweep(start, self._log.count)
-        while self.segments and self.segments[0].last_seq < start:
-            self._drop(self.segments.pop(0))
+            self.tags.sweep(start)
+        segments = self.segments
+        if segments and segments[0].last_seq < start:
+            self._drop_all(segments[: bisect_left(segments, start, key=_last_seq)])
 
     def drop_dead(self, first_seq: int, last_seq: int) -> None:
         """Drop the segments that hold these seqs and have no live record left (STORE-2)."""
         i = max(0, bisect_right(self.segments, first_seq, key=_first_seq) - 1)
         j = bisect_right(self.segments, last_seq, key=_first_seq)
-        for segment in [segment for segment in self.segments[i:j] if not segment.live]:
+        dead = [segment for segment in self.segments[i:j] if not segment.live]
+        for segment in dead:
             self._log.replace(segment.first_seq, segment.last_seq, [])
-            self.segments.remove(segment)
-            self._drop(segment)
+        self._drop_all(dead)
         self.trim()
 
     def exchange(self, segments: Sequence[Segment], made: Segment | None) -> None:
@@ -126,42 +133,96 @@ class Archive:
         self._log.replace(first_seq, last_seq, [] if made is None else made.blocks)
         at = self.segments.index(segments[0])
         self.segments[at : at + len(segments)] = [] if made is None else [made]
-        for segment in segments:
-            self._drop(segment)
+        self._drop_all(segments)
         self.drop_dead(first_seq, last_seq)
 
-    def clear(self) -> None:
-        """Drop everything: the topic is gone."""
-        for segment in self.segments:
-            self._drop(segment)
-        self.segments = []
+    def clear(self) -> Work:
+        """Drop everything, in slices: the topic is gone."""
+        while self.segments:
+            self._drop_all(self.segments[-_DROPPED:])
+            yield None
+        while self.tags is not None and self.tags.parts:
+            self.tags.parts.pop()
+            yield None
 
-    def _drop(self, segment: Segment) -> None:
+    def _drop_all(self, dead: Sequence[Segment]) -> None:
+        if not dead:
+            return
         assert self.shelf is not None
-        self.shelf.segments.drop(segment)
+        for segment in dead:
+            self.shelf.segments.drop(segment)
+        self.segments = [segment for segment in self.segments if not segment.dropped]
 
-    def tagged(self, match: TagMatch, before_seq: int, on_damage: Callable[[Corrupt], None]) -> list[int]:
-        """The ascending seqs below `before_seq` of records with a matching tag. May raise Miss."""
-        start = self._log.start
-        found: list[int] = []
-        for segment in self.segments:
-            if segment.first_seq < before_seq:
-                found += _tagged_in(segment, match, on_damage)
-        if self.tags is not None:
-            found += self.tags.find(match, start, before_seq)
-        return sorted(seq for seq in found if start <= seq < before_seq)
+    def search(
+        self, match: TagMatch, before_seq: int, found: Callable[[list[int]], None], on_damage: Callable[[Corrupt], None]
+    ) -> Work:
+        """Give `found` the seqs below `before_seq` of records with a matching tag, in pieces and in no order.
+
+        A record is found once at least, however records are sealed and segments merged in between: what matters is
+        where the next seq to look for is by then.
+        """
+        at = self._log.start
+        while at < before_seq:
+            segment = self._segment_at(at)
+            if segment is not None:
+                last_seq = segment.last_seq
+                pieces = yield from _tagged_in(segment, match, on_damage)
+            else:
+                part = None if self.tags is None else self.tags.part_at(at)
+                if part is None:
+                    return
+                last_seq = part.last_seq
+                pieces = part.find(match, at, before_seq)
+            for seqs in pieces:
+                found([seq for seq in seqs if at <= seq < before_seq])
+                yield None
+            at = last_seq + 1
+
+    def _segment_at(self, seq: int) -> Segment | None:
+        """The segment that holds `seq`, or else the first one after it."""
+        k = bisect_left(self.segments, seq, key=_last_seq)
+        return self.segments[k] if k < len(self.segments) else None
 
 
 def _first_seq(segment: Segment) -> int:
     return segment.first_seq
 
 
-def _tagged_in(segment: Segment, match: TagMatch, on_damage: Callable[[Corrupt], None]) -> list[int]:
-    try:
-        tags = segment.tags()
-    except Corrupt as corrupt:
-        # The index is derived, so nothing is lost with it: the records themselves have their tags.
-        on_damage(corrupt)
-        blocks = [sealed.block() for sealed in segment.blocks]
-        return [block.first_seq + i for block in blocks for i, tag in enumerate(block.tags()) if match(tag)]
-    return tags.starting(match.text) if match.prefix else tags.equal(match.text)
+def _last_seq(segment: Segment) -> int:
+    return segment.last_seq
+
+
+def _tagged_in(
+    segment: Segment, match: TagMatch, on_damage: Callable[[Corrupt], None]
+) -> Generator[Miss | None, None, Iterator[list[int]]]:
+    """The seqs of a segment with a matching tag, in pieces, once its tags are read."""
+    while True:
+        try:
+            return segment.tags().find(match.text, prefix=match.prefix)
+        except Miss as miss:
+            yield miss
+        except Corrupt as corrupt:
+            # The index is derived, so nothing is lost with it: the records themselves have their tags.
+            on_damage(corrupt)
+            found = yield from _tagged_among(segment.blocks, match, on_damage)
+            return iter(found)
+
+
+def _tagged_among(
+    extents: Sequence[Extent], match: TagMatch, on_damage: Callable[[Corrupt], None]
+) -> Generator[Miss | None, None, list[list[int]]]:
+    found: list[list[int]] = []
+    for extent in extents:
+        while True:
+            try:
+                tags = extent.block().tags()
+            except Miss as miss:
+                yield miss
+                continue
+            except Corrupt as corrupt:
+                on_damage(corrupt)
+                break
+            found.append([extent.first_seq + i for i, tag in enumerate(tags) if match(tag)])
+            yield None
+            break
+    return found

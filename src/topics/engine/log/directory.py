@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from topics.storage.block import Block, Extent
-from topics.storage.flags import DELETED
+from topics.storage.flags import DELETED, Cut
 from topics.storage.splice import merge
 
 SMALL_BLOCK_RECORDS: Final = 16
@@ -27,6 +27,9 @@ MERGE_BLOCK_RECORDS: Final = 64
 MERGE_RUN_BLOCKS: Final = 512
 MERGE_RUN_BYTES: Final = 256 * 1024
 _TRIM_DIRECTORY_AT: Final = 512
+# From here on ranges are deleted entry by entry, and not one by one.
+_MANY_RANGES: Final = 64
+_DELETED: Final = bytes((DELETED,))
 # Takes the place of an entry that holds nothing live, so that its memory is free at once.
 _GONE: Final = Extent(0, 0, 0, 0, 0)
 
@@ -261,7 +264,8 @@ class Directory:
         deleted = 0
         while self.start < before_seq:
             entry = self.entries[self._base]
-            live, size = entry.delete(max(0, self.start - entry.first_seq), min(entry.n, before_seq - entry.first_seq))
+            i, j = max(0, self.start - entry.first_seq), min(entry.n, before_seq - entry.first_seq)
+            live, size = entry.delete(i, j)
             deleted += live
             self._add(-live, -size)
             self.start = min(entry.last_seq + 1, before_seq)
@@ -272,7 +276,7 @@ class Directory:
         """Delete these records; returns the ascending seqs of those that were live."""
         return self.delete_ranges(ranges(sorted(set(seqs))))[0]
 
-    def delete_ranges(self, ranges: Iterable[tuple[int, int]]) -> tuple[list[int], bool]:
+    def delete_ranges(self, ranges: Sequence[tuple[int, int]]) -> tuple[list[int], bool]:
         """Delete the records of ascending ranges, both ends included.
 
         Returns the ascending seqs of those that were live, and whether an entry has none left.
@@ -280,10 +284,69 @@ class Directory:
         gone: list[int] = []
         emptied = False
         base = self._base
-        for first, last in ranges:
-            emptied |= self._delete_range(max(first, self.start), min(last, self.head), gone)
+        if len(ranges) > _MANY_RANGES:
+            for cut in self._cuts(ranges):
+                first_seq = cut.entry.first_seq
+                for a, b in cut.runs():
+                    gone.extend(range(first_seq + a, first_seq + b))
+                emptied |= self._apply(cut)
+        else:
+            for first, last in ranges:
+                emptied |= self._delete_range(max(first, self.start), min(last, self.head), gone)
         self._move_start()
         return gone, emptied or self._base != base
+
+    def _cuts(self, ranges: Sequence[tuple[int, int]]) -> Iterator[Cut]:
+        """What it changes to delete the records of these ranges, entry by entry; may raise as `delete_ranges`."""
+        at, k = 0, self.index_of(ranges[0][0])
+        while at < len(ranges) and k < len(self.entries):
+            entry = self.entries[k]
+            first_seq, n = entry.first_seq, entry.n
+            mask = bytearray(n)
+            while at < len(ranges) and ranges[at][0] < first_seq + n:
+                i, j = max(0, ranges[at][0] - first_seq), min(n, ranges[at][1] + 1 - first_seq)
+                if i < j:
+                    mask[i:j] = _DELETED * (j - i)
+                if ranges[at][1] >= first_seq + n:
+                    break
+                at += 1
+            cut = self.cut(k, bytes(mask))
+            if cut is not None:
+                yield cut
+            k += 1
+
+    def cut(self, k: int, mask: bytes) -> Cut | None:
+        """What it changes to delete the records of an entry that the mask names; None where nothing of it is live.
+
+        May raise Miss, Corrupt and what else reading a Block may raise.
+        """
+        entry = self.entries[k]
+        taken = self.start - entry.first_seq
+        return entry.cut(mask if taken <= 0 else bytes(taken) + mask[taken:])
+
+    def allows(self, cut: Cut) -> bool:
+        """Whether a cut is still valid: its entry is there, and has the records that it had."""
+        entry = cut.entry
+        k = bisect_left(self.firsts, entry.first_seq, self._base)
+        return (
+            k < len(self.entries)
+            and self.entries[k] is entry
+            and entry.live == cut.live
+            and (entry.first_seq >= self.start or cut.mask.find(DELETED, 0, self.start - entry.first_seq) < 0)
+        )
+
+    def apply(self, cuts: Iterable[Cut]) -> bool:
+        """Delete what valid cuts say; whether an entry has no live record left."""
+        base, emptied = self._base, False
+        for cut in cuts:
+            emptied |= self._apply(cut)
+        self._move_start()
+        return emptied or self._base != base
+
+    def _apply(self, cut: Cut) -> bool:
+        cut.entry.apply(cut)
+        self._add(-cut.count, -cut.size)
+        return not cut.entry.live
 
     def _delete_range(self, first: int, last: int, gone: list[int]) -> bool:
         entries = self.entries
@@ -322,14 +385,15 @@ class Directory:
             del entries[:base], self.firsts[:base]
             self._base = 0
 
-    def clear(self) -> None:
-        """Forget everything: the topic was deleted."""
+    def clear(self) -> list[Extent]:
+        """Forget everything: the topic was deleted. Returns what there was."""
         self._add(-self.count, -self.bytes)
         self._hold(-self.tail_records, -self.tail_bytes)
-        self.entries = []
+        entries, self.entries = self.entries, []
         self.firsts = []
         self._base = 0
         self.start = self.head + 1
+        return entries
 
 
 def held_by(entries: Iterable[Extent]) -> tuple[int, int]:

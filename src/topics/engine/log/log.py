@@ -11,6 +11,8 @@ What it keeps of the LOSS, RETAIN and DELETE rules:
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from functools import partial
 from typing import Final
 
 from topics.engine.log.directory import Directory, Totals, held_by
@@ -136,13 +138,17 @@ class Log(Directory):
     def _cut(entry: Extent, i: int, over: int, over_bytes: int) -> int:
         if over_bytes <= 0 and entry.live == entry.n:
             return i + over
-        j = i
-        while j < entry.n and (over > 0 or over_bytes > 0):
-            live, size = entry.live_in(j, j + 1)
-            over -= live
+        for a, b in entry.live_runs(i, entry.n):
+            count, size = b - a, entry.size_bytes(a, b)
+            if count > over and size > over_bytes:
+                by_records = a + max(0, over)
+                by_bytes = bisect_left(range(a, b), over_bytes, key=partial(entry.size_bytes, a)) + a
+                return max(by_records, by_bytes)
+            over -= count
             over_bytes -= size
-            j += 1
-        return j
+            if over <= 0 and over_bytes <= 0:
+                return b
+        return entry.n
 
     def _take(self, entry: Extent, i: int, j: int) -> None:
         live, size = entry.live_in(i, j)

@@ -1,9 +1,9 @@
 """The tag index: which seqs carry which tag, so that a delete by tag never scans the log (DELETE-9).
 
-`TagIndex` covers the records of a topic that are not sealed; a sealed segment has its own in its `.idx` file. Exact
-match is a point lookup, prefix match a range over the sorted tags. Entries of records that were evicted or deleted are
-dropped lazily: a lookup skips them, and once they outnumber the live ones the index is swept, so the cost per record
-stays constant.
+`TagIndex` covers the records of a topic that are not sealed; a sealed segment has its own in its `.idx` file. It
+consists of parts, each for a bounded number of records, so that nothing here takes long, however many records there
+are. Exact match is a lookup in each part, prefix match a look at the tags of each. Entries of records that were sealed,
+evicted or deleted are skipped by a lookup, and go with their part.
 
 `TagMatch` is the predicate of DELETE-3: `Eq`, or `Glob` with a single trailing `*`.
 """
@@ -11,12 +11,17 @@ stays constant.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from topics.errors import InvalidRequest
 
-_SWEEP_MIN = 4096
+PART_RECORDS: Final = 16_384
+# What a sweep drops at most; the next one goes on.
+_SWEEP_PARTS: Final = 2
+_PIECE_TAGS: Final = 4096
 
 
 class TagMatch:
@@ -61,67 +66,63 @@ def _shape(value: Any) -> str:
     return type(value).__name__ if not isinstance(value, list) else f"list of {len(value)}"
 
 
-class TagIndex:
-    """Tags of the unsealed records of one topic, each with its ascending seqs."""
+class TagPart:
+    """Tags of consecutive records, each with its ascending seqs; `records` of them have none or one."""
 
-    __slots__ = ("_fresh", "_keys", "_postings", "_seqs")
+    __slots__ = ("last_seq", "postings", "records")
 
     def __init__(self) -> None:
-        self._postings: dict[bytes, list[int]] = {}
-        self._keys: list[bytes] = []
-        self._fresh: list[bytes] = []
-        self._seqs = 0
+        self.postings: dict[bytes, list[int]] = {}
+        self.last_seq = 0
+        self.records = 0
+
+    def find(self, match: TagMatch, first: int, before_seq: int) -> Iterator[list[int]]:
+        """The seqs in [first, before_seq) of records with a matching tag, in pieces, in no particular order."""
+        postings, text = self.postings, match.text
+        if not match.prefix:
+            seqs = postings.get(text, [])
+            yield seqs[bisect_left(seqs, first) : bisect_left(seqs, before_seq)]
+            return
+        # A copy, because records may be entered between two pieces.
+        tags = iter(list(postings))
+        while piece := list(islice(tags, _PIECE_TAGS)):
+            yield [seq for tag in piece if tag.startswith(text) for seq in postings[tag] if first <= seq < before_seq]
+
+
+class TagIndex:
+    """Tags of the unsealed records of one topic."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: deque[TagPart] = deque()
 
     def add(self, first_seq: int, tags: Sequence[bytes | None]) -> None:
         """Enter consecutive records from `first_seq` on."""
-        postings = self._postings
+        parts = self.parts
+        if not parts or parts[-1].records >= PART_RECORDS:
+            parts.append(TagPart())
+        part = parts[-1]
+        postings = part.postings
         for seq, tag in enumerate(tags, first_seq):
             if tag is None:
                 continue
             seqs = postings.get(tag)
             if seqs is None:
                 postings[tag] = [seq]
-                self._fresh.append(tag)
             else:
                 seqs.append(seq)
-            self._seqs += 1
+        part.last_seq = first_seq + len(tags) - 1
+        part.records += len(tags)
 
-    def find(self, match: TagMatch, start: int, before_seq: int) -> list[int]:
-        """The seqs in [start, before_seq) of records with a matching tag, sorted within each tag only."""
-        found: list[int] = []
-        for tag in self._matching(match):
-            seqs = self._postings[tag]
-            found.extend(seqs[bisect_left(seqs, start) : bisect_left(seqs, before_seq)])
-        return found
+    def part_at(self, seq: int) -> TagPart | None:
+        """The part that holds `seq`, or else the first one after it."""
+        return next((part for part in self.parts if part.last_seq >= seq), None)
 
-    def _matching(self, match: TagMatch) -> Iterator[bytes]:
-        if not match.prefix:
-            if match.text in self._postings:
-                yield match.text
-            return
-        keys = self._sorted_keys()
-        at = bisect_left(keys, match.text)
-        while at < len(keys) and keys[at].startswith(match.text):
-            yield keys[at]
-            at += 1
-
-    def _sorted_keys(self) -> list[bytes]:
-        if self._fresh:
-            self._keys += self._fresh
-            self._keys.sort()
-            self._fresh = []
-        return self._keys
-
-    def sweep(self, start: int, live: int, force: bool = False) -> None:
-        """Drop the entries below `start`, once they outnumber the `live` records (or at once)."""
-        if not force and self._seqs <= max(_SWEEP_MIN, 2 * live):
-            return
-        kept = {}
-        for tag, seqs in self._postings.items():
-            rest = seqs[bisect_left(seqs, start) :]
-            if rest:
-                kept[tag] = rest
-        self._postings = kept
-        self._keys = sorted(kept)
-        self._fresh = []
-        self._seqs = sum(map(len, kept.values()))
+    def sweep(self, start: int) -> None:
+        """Drop parts of which everything is below `start`."""
+        parts = self.parts
+        for _ in range(_SWEEP_PARTS):
+            if not parts or parts[0].last_seq >= start:
+                return
+            parts.popleft()

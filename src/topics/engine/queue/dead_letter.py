@@ -1,33 +1,24 @@
-"""Dead letters: a job that was delivered too often moves to another topic (QUEUE-14 to QUEUE-18), and may come back.
+"""Dead letters: a job that was delivered too often moves to another topic (QUEUE-14 to QUEUE-18).
 
 The move is one frame in the queue's shard, written twice, that is both: the delete of these jobs, and the Block of
 their copies in the dead-letter topic. So after a crash both halves have happened or neither has. An `ephemeral` queue
 logs nothing; there the copies alone are logged, in the dead-letter topic. The frame
 holds the Block, because the delete may already be on disk when the frame is replayed. A copy keeps node, tag, meta and
-data, and its meta names where it came from.
-
-A redrive puts letters back into the queue that they came from, as new jobs (QUEUE-27): deliveries are counted from the
-start, and the `$dead_letter_*` fields are taken off. Letters of other queues, and letters that are leased right now,
-are left alone.
+data, and its meta names where it came from. How letters come back is in redrive.py.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-
-import msgspec
+from collections.abc import Callable, Sequence
 
 from topics.engine.catalog import Catalog
 from topics.engine.journal import Journal
-from topics.engine.log.tags import parse_match
-from topics.engine.meta import with_fields, without_fields
+from topics.engine.meta import with_fields
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
-from topics.engine.queue.lease import LEASED, Candidate
-from topics.engine.queue.queue import Queue, queue_of
-from topics.engine.queue.requests import RedriveJobs
-from topics.engine.requests import NO_RAW, RecordIn
+from topics.engine.queue.lease import Candidate
+from topics.engine.queue.queue import Queue
 from topics.engine.topic import Topic
 from topics.engine.write import room
 from topics.engine.write.arrival import append_block, derive
@@ -41,8 +32,7 @@ from topics.storage.wal import frame as frames
 FROM = "$dead_letter_from"
 DELIVERIES = "$dead_letter_deliveries"
 SRC_SEQ = "$dead_letter_src_seq"
-_FIELDS = frozenset((FROM, DELIVERIES, SRC_SEQ))
-_decode_meta = msgspec.json.Decoder(dict[str, str]).decode
+REASON = "$dead_letter_reason"
 
 
 class DeadLetters:
@@ -67,16 +57,16 @@ class DeadLetters:
         dest.catch_up()
         if topic.outbound is not None:
             topic.outbound.catch_up()
-        block = _copies(topic.name, jobs, dest, now)
+        block = _copies(topic.name, queue, jobs, dest, now)
         if not _fits(dest, block, now):
             upto = range(1, len(jobs))
             count = bisect_left(
-                upto, True, key=lambda n: not _fits(dest, _copies(topic.name, jobs[:n], dest, now), now)
+                upto, True, key=lambda n: not _fits(dest, _copies(topic.name, queue, jobs[:n], dest, now), now)
             )
             if not count:
                 return True
             jobs = jobs[:count]
-            block = _copies(topic.name, jobs, dest, now)
+            block = _copies(topic.name, queue, jobs, dest, now)
         if topic.inbound is not None:
             topic.inbound.mark()
         seqs = [seq for seq, _, _ in jobs]
@@ -134,15 +124,17 @@ def _fits(dest: Topic, block: Block, now: int) -> bool:
     return True
 
 
-def _copies(queue: str, jobs: Sequence[Candidate], dest: Topic, now: int) -> Block:
+def _copies(name: str, queue: Queue, jobs: Sequence[Candidate], dest: Topic, now: int) -> Block:
     """The Block of the copies."""
+    reasons = queue.failures.reasons
     records = [(block, seq - block.first_seq) for seq, block, _ in jobs]
     nodes = [block.node(i) for block, i in records]
     tags = [block.tag(i) for block, i in records]
     metas = [
         with_fields(
             block.meta(seq - block.first_seq),
-            {FROM: queue, DELIVERIES: str(lease.deliveries if lease else 0), SRC_SEQ: str(seq)},
+            {FROM: name, DELIVERIES: str(lease.deliveries if lease else 0), SRC_SEQ: str(seq)}
+            | ({REASON: reasons[seq]} if seq in reasons else {}),
         )
         for seq, block, lease in jobs
     ]
@@ -154,46 +146,4 @@ def _copies(queue: str, jobs: Sequence[Candidate], dest: Topic, now: int) -> Blo
         nodes if any(node is not None for node in nodes) else None,
         tags if any(tag is not None for tag in tags) else None,
         metas,
-    )
-
-
-def find_letters(letters: Topic, queue: str, request: RedriveJobs, limit: int) -> list[tuple[Block, int]]:
-    """The first dead letters of a queue that a request names, at most `limit`. May raise Miss or Corrupt."""
-    match = None if request.match is None else parse_match(request.match)
-    wanted = None if request.seqs is None else set(request.seqs)
-    found = []
-    for block, i in _live(letters):
-        if wanted is not None and block.first_seq + i not in wanted:
-            continue
-        if (match is None or match(block.tag(i))) and _is_from(block.meta(i), queue):
-            found.append((block, i))
-            if len(found) == limit:
-                break
-    return found
-
-
-def _live(letters: Topic) -> Iterator[tuple[Block, int]]:
-    log, queue = letters.log, queue_of(letters)
-    leases = {} if queue is None else queue.leases
-    for entry in log.retained():
-        for a, b in entry.live_runs(max(0, log.start - entry.first_seq), entry.n):
-            block = entry.block()
-            for i in range(a, b):
-                lease = leases.get(entry.first_seq + i)
-                if lease is None or lease.state is not LEASED:
-                    yield block, i
-
-
-def _is_from(meta: bytes | None, queue: str) -> bool:
-    return meta is not None and FROM.encode() in meta and _decode_meta(meta).get(FROM) == queue
-
-
-def job_of(block: Block, i: int) -> RecordIn:
-    """A dead letter as the job that it was."""
-    tag, node, meta = block.tag(i), block.node(i), without_fields(block.meta(i), _FIELDS)
-    return RecordIn(
-        msgspec.Raw(block.data(i)),
-        None if tag is None else tag.decode(),
-        None if node is None else node.decode(),
-        NO_RAW if meta is None else msgspec.Raw(meta),
     )

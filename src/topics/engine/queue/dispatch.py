@@ -16,11 +16,13 @@ from typing import Final
 from topics.engine.config import clamp_lease_ms
 from topics.engine.journal import Journal
 from topics.engine.queue import event as lease_event
+from topics.engine.queue.burials import Burials
 from topics.engine.queue.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
 from topics.engine.queue.dead_letter import DeadLetters
 from topics.engine.queue.event import Claimed, Event
-from topics.engine.queue.lease import LAPSED, Candidate
+from topics.engine.queue.lease import LAPSED, Candidate, Lease
 from topics.engine.queue.queue import Queue
+from topics.engine.queue.ready import STALE_MAX
 from topics.engine.topic import Topic
 from topics.engine.write.ticket import Promise, Receipt
 from topics.errors import TopicsError
@@ -35,11 +37,12 @@ LEASE_ID_SHIFT: Final = 20
 class Dispatch:
     """Leases the jobs of all queues."""
 
-    __slots__ = ("_dead_letters", "_journal", "_last_id")
+    __slots__ = ("_burials", "_dead_letters", "_journal", "_last_id")
 
-    def __init__(self, journal: Journal, dead_letters: DeadLetters) -> None:
+    def __init__(self, journal: Journal, dead_letters: DeadLetters, burials: Burials) -> None:
         self._journal = journal
         self._dead_letters = dead_letters
+        self._burials = burials
         # Ids rise over restarts too, because time does: a token from before never fits a lease of today. Where the
         # clock was set back, they go on above those that the data directory has.
         self._last_id = journal.clock.now_ms() << LEASE_ID_SHIFT
@@ -54,13 +57,15 @@ class Dispatch:
         now = self._journal.clock.now_ms()
         if topic.config.ttl_ms:
             topic.expire(now)
-        queue.advance(steady_ms)
+        more = queue.advance(steady_ms)
         demands = [claimer.demand for claimer in claimers]
         jobs = topic.reading(self._choose, topic, queue, sum(demands), now)
+        queue.stopped |= more and len(jobs) < sum(demands)
         served: list[Served] = []
         hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
         for claimer, dealt in zip(claimers, hands, strict=True):
-            if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= steady_ms):
+            # A claim whose wait is over is answered once it is known that there is nothing for it.
+            if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= steady_ms and not queue.stopped):
                 try:
                     served.append((claimer, *self._lease(topic, queue, claimer, dealt, now, steady_ms)))
                 except TopicsError as error:
@@ -80,14 +85,25 @@ class Dispatch:
     def _choose(self, topic: Topic, queue: Queue, wanted: int, now: int) -> list[Candidate]:
         """Up to `wanted` jobs; those that were delivered too often go to the dead letters on the way."""
         if not queue.free:
+            queue.stopped = False
             return queue.choose_fresh(wanted)
         max_deliveries = topic.config.max_deliveries
         if not max_deliveries or topic.config.dead_letter is None:
             return queue.choose(wanted)[0]
-        jobs, dead = queue.choose(wanted, lambda lease: lease.deliveries >= max_deliveries)
+
+        def is_dead(lease: Lease) -> bool:
+            return lease.deliveries >= max_deliveries
+
+        jobs, dead = queue.choose(wanted, is_dead)
         if dead and not self._dead_letters.bury(topic, queue, dead, now):
             # The dead-letter topic does not exist and may not be created, so the jobs go on being delivered.
             return queue.choose(wanted)[0]
+        if dead and dead[-1][0] in queue.leases:
+            # The dead-letter topic takes no more: look at what comes after those that stay, as far as that goes.
+            jobs, dead = queue.choose(wanted, is_dead, STALE_MAX)
+            if queue.stopped:
+                queue.pass_over(len(dead))
+                queue.stopped = False
         return jobs
 
     def _lease(
@@ -117,6 +133,12 @@ class Dispatch:
         self._last_id += len(jobs)
         leased = queue.lease(jobs, claimer.node, first_id, steady_ms + lease_ms)
         claimer.took(leased)
+        if config.max_deliveries and config.dead_letter is not None:
+            queue.failures.expect(config.max_deliveries)
+            if (again or config.max_deliveries == 1) and any(
+                lease.deliveries >= config.max_deliveries for lease in leased
+            ):
+                self._burials.look(topic, steady_ms + lease_ms + 1)
         if receipt is not None and receipt.done:
             receipt = None
         return Hand(leased, job_texts(jobs, leased, deadline_ms)), receipt

@@ -30,12 +30,14 @@ class Claimed(msgspec.Struct, array_like=True, frozen=True, tag=1):
 
 
 class Released(msgspec.Struct, array_like=True, frozen=True, tag=2):
-    """Jobs were given back; they may be claimed from `due_ms` on."""
+    """Jobs were given back, with a reason or none; they may be claimed from `due_ms` on, or each from its own time."""
 
     node: str
     seqs: Seqs
     due_ms: int
     ts: int
+    reason: str = ""
+    dues: list[int] = []
 
 
 class Extended(msgspec.Struct, array_like=True, frozen=True, tag=3):
@@ -78,7 +80,8 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
 class QueueImage(msgspec.Struct, array_like=True):
     """A queue in a checkpoint of the time `ts`. A lease is (seq, state, node, id, due_ms, deliveries).
 
-    `dates` are those by seq that delayed jobs wait for; every other `due_ms` is counted from `ts`.
+    `dates` are those by seq that delayed jobs wait for; every other `due_ms` is counted from `ts`. `reasons` are those
+    by seq for which jobs were given back.
     """
 
     fresh: int
@@ -87,6 +90,7 @@ class QueueImage(msgspec.Struct, array_like=True):
     free: list[int]
     ts: int = 0
     dates: dict[int, int] = {}
+    reasons: dict[int, str] = {}
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from topics.engine.slices import Work
 from topics.storage.block import Block
 
 Candidate = tuple[int, Block, "Lease | None"]
@@ -28,6 +29,9 @@ Candidate = tuple[int, Block, "Lease | None"]
 
 STALE_SLACK: Final = 1024
 NEVER_MS: Final = 1 << 62
+ENTRY_LEASES: Final = 1000
+# How many leases a look for the next one that is due takes in.
+LOOKED_MAX: Final = 20_000
 
 FRESH: Final = "fresh"
 LEASED: Final = "leased"
@@ -105,7 +109,7 @@ class Lease(Struct, eq=False):
 
 
 class Timetable:
-    """When leases run out, or delays end: a heap with one entry for all jobs of a call that are in `state`.
+    """When leases run out, or delays end: a heap with one entry for the jobs of a call that are in `state`.
 
     An entry is not removed when an ack or an extend makes it obsolete: it is recognised as stale when it comes up, and
     the heap is built anew once most of it is stale.
@@ -128,33 +132,52 @@ class Timetable:
         self._noted += len(leases)
         if self._noted > 2 * len(all_leases) + STALE_SLACK:
             self._rebuild(all_leases)
-        self._serial += 1
-        heapq.heappush(self._entries, (due_ms, self._serial, leases))
+        if len(leases) <= ENTRY_LEASES:
+            self._serial += 1
+            heapq.heappush(self._entries, (due_ms, self._serial, leases))
+        else:
+            self._add_many(due_ms, leases)
         self.next_ms = self._entries[0][0]
+
+    def _add_many(self, due_ms: int, leases: list[Lease]) -> None:
+        for at in range(0, len(leases), ENTRY_LEASES):
+            self._serial += 1
+            heapq.heappush(self._entries, (due_ms, self._serial, leases[at : at + ENTRY_LEASES]))
 
     def _rebuild(self, all_leases: dict[int, Lease]) -> None:
         by_time: dict[int, list[Lease]] = {}
         for lease in all_leases.values():
             if lease.state is self._state:
                 by_time.setdefault(lease.due_ms, []).append(lease)
-        self._entries = sorted((due_ms, 0, leases) for due_ms, leases in by_time.items())
+        self._entries = []
+        for due_ms, leases in by_time.items():
+            self._add_many(due_ms, leases)
         self._noted = sum(map(len, by_time.values()))
 
-    def take(self, now_ms: int) -> Sequence[Lease]:
-        """The leases that are due at `now_ms`; they are no longer noted."""
+    def take(self, now_ms: int, count: int) -> Sequence[Lease]:
+        """Leases that are due at `now_ms`; they are no longer noted. It stops once it has looked at `count`."""
         due: list[Lease] = []
-        while self._entries and self._entries[0][0] <= now_ms:
+        while self._entries and self._entries[0][0] <= now_ms and count > 0:
             due_ms, _, leases = heapq.heappop(self._entries)
             self._noted -= len(leases)
+            count -= len(leases)
             due += [lease for lease in leases if lease.state is self._state and lease.due_ms == due_ms]
         self.next_ms = self._entries[0][0] if self._entries else NEVER_MS
         return due
 
+    def clear(self) -> Work:
+        """Forget everything, in slices."""
+        while self._entries:
+            self._entries.pop()
+            yield None
+
     def first_ms(self) -> int | None:
-        """The first time at which a lease is due, or None."""
+        """The first time at which a lease is due, or None; an earlier one where there is much that is stale."""
+        looked = 0
         while self._entries:
             due_ms, _, leases = self._entries[0]
-            if any(lease.state is self._state and lease.due_ms == due_ms for lease in leases):
+            looked += len(leases)
+            if looked > LOOKED_MAX or any(lease.state is self._state and lease.due_ms == due_ms for lease in leases):
                 return due_ms
             heapq.heappop(self._entries)
             self._noted -= len(leases)

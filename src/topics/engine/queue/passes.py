@@ -147,7 +147,8 @@ class Passes:
         if line.closes_ms is None:
             queue = topic.queue
             assert isinstance(queue, Queue)
-            ready_ms = queue.next_due_ms()
+            # What stopped before it knew everything goes on at once.
+            ready_ms = now if queue.stopped else queue.next_due_ms()
             if ready_ms is not None:
                 due = ready_ms if due is None else min(due, ready_ms)
         if due is not None:

@@ -9,6 +9,10 @@ takes.
 record that leaves the log in any way takes its Lease with it: an ack or a delete by tag names the seqs (`forget`), and
 what a cap, a TTL or a `before_seq` took lies below `log.start` (`trim`).
 
+Whatever may happen to any number of jobs at once is done for STEP_JOBS of them per call, or in slices: leases that run
+out, delays that end, jobs that leave, a freelist of which most is stale. Until it is done the counters are behind, and
+there may be a Lease without a job: what hands out or completes jobs looks whether they are there (`_is_behind`).
+
 All times here are on the steady scale of the clock, so that no step of the wall clock makes a lease or a delay longer
 or shorter (QUEUE-30). Events and images are in wall-clock time, with the time at which they were noted: what a restart
 finds lasts no longer from then on than it did when it was noted.
@@ -17,14 +21,16 @@ finds lasts no longer from then on than it did when it was noted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
-from topics.clock import Clock, steady_of, wall_of
+from topics.clock import Clock, steady_of
 from topics.engine.log.log import Log
-from topics.engine.queue import event as lease_event
+from topics.engine.queue import image
 from topics.engine.queue.dates import LOOK_MS, Dates
 from topics.engine.queue.event import Claimed, Event, Extended, QueueImage, Released
+from topics.engine.queue.failures import Failures
+from topics.engine.queue.hidden import Hidden
 from topics.engine.queue.lease import (
     CLAIM,
     DELAYED,
@@ -41,16 +47,22 @@ from topics.engine.queue.lease import (
     NEVER_MS,
     READY,
     RELEASE,
-    STALE_SLACK,
     TRANSITIONS,
     Candidate,
     Lease,
     Timetable,
 )
+from topics.engine.queue.ready import Ready
+from topics.engine.slices import Work
 from topics.engine.topic import Topic
 
+# How many jobs a step or a piece of work is for.
+STEP_JOBS: Final = 2000
+# How many seqs pass the floor in one call, where so many may have leases.
+PASSED_MAX: Final = 4000
 
-class Queue:
+
+class Queue(Ready):
     """The leases of one queue topic."""
 
     __slots__ = (
@@ -58,23 +70,16 @@ class Queue:
         "_dates",
         "_deadlines",
         "_delays",
-        "_floor",
         "dead_lettered",
         "delayed",
-        "free",
-        "fresh",
+        "failures",
         "in_flight",
-        "leases",
         "leaving",
-        "log",
     )
 
     def __init__(self, log: Log, clock: Clock) -> None:
-        self.log = log
+        super().__init__(log)
         self._clock = clock
-        self.leases: dict[int, Lease] = {}
-        self.fresh = 1
-        self.free: deque[int] = deque()
         self.in_flight = 0
         self.delayed = 0
         # Acked, and still in the log (acks.py).
@@ -83,21 +88,21 @@ class Queue:
         self._deadlines = Timetable(LEASED)
         self._delays = Timetable(DELAYED)
         self._dates = Dates(clock)
-        # Below it, no job has a Lease.
-        self._floor = 1
+        self.failures = Failures()
 
     @property
     def ready(self) -> int:
         """How many jobs the next claim may take."""
-        return self.log.count - self.in_flight - self.delayed - self.leaving
+        ready = self.log.count - self.in_flight - self.delayed - self.leaving
+        return ready if ready > 0 else 0
 
-    def advance(self, now_ms: int) -> None:
-        """Take the steps that are due by now, and forget jobs below the floor."""
+    def advance(self, now_ms: int) -> bool:
+        """Take steps that are due by now, and forget jobs below the floor; whether there is more of that to do."""
         if self._floor != self.log.start:
             self.trim()
         # A lease that is noted twice for the same time takes its step once.
         if self._deadlines.next_ms < now_ms:
-            for lease in self._deadlines.take(now_ms - 1):
+            for lease in self._deadlines.take(now_ms - 1, STEP_JOBS):
                 if lease.state is LEASED:
                     self._step(lease, LAPSE)
         dates = self._dates.by_seq
@@ -105,11 +110,12 @@ class Queue:
             for seq, due_ms in self._dates.moved():
                 self._until([self.leases[seq]], due_ms)
         if self._delays.next_ms <= now_ms:
-            for lease in self._delays.take(now_ms):
+            for lease in self._delays.take(now_ms, STEP_JOBS):
                 if lease.state is DELAYED:
                     self._step(lease, FALL_DUE)
                     if dates:
                         dates.pop(lease.seq, None)
+        return self._floor != self.log.start or self._deadlines.next_ms < now_ms or self._delays.next_ms <= now_ms
 
     def next_due_ms(self) -> int | None:
         """When `advance` will next make a job ready, or None."""
@@ -121,63 +127,10 @@ class Queue:
             return due_ms
         return lapse_ms + 1 if due_ms is None else min(lapse_ms + 1, due_ms)
 
-    # Choosing
-
-    def choose(
-        self, count: int, is_dead: Callable[[Lease], bool] | None = None
-    ) -> tuple[list[Candidate], list[Candidate]]:
-        """The first `count` jobs that are ready, those that were given back first, then fresh ones in order.
-
-        Also those met on the way that were delivered too often, as `is_dead` says. Raises Miss or Corrupt where a
-        record cannot be read.
-        """
-        jobs: list[Candidate] = []
-        dead: list[Candidate] = []
-        if self.free:
-            log, leases = self.log, self.leases
-            seen = set()
-            for seq in self.free:
-                if len(jobs) == count:
-                    return jobs, dead
-                lease = leases.get(seq)
-                if lease is None or lease.state not in READY or seq in seen:
-                    continue
-                seen.add(seq)
-                block = log.entries[log.index_of(seq)].block()
-                (dead if is_dead is not None and is_dead(lease) else jobs).append((seq, block, lease))
-        if len(jobs) < count:
-            jobs += self.choose_fresh(count - len(jobs))
-        return jobs, dead
-
-    def choose_fresh(self, count: int) -> list[Candidate]:
-        """The first `count` jobs that were never delivered, in order. Raises as `choose` does."""
-        jobs: list[Candidate] = []
-        missing = count
-        log, leases = self.log, self.leases
-        entries = log.entries
-        seq = max(self.fresh, log.start)
-        leading = True
-        for k in range(log.index_of(seq), len(entries)):
-            entry = entries[k]
-            first_seq = entry.first_seq
-            for a, b in entry.live_runs(max(0, seq - first_seq), entry.n):
-                run: Sequence[int] = range(first_seq + a, first_seq + min(b, a + missing))
-                if not leases.keys().isdisjoint(run):
-                    run = range(first_seq + a, first_seq + b)
-                    while leading and run and run[0] in leases:
-                        # Delayed jobs at the cursor are passed once and not with every claim.
-                        self.fresh = run[0] + 1
-                        run = run[1:]
-                    run = [each for each in run if each not in leases][:missing]
-                if not run:
-                    continue
-                leading = False
-                block = entry.block()
-                jobs += [(each, block, None) for each in run]
-                missing = count - len(jobs)
-                if not missing:
-                    return jobs
-        return jobs
+    def next_lapse_ms(self) -> int | None:
+        """When `advance` will next find that a lease has run out, or None."""
+        lapse_ms = self._deadlines.first_ms()
+        return None if lapse_ms is None else lapse_ms + 1
 
     # The steps
 
@@ -201,23 +154,13 @@ class Queue:
         self._deadlines.add(deadline_ms, leased, leases)
         return leased
 
-    def prune_free(self) -> None:
-        """Drop what a pass has taken from the front of the freelist."""
-        free, leases = self.free, self.leases
-        while free:
-            lease = leases.get(free[0])
-            if lease is not None and lease.state in READY:
-                break
-            free.popleft()
-        if len(free) > 2 * len(leases) + STALE_SLACK:
-            # A job at the front that nobody may take keeps what comes after it, and a nack adds a job once more.
-            self.free = deque(seq for seq in dict.fromkeys(free) if seq in leases and leases[seq].state in READY)
-
     def held(self, node: str, seqs: list[int], ids: list[int] | None) -> tuple[list[Lease], list[int]]:
         """The leases among `seqs` that `node` holds, under these ids where they are given; and the other seqs."""
         held: list[Lease] = []
         skipped: list[int] = []
         leases = [self.leases.get(seq) for seq in seqs]
+        if self._is_behind:
+            leases = [None if lease is None or not self.log.is_live(lease.seq) else lease for lease in leases]
         distinct = len(set(seqs)) == len(seqs)
         for i, lease in enumerate(leases):
             if (
@@ -252,13 +195,15 @@ class Queue:
                 self.in_flight += 1
                 self._deadlines.add(lease.due_ms, [lease], self.leases)
 
-    def give_back(self, leases: list[Lease], due_ms: int, now_ms: int) -> None:
-        """Nack: the jobs are ready again at `due_ms`."""
-        later = due_ms > now_ms
-        for lease in leases:
-            self._step(lease, NACK_LATER if later else NACK)
-        if later:
-            self._until(leases, due_ms)
+    def give_back(self, leases: list[Lease], pauses: list[int], now_ms: int) -> None:
+        """Nack: each job is ready again after its pause."""
+        hidden: dict[int, list[Lease]] = {}
+        for lease, pause_ms in zip(leases, pauses, strict=True):
+            self._step(lease, NACK_LATER if pause_ms else NACK)
+            if pause_ms:
+                hidden.setdefault(pause_ms, []).append(lease)
+        for pause_ms, together in hidden.items():
+            self._until(together, now_ms + pause_ms)
 
     def release(self, lease: Lease) -> None:
         """The stream that the job was pushed to is gone."""
@@ -270,23 +215,28 @@ class Queue:
             self._step(lease, EXTEND)
         self._until(leases, deadline_ms)
 
-    def delay(self, seq: int, due_ms: int, since_ms: int | None) -> None:
-        """Hide a job that was just produced: from `since_ms` until `due_ms`, or until the date `due_ms` (None).
+    def delay(self, seqs: Sequence[int], due_ms: int, since_ms: int | None) -> None:
+        """Hide jobs that were just produced: from `since_ms` until `due_ms`, or until the date `due_ms` (None).
 
-        Both are wall-clock times.
+        Both are wall-clock times. Seqs ascend, and follow those of earlier calls.
         """
-        lease = self.leases[seq] = Lease(seq, DELAYED)
-        self.delayed += 1
+        delayed = [Lease(seq, DELAYED) for seq in seqs]
+        self.leases.update(zip(seqs, delayed, strict=True))
+        self.delayed += len(delayed)
+        self._hidden.add(seqs)
         if since_ms is None:
-            self._until([lease], self._dates.add(seq, due_ms))
-        else:
-            self._until([lease], steady_of(self._clock, due_ms, since_ms))
+            for seq in seqs:
+                self._dates.add(seq, due_ms)
+        self._until(delayed, steady_of(self._clock, due_ms, since_ms or 0))
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These jobs have left the log."""
         # REMOVE leads from every state to the same one, so the table is not needed.
         pop = self.leases.pop
+        failures = self.failures if self.failures.reasons else None
         for seq in seqs:
+            if failures is not None:
+                failures.forget(seq)
             lease = pop(seq, None)
             if lease is None:
                 continue
@@ -301,15 +251,30 @@ class Queue:
                 self.leaving -= 1
             lease.state = GONE
 
+    def forgetting(self, runs: Iterable[range]) -> Work:
+        """As `forget`, in slices."""
+        if not self.leases:
+            return
+        self._forgetting += 1
+        for run in runs:
+            for at in range(0, len(run), STEP_JOBS):
+                piece = run[at : at + STEP_JOBS]
+                if not self.leases.keys().isdisjoint(piece):
+                    self.forget(piece)
+                yield None
+        self._forgetting -= 1
+
     def trim(self) -> None:
         """Everything below the floor has left the log."""
         start, floor = self.log.start, self._floor
         if start == floor:
             return
-        self._floor = start
         leases = self.leases
         # Every seq passes the floor once, so each job is looked up once.
+        if start - floor > PASSED_MAX and len(leases) > STEP_JOBS and start - floor < PASSED_MAX * len(leases):
+            start = floor + PASSED_MAX
         passed = range(floor, start) if start - floor <= len(leases) else [seq for seq in leases if seq < start]
+        self._floor = start
         if not leases.keys().isdisjoint(passed):
             self.forget(passed)
 
@@ -329,6 +294,8 @@ class Queue:
         elif before is not LAPSED:
             # A lapsed job is in the freelist already.
             self.free.append(lease.seq)
+            if lease.deliveries >= self.failures.last_delivery:
+                self.failures.spent[lease.seq] = lease
 
     def _until(self, leases: list[Lease], due_ms: int) -> None:
         if leases:
@@ -336,6 +303,16 @@ class Queue:
                 lease.due_ms = due_ms
             table = self._deadlines if leases[0].state is LEASED else self._delays
             table.add(due_ms, leases, self.leases)
+
+    def clear(self) -> Work:
+        """Give everything back, in slices: the topic is gone."""
+        leases = self.leases
+        while leases:
+            for _ in range(min(STEP_JOBS, len(leases))):
+                leases.popitem()
+            yield None
+        for table in (self._deadlines, self._delays):
+            yield from table.clear()
 
     # Restart
 
@@ -349,13 +326,14 @@ class Queue:
                 lease.deliveries = event.deliveries[i]
             self._until(claimed, steady_of(self._clock, event.deadline_ms, event.ts))
         elif isinstance(event, Released):
-            released = [self._restored(seq, DELAYED if event.due_ms > event.ts else FREE) for seq in event.seqs]
-            for lease in released:
+            self.failures.keep(event.seqs, event.reason)
+            for seq, due_ms in zip(event.seqs, event.dues or [event.due_ms] * len(event.seqs), strict=True):
+                lease = self._restored(seq, DELAYED if due_ms > event.ts else FREE)
                 lease.node = ""
-            if event.due_ms > event.ts:
-                self._until(released, steady_of(self._clock, event.due_ms, event.ts))
-            else:
-                self.free.extend(event.seqs)
+                if due_ms > event.ts:
+                    self._until([lease], steady_of(self._clock, due_ms, event.ts))
+                else:
+                    self.free.append(seq)
         elif isinstance(event, Extended):
             extended = [self._restored(seq, LEASED) for seq in event.seqs]
             self._until(extended, steady_of(self._clock, event.deadline_ms, event.ts))
@@ -395,29 +373,20 @@ class Queue:
             self.leases[seq] = Lease(seq)
             self.free.append(seq)
         self._floor = log.start
+        self._hidden = Hidden(sorted(seq for seq in self.leases if seq >= self.fresh))
 
     def capture(self) -> bytes:
-        """The queue as a checkpoint keeps it. An ack that has no frame yet gets it after the checkpoint."""
-        ahead_ms = wall_of(self._clock, 0)
-        return lease_event.encode(
-            QueueImage(
-                self.fresh,
-                self.dead_lettered,
-                [
-                    (s.seq, LEASED if s.state is GONE else s.state, s.node, s.id, s.due_ms + ahead_ms, s.deliveries)
-                    for s in self.leases.values()
-                ],
-                list(self.free),
-                self._clock.now_ms(),
-                self._dates.by_seq,
-            )
+        """The queue as a checkpoint keeps it."""
+        leases, dates = self.leases.values(), self._dates.by_seq
+        return image.capture(
+            self._clock, self.fresh, self.dead_lettered, leases, self.free, dates, self.failures.reasons
         )
 
     def restore(self, state: QueueImage) -> None:
         """Take over what `capture` gave."""
         self.dead_lettered = state.dead_lettered
         for seq, name, node, id, due_ms, deliveries in state.leases:
-            lease = self._restored(seq, _STATES[name])
+            lease = self._restored(seq, image.STATES[name])
             lease.node, lease.id, lease.deliveries = node, id, deliveries
             if seq in state.dates:
                 self._until([lease], self._dates.add(seq, state.dates[seq]))
@@ -425,12 +394,9 @@ class Queue:
                 self._until([lease], steady_of(self._clock, due_ms, state.ts))
         self.fresh = state.fresh
         self.free = deque(state.free)
+        self.failures.restore(state.reasons)
 
 
 def queue_of(topic: Topic) -> Queue | None:
     """The leases of a topic; None where it is a log."""
     return cast("Queue | None", topic.queue)
-
-
-_STATES: Final = {state: state for state in (LEASED, LAPSED, FREE, DELAYED)}
-"""States by their text: those read from a checkpoint are other objects, and states are compared by identity."""

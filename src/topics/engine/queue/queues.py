@@ -16,13 +16,17 @@ from topics.engine.config import clamp_lease_ms
 from topics.engine.journal import Journal
 from topics.engine.log.log import ANYWHERE
 from topics.engine.queue.acks import Acks
+from topics.engine.queue.backoff import pause_ms
+from topics.engine.queue.burials import Burials, last_delivery
 from topics.engine.queue.claim import Claim, Worker
-from topics.engine.queue.dead_letter import DeadLetters, find_letters, job_of
+from topics.engine.queue.dead_letter import DeadLetters
 from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.event import Event, Extended, Released
+from topics.engine.queue.failures import shortened
 from topics.engine.queue.lease import DELAYED, HELD, Lease, lease_number
 from topics.engine.queue.passes import Passes
 from topics.engine.queue.queue import Queue
+from topics.engine.queue.redrive import Letters, job_of
 from topics.engine.queue.requests import (
     DELAY_MS_MAX,
     WAIT_MS_MAX,
@@ -39,12 +43,12 @@ from topics.engine.queue.requests import (
     RedrivenJobs,
 )
 from topics.engine.requests import Write
+from topics.engine.slices import Slices, Work
 from topics.engine.topic import Topic
 from topics.engine.write.batch import refuse_label
 from topics.engine.write.removal import remove
 from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
-from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicsError
-from topics.storage.block import Block
+from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 
 LEASES_SEEN_MAX: Final = 10_000
 """A look at the leases must not hold up a queue of millions: it sees this many at most."""
@@ -61,6 +65,7 @@ class Queues:
         link: Callable[[Topic, Topic], None],
         write: Callable[[str, Write, OnDone], Ticket],
         run_until_idle: Callable[[], None],
+        slices: Slices,
     ) -> None:
         """`link` notes where dead letters went; `run_until_idle` serves a caller that is not called back."""
         self._journal = journal
@@ -70,8 +75,13 @@ class Queues:
         self._topics = catalog.topics
         self._limits = catalog.limits
         self._run_until_idle = run_until_idle
+        self._slices = slices
+        # The queues that are behind, and catch up.
+        self._advancing: set[Topic] = set()
         self.acks = Acks(journal)
-        self.dispatch = Dispatch(journal, DeadLetters(journal, catalog, link))
+        self._dead_letters = DeadLetters(journal, catalog, link)
+        self.burials = Burials(journal, self._dead_letters)
+        self.dispatch = Dispatch(journal, self._dead_letters, self.burials)
         self.passes = Passes(journal, self.dispatch)
 
     def topic(self, name: str) -> tuple[Topic, Queue]:
@@ -97,14 +107,24 @@ class Queues:
         """The counters of a queue right now."""
         queue = topic.queue
         assert isinstance(queue, Queue)
-        queue.advance(self._clock.steady_ms())
+        if queue.advance(self._clock.steady_ms()) and topic not in self._advancing:
+            self._advancing.add(topic)
+            self._slices.start(self._advance(topic, queue), Receipt())
         return QueueState(queue.ready, queue.in_flight, queue.dead_lettered)
+
+    def _advance(self, topic: Topic, queue: Queue) -> Work:
+        """Take all steps that are due, in slices, so that the counters are those of the present."""
+        try:
+            while not topic.deleted and queue.advance(self._clock.steady_ms()):
+                yield None
+        finally:
+            self._advancing.discard(topic)
 
     def leases(self, name: str, limit: int) -> list[LeaseState]:
         """The jobs that were delivered or delayed, those first that were so first; a look at a bounded number."""
         topic, queue = self.topic(name)
         self.apply_acks(topic)
-        queue.advance(self._clock.now_ms())
+        queue.advance(self._clock.steady_ms())
         found = []
         for lease in islice(queue.leases.values(), LEASES_SEEN_MAX):
             if lease.state in SHOWN:
@@ -132,7 +152,8 @@ class Queues:
         claim = Claim(request.node, max_, request.lease_ms, until_ms, on_done, context)
         if on_done is None:
             claim.until_ms = now
-            self.dispatch.serve(topic, [claim], now)
+            while claim.demand:
+                self.dispatch.serve(topic, [claim], now)
             self._run_until_idle()
             if claim.error is not None:
                 raise claim.error
@@ -181,6 +202,7 @@ class Queues:
             return
         for lease in leases:
             queue.release(lease)
+        self.burials.bury(topic, queue)
         self.passes.stir(topic)
 
     # Completing
@@ -198,17 +220,29 @@ class Queues:
         return self._answer(receipt, bool(held))
 
     def nack(self, name: str, request: NackJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
-        """Give jobs back, to be claimed at once or after a delay (QUEUE-12); the result is a NackedJobs."""
+        """Give jobs back, to be claimed at once or after a delay (QUEUE-12); the result is a NackedJobs.
+
+        The answer comes once the jobs that have no delivery left are among the dead letters.
+        """
         now = self._clock.now_ms()
         topic, queue, held, skipped = self._held(name, request, now)
-        steady_ms, delay_ms = self._clock.steady_ms(), min(request.delay_ms, DELAY_MS_MAX)
-        receipt = Receipt(None, on_done, context)
-        logged = self._log_held(topic, held, Released(request.node, _seqs(held), now + delay_ms, now), receipt)
-        queue.give_back(held, steady_ms + delay_ms, steady_ms)
+        reason, steady_ms = shortened(request.reason), self._clock.steady_ms()
+        pauses = _pauses(topic, held, request.delay_ms)
+        dues = [] if len(set(pauses)) < 2 else [now + pause for pause in pauses]
+        receipt, given_back = Receipt(None, on_done, context), Receipt()
+        event = Released(request.node, _seqs(held), now + max(pauses, default=0), now, reason, dues)
+        logged = self._log_held(topic, held, event, given_back)
+        queue.give_back(held, pauses, steady_ms)
+        queue.failures.keep(event.seqs, reason)
         queue.advance(steady_ms)
+        moved = None
+        if queue.failures.spent:
+            self.burials.bury(topic, queue)
+            moved = self._dead_letters.moving.get(topic)
         receipt.result = NackedJobs(name, len(held), skipped, queue.ready, queue.in_flight)
         self.passes.stir(topic)
-        return self._answer(receipt, logged)
+        receipt.follow_all([*([given_back] if logged else []), *([] if moved is None else [moved])])
+        return receipt.waited(self._run_until_idle)
 
     def extend(self, name: str, request: ExtendJobs, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
         """Extend deadlines (QUEUE-13); the result is an ExtendedJobs."""
@@ -227,43 +261,46 @@ class Queues:
     def redrive(
         self, name: str, request: RedriveJobs, on_done: OnReceipt | None = None, context: Any = None
     ) -> Receipt:
-        """Put dead letters of a queue back; the result is a RedrivenJobs. May raise Miss, having changed nothing.
-
-        The jobs are appended first and the letters deleted once that is committed, so a crash in between leaves a
-        letter that was put back already: at least once, as everything about a queue.
-        """
+        """Put dead letters of a queue back; the result is a RedrivenJobs. May raise Miss, having changed nothing."""
         topic, _ = self.topic(name)
         dead_letter = topic.config.dead_letter
         if dead_letter is None:
             raise InvalidRequest(f'queue "{name}" has no dead_letter topic to put jobs back from', topic=name)
         if request.seqs is not None:
             self._check_count(request.seqs)
-        max_claim = self._limits.max_claim
-        limit = min(request.limit or max_claim, max_claim) if max_claim else request.limit or ANYWHERE
         letters = self._topics.get(dead_letter)
-        found: list[tuple[Block, int]] = []
-        if letters is not None:
-            self.apply_acks(letters).catch_up()
-            letters.expire(self._clock.now_ms())
-            found = letters.reading(find_letters, letters, name, request, limit)
-        seqs = [block.first_seq + i for block, i in found]
-        receipt = Receipt(RedrivenJobs(name, dead_letter, len(seqs), seqs, request.dry_run), on_done, context)
-        if request.dry_run or not found or letters is None:
+        receipt = Receipt(RedrivenJobs(name, dead_letter, 0, [], request.dry_run), on_done, context)
+        if letters is None:
             return self._answer(receipt, False)
-        taken = letters
+        self.apply_acks(letters).catch_up()
+        letters.expire(self._clock.now_ms())
+        found = Letters(letters, name, request)
+        self._slices.start(self._redrive(topic, letters, found, request, receipt), receipt)
+        return receipt.waited(self._run_until_idle)
+
+    def _redrive(self, topic: Topic, letters: Topic, chosen: Letters, request: RedriveJobs, receipt: Receipt) -> Work:
+        # The jobs are one write.
+        limits = [n for n in (request.limit, self._limits.max_claim, self._limits.max_batch_records) if n]
+        found = yield from chosen.find(min(limits, default=ANYWHERE))
+        seqs = [block.first_seq + i for block, i in found]
+        receipt.result = RedrivenJobs(topic.name, letters.name, len(seqs), seqs, request.dry_run)
+        if request.dry_run or not found:
+            receipt.commit(0, 0)
+            return
+        if topic.deleted:
+            raise TopicNotFound(f'topic "{topic.name}" was deleted', topic=topic.name)
 
         def appended(ticket: Ticket) -> None:
             error = ticket.error
             try:
-                if error is None and not remove(self._journal, taken, 0, seqs, receipt, self._clock.now_ms())[1]:
+                if error is None and not remove(self._journal, letters, 0, seqs, receipt, self._clock.now_ms())[1]:
                     receipt.commit(ticket.write_ns, ticket.sync_ns)
             except TopicsError as refused:
                 error = refused
             if error is not None:
                 receipt.fail(error)
 
-        self._write(name, Write([job_of(block, i) for block, i in found], create=False), appended)
-        return self._answer(receipt, True)
+        self._write(topic.name, Write([job_of(block, i) for block, i in found], create=False), appended)
 
     def _answer(self, receipt: Receipt, logged: bool) -> Receipt:
         if not logged:
@@ -317,6 +354,16 @@ class Queues:
             raise InvalidRequest("node must name the worker", field="node")
         if size > bytes_max:
             refuse_label("node", "node", size, bytes_max)
+
+
+def _pauses(topic: Topic, leases: list[Lease], delay_ms: int | None) -> list[int]:
+    """How long each job stays hidden that is given back now; one that has no delivery left is not hidden."""
+    last, config = last_delivery(topic), topic.config
+    asked = None if delay_ms is None else min(delay_ms, DELAY_MS_MAX)
+    return [
+        0 if each.deliveries >= last else pause_ms(config, each.seq, each.deliveries) if asked is None else asked
+        for each in leases
+    ]
 
 
 def _seqs(leases: list[Lease]) -> list[int]:

@@ -36,8 +36,9 @@ class NackJobs(Struct):
 
     node: str
     seqs: list[Seq]
-    delay_ms: U64 = 0
+    delay_ms: U64 | None = None
     lease_ids: list[str] | None = None
+    reason: str = ""
 
 
 class ExtendJobs(Struct):

@@ -25,7 +25,7 @@ from topics.engine.queue.queue import queue_of
 from topics.engine.restart.routers import capture as capture_routers
 from topics.engine.router.forward import into
 from topics.engine.topic import Topic
-from topics.engine.write.dedupe import Dedupe
+from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.storage.block import Block
 from topics.storage.checkpoint import Draft
 from topics.storage.snapshot import snapshot
@@ -70,7 +70,7 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> tuple[bytes, list[_Flagge
     tail = (
         [] if ephemeral else [(block, b"" if block.flags is None else bytes(block.flags)) for block in log.unsealed()]
     )
-    producers, dedupe = _remembered(topic.dedupe)
+    producers, keys = _remembered(topic.dedupe)
     state = snapshot.TopicImage(
         id=topic.id,
         name=topic.name,
@@ -85,7 +85,8 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> tuple[bytes, list[_Flagge
         ceiling=max(topic.ceiling.seq, topic.ceiling.asked),
         lost=[(first, last, reason) for first, last, reason in log.lost],
         producers=producers,
-        dedupe=dedupe,
+        dedupe=[(key, write.first_seq, write.count, write.ts) for key, write in keys],
+        digests=[write.digest for _, write in keys],
         segments=[] if ephemeral else [segment.ref for segment in topic.archive.segments],
         extra=_encode_extra(
             TopicExtra(
@@ -107,7 +108,7 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> tuple[bytes, list[_Flagge
     return snapshot.topic_section(state), tail
 
 
-def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, int, int, int]]]:
+def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, Remembered]]]:
     if dedupe is None:
         return {}, []
     # Where a producer's last write is not committed yet, everything below it is.
@@ -116,8 +117,7 @@ def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, 
         for producer, (seq, write) in dedupe.producers.items()
         if write.ticket is None or seq > 0
     }
-    keys = [(key, w.first_seq, w.count, w.ts) for key, w in dedupe.keys.items() if w.ticket is None]
-    return producers, keys
+    return producers, [(key, write) for key, write in dedupe.keys.items() if write.ticket is None]
 
 
 class Capture:
@@ -132,12 +132,14 @@ class Capture:
         self._rest: Iterator[Topic] = self._topics()
         self._tail: Iterator[_Flagged] = iter(())
         self._tail_of = (0, 0)
+        # Every section is there, and their second copies are being made.
+        self._all_there = False
         self.is_complete = False
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the order of topics has changed before it was complete, so that it has to begin again."""
-        return not self.is_complete and self._links_version != self._engine.routers.lineage.version
+        """Whether the order of topics has changed before all were captured, so that it has to begin again."""
+        return not self._all_there and self._links_version != self._engine.routers.lineage.version
 
     def step(self) -> bool:
         """Capture for about a millisecond; returns whether that was all. Not to be called once it is outdated."""
@@ -149,13 +151,12 @@ class Capture:
             flagged = next(self._tail, None)
             if flagged is not None:
                 self._add_block(*flagged)
-            elif not self._next_topic():
-                for section in capture_routers(self._engine.routers.graph, self.lsn):
-                    writer.add(section, essential=True)
+            elif not self._all_there:
+                topics += 1
+                self._all_there = not self._next_topic()
+            elif not writer.copy_next():
                 self.is_complete = True
                 return True
-            else:
-                topics += 1
             if clock.elapsed_ns() >= until_ns:
                 break
         return False
@@ -167,6 +168,8 @@ class Capture:
     def _next_topic(self) -> bool:
         topic = next((topic for topic in self._rest if not topic.deleted), None)
         if topic is None:
+            for section in capture_routers(self._engine.routers.graph, self.lsn):
+                self.draft.snapshot.add(section, essential=True)
             return False
         taken_lsn = self._store.last_lsn
         lsn = self.lsn if topic.pending_records else taken_lsn

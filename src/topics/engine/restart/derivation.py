@@ -136,7 +136,7 @@ class Derivation:
         `lose_tail` takes from a topic what it may have shown after everything that the log has. Copies that no frame
         places come after that: they may have come after a write that is lost.
         """
-        deriving = {topic: None for topic in self._topics.values() if self._derives(topic)}
+        deriving = {topic: None for topic in self._topics.values() if self._derives(topic)} | self._awaited_letters()
         for topic in list(self._topics.values()):
             if topic not in deriving:
                 lose_tail(topic)
@@ -175,6 +175,16 @@ class Derivation:
         events = [event for waiting in self._waiting.values() for event in waiting if isinstance(event, Control)]
         letters = [event for event in events if event.kind == frames.DEAD_LETTER]
         return {lease_event.decode_buried(event.payload).dest_id for event in letters}
+
+    def _awaited_letters(self) -> dict[Topic, None]:
+        """The topics of the dead letters in frames that wait for their own place."""
+        waiting = [event for events in self._waiting.values() for event in events]
+        dests = [
+            self._by_id.get(lease_event.decode_buried(event.payload).dest_id)
+            for event in waiting
+            if isinstance(event, Control) and event.kind == frames.DEAD_LETTER
+        ]
+        return {dest: None for dest in dests if dest is not None}
 
     def _place_all(self, topic: Topic) -> None:
         """Put frames and dead letters at their places, as far as what comes before them is there."""
@@ -267,7 +277,7 @@ class Derivation:
                     seq = first_seq + i
                     if topic.log.is_live(seq) and seq not in queue.leases:
                         dated = i in (extra.dated or ())
-                        queue.delay(seq, due_ms, None if dated else event.block.ts_at(seq - event.block.first_seq))
+                        queue.delay([seq], due_ms, None if dated else event.block.ts_at(seq - event.block.first_seq))
         if topic.inbound is not None:
             topic.inbound.note_stamps(event.block)
         self._progressed(topic)
@@ -329,8 +339,10 @@ def _place_of(topic: Topic, event: Event) -> Place:
                 extra = extras.decode(data)
                 if extra.position is not None:
                     return _place_in(topic, first_seq, extra.position, extra.source_id, extra.run)
-        # Where it says nothing of a router that is there, the frame that took the router away is lost.
-        return ANY_PLACE if topic.inbound is None else Place(event.block.first_seq, -1)
+        # Where it says nothing of a router that is there, the frame that took the router away is lost, and with it what
+        # came in between.
+        first_seq, inbound = event.block.first_seq, topic.inbound
+        return ANY_PLACE if inbound is None else Place(first_seq, -1, (first_seq, inbound.cursor))
     kind, payload = event.kind, event.payload
     if kind == frames.DELETE and payload.extra:
         deleted = extras.decode_delete(payload.extra)

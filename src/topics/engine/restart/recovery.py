@@ -32,8 +32,9 @@ from topics.engine.restart.derivation import Derivation
 from topics.engine.restart.routers import ROUTERS_SECTION
 from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe, Remembered
+from topics.engine.write.digest import UNKNOWN, of_block
 from topics.engine.write.extra import decode as decode_append_extra
-from topics.storage.block import Extent
+from topics.storage.block import Block, Extent
 from topics.storage.damage import Corrupt
 from topics.storage.history import Event, Started, TopicLoaded, TopicsNameless
 from topics.storage.segment.format import SegmentRef
@@ -131,8 +132,10 @@ class Recovery:
             at_ms = self._engine.clock.steady_ms()
             for producer, seq in state.producers.items():
                 dedupe.remember(None, producer, seq, Remembered(0, 0, 0, at_ms))
-            for key, first_seq, count, ts in state.dedupe:
-                dedupe.remember(key, None, None, Remembered(first_seq, count, ts, self._past(ts)))
+            # A snapshot of an earlier version has none.
+            digests = [*state.digests, *([UNKNOWN] * len(state.dedupe))]
+            for (key, first_seq, count, ts), digest in zip(state.dedupe, digests, strict=False):
+                dedupe.remember(key, None, None, Remembered(first_seq, count, ts, self._past(ts), None, digest))
         sealed: list[Extent] = []
         damage: list[Corrupt] = []
         if state.segments:
@@ -237,18 +240,19 @@ class Recovery:
         self._caps.adopt(topic, block)
         for first_seq, n, data in event.extras:
             if first_seq > head:
-                self._remember(topic, first_seq, n, data, block.ts_at(first_seq - block.first_seq))
+                self._remember(topic, first_seq, n, data, block)
 
     def _past(self, ts: int) -> int:
         """When something was that is dated `ts`, on the steady scale: now, where the clock was set back since."""
         clock = self._engine.clock
         return clock.steady_ms() + min(0, ts - clock.now_ms())
 
-    def _remember(self, topic: Topic, first_seq: int, n: int, data: bytes, ts: int) -> None:
-        extra = decode_append_extra(data)
+    def _remember(self, topic: Topic, first_seq: int, n: int, data: bytes, block: Block) -> None:
+        extra, at = decode_append_extra(data), first_seq - block.first_seq
+        ts, digest = block.ts_at(at), UNKNOWN if extra.idempotency_key is None else of_block(block, at, n)
         if topic.dedupe is None:
             topic.dedupe = Dedupe(self._engine.totals)
-        write = Remembered(first_seq, n, ts, self._past(ts))
+        write = Remembered(first_seq, n, ts, self._past(ts), None, digest)
         topic.dedupe.remember(extra.idempotency_key, extra.producer_id, extra.producer_seq, write)
 
     def _control(self, event: Control) -> None:
@@ -355,6 +359,10 @@ class Recovery:
         for topic in [self._by_id[id] for id in sorted(self._nameless & self._by_id.keys())]:
             log.error("the name of topic %d is lost; its %d records are in %s", topic.id, topic.log.count, topic.name)
         self._derivation.finish()
+        for topic in self._engine.topics.values():
+            queue = queue_of(topic)
+            if queue is not None:
+                self._engine.queues.burials.resume(topic, queue)
 
 
 def _check_first(topic: Topic, start: int) -> list[Corrupt]:

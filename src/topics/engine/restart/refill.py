@@ -90,6 +90,8 @@ class Refill:
             if not final:
                 return False
             self._give_up(topic, forward, run[0], min(run[1], certain))
+        if forward is not None and run is not None and log.head + 1 == run[0]:
+            forward.backlog.move(max(forward.cursor, min(run[1], certain)))
         while log.head + 1 < at:
             next_seq = log.head + 1
             letters = self.letters.get(topic, {})

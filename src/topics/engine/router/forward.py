@@ -37,6 +37,7 @@ from topics.errors import TopicsError
 from topics.storage.block import Block
 
 CATCH_UP_SLICES: Final = 64
+CATCH_UP_NS: Final = 8_000_000
 # What making a copy again costs a restart, as bytes of WAL that it reads in the same time: over the bytes of the copy,
 # for one that is taken over with its Block, and for one that is built by itself.
 TAKEN_OVER_BYTES: Final = 64
@@ -150,18 +151,30 @@ class Forward:
         return self.backlog.cursor < self.source.log.head
 
     def catch_up(self) -> None:
-        """Copy what there is, up to a bound; the source catches up with its own source first. May raise Miss."""
+        """Copy what there is for a reader, all the way down the chain; the rest comes later. May raise Miss.
+
+        It goes on for about CATCH_UP_NS, so that a reader of a destination that is far behind holds up nobody.
+        """
         if self._visiting:
             return
+        chain: dict[Forward, None] = {}
+        forward: Forward | None = self
+        while forward is not None and forward not in chain:
+            chain[forward] = None
+            forward = into(forward.source)
+        deadline_ns = self._clock.elapsed_ns() + CATCH_UP_NS
         self._visiting = True
         try:
-            if self.source.inbound is not None:
-                self.source.inbound.catch_up()
-            for _ in range(CATCH_UP_SLICES):
-                if not self.has_backlog or not self.step():
-                    return
+            for each in reversed(chain):
+                each.drain(deadline_ns)
         finally:
             self._visiting = False
+
+    def drain(self, deadline_ns: int = 1 << 62) -> None:
+        """Copy what the source has, up to a bound, or until then. May raise Miss."""
+        for _ in range(CATCH_UP_SLICES):
+            if not self.has_backlog or not self.step() or self._clock.elapsed_ns() >= deadline_ns:
+                return
 
     def step(self) -> bool:
         """Copy one slice; whether anything moved. May raise Miss."""

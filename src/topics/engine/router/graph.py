@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from topics.engine.journal import Journal
 from topics.engine.router.backlog import Backlog, Held
@@ -35,6 +35,8 @@ class Graph:
         self.lineage = Lineage()
         self.by_name: dict[str, Router] = {}
         self.names = SortedNames()
+        # Those that may close a cycle.
+        self._cyclic: set[str] = set()
 
     @staticmethod
     def check(put: PutRouter, rule: Rule, topics: Mapping[str, Topic], router: Router | None) -> None:
@@ -65,23 +67,32 @@ class Graph:
             self.names.add(name)
         if known is None or known.lsn <= router.lsn:
             self.by_name[name] = router
-        self._changed()
+        self._changed([name])
 
     def change(self, router: Router, rule: Rule) -> None:
         """Copy by another rule from now on."""
         router.set(rule)
-        self._see_cycles()
+        self._see_cycles([router.name])
 
     def remove(self, router: Router) -> None:
         """Have a router no longer."""
-        forward = forward_of(router)
-        forward.routers.remove(router)
-        if not forward.routers:
-            self.close(forward)
-        if self.by_name.get(router.name) is router:
-            del self.by_name[router.name]
-            self.names.remove(router.name)
-        self._changed()
+        self.remove_all([router])
+
+    def remove_all(self, routers: Sequence[Router]) -> None:
+        """Have these routers no longer; how many there are besides them matters once, and not for each."""
+        by_name, names, closed = self.by_name, [], []
+        for router in routers:
+            forward = forward_of(router)
+            forward.routers.remove(router)
+            if not forward.routers:
+                self._detach(forward)
+                closed.append(forward)
+            if by_name.get(router.name) is router:
+                del by_name[router.name]
+                names.append(router.name)
+        self._leave_sources(closed)
+        self.names.remove_all(names)
+        self._changed(names)
 
     def open(self, source: Topic, dest: Topic, cursor: int, held: Held | None = None) -> Forward:
         """A forward that the source knows of; the destination takes nothing from it yet."""
@@ -97,22 +108,34 @@ class Graph:
 
     def close(self, forward: Forward) -> None:
         """Copy nothing more with this forward."""
+        self._detach(forward)
+        self._leave_sources([forward])
+
+    def _detach(self, forward: Forward) -> None:
         self._schedule.forget(forward)
         if forward.dest.inbound is forward:
             forward.dest.inbound = None
-        fanout = fanout_of(forward.source)
-        if fanout is not None and forward in fanout.forwards:
-            fanout.forwards.remove(forward)
-            if not fanout.forwards:
-                fanout.close()
-                forward.source.outbound = None
 
-    def _changed(self) -> None:
+    @staticmethod
+    def _leave_sources(closed: Sequence[Forward]) -> None:
+        for source in {forward.source for forward in closed}:
+            fanout = fanout_of(source)
+            if fanout is not None and fanout.leave(closed):
+                source.outbound = None
+
+    def _changed(self, names: Iterable[str]) -> None:
         self.lineage.version += 1
-        self._see_cycles()
+        self._see_cycles(names)
 
-    def _see_cycles(self) -> None:
-        self.lineage.cyclic = any(router.rule.allow_cycle for router in self.by_name.values())
+    def _see_cycles(self, names: Iterable[str]) -> None:
+        """These routers are new, have changed or are gone."""
+        for name in names:
+            router = self.by_name.get(name)
+            if router is not None and router.rule.allow_cycle:
+                self._cyclic.add(name)
+            else:
+                self._cyclic.discard(name)
+        self.lineage.cyclic = bool(self._cyclic)
 
 
 def _cycle(source: Topic | None, dest: Topic | None, router: Router | None) -> list[str] | None:

@@ -39,9 +39,11 @@ class Lineage:
 
     def upstream(self, topic: Topic) -> list[Topic]:
         """The topic and everything that its records may follow from, the nearest first."""
-        found = [topic]
+        found, seen = [topic], {topic}
         for each in found:
-            found += [source for source in self._parents(each) if source not in found]
+            parents = [source for source in self._parents(each) if source not in seen]
+            seen.update(parents)
+            found += parents
         return found
 
     def in_order(self, topics: Iterable[Topic]) -> Iterator[Topic]:

@@ -156,15 +156,21 @@ class Routers:
             del self._dropping[name]
 
     def cascade(self, topic: Topic) -> list[str]:
-        """Remove every router that a topic which is about to go is part of; their names."""
+        """Remove every router that a topic which is about to go is part of; their names.
+
+        What is to be copied before is copied by then.
+        """
         inbound = into(topic)
-        if topic.outbound is not None:
-            topic.outbound.catch_up()
         forwards = [*([] if inbound is None else [inbound]), *out_of(topic)]
         routers = sorted((router for forward in forwards for router in forward.routers), key=lambda each: each.name)
-        for router in routers:
-            _log_drop(self._journal, router, None)
-            self.graph.remove(router)
+        logged: list[Router] = []
+        try:
+            for router in routers:
+                _log_drop(self._journal, router, None)
+                logged.append(router)
+        finally:
+            # Where the WAL takes no more, what it has taken is gone.
+            self.graph.remove_all(logged)
         self.lineage.forget(topic)
         return [router.name for router in routers]
 

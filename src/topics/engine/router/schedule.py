@@ -8,14 +8,17 @@ and holds up no other.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, cast
 
 from topics.engine.journal import Journal
 from topics.engine.router.copying import Joins
 from topics.engine.router.forward import Forward
+from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.storage.job import Miss
 
@@ -71,7 +74,20 @@ class Fanout:
         """Copy everything to every destination that is not blocked: something is about to leave the source."""
         for forward in self.forwards:
             if forward.has_backlog:
-                forward.catch_up()
+                forward.drain()
+
+    def catching_up(self, upto: int) -> Work:
+        """As `catch_up`, in slices: copy everything up to the source seq `upto`."""
+        for forward in list(self.forwards):
+            while forward.cursor < min(upto, self.source.log.head):
+                try:
+                    moved = forward.step()
+                except Miss as miss:
+                    yield miss
+                    continue
+                yield None
+                if not moved:
+                    break
 
     def before_eviction(self) -> None:
         """A cap is about to take the oldest records: copy them first where they are not copied yet."""
@@ -95,10 +111,15 @@ class Fanout:
         for forward in self.forwards:
             forward.mark()
 
-    def close(self) -> None:
-        """No destination is left."""
-        if self.published in self.source.listeners:
+    def leave(self, closed: Sequence[Forward]) -> bool:
+        """Copy nothing more with these forwards; whether no destination is left."""
+        gone = set(closed)
+        # What comes after them keeps its turn.
+        self._at -= sum(forward in gone for forward in islice(self.forwards, self._at))
+        self.forwards = [forward for forward in self.forwards if forward not in gone]
+        if not self.forwards and self.published in self.source.listeners:
             self.source.listeners.remove(self.published)
+        return not self.forwards
 
 
 class Schedule:
@@ -110,6 +131,9 @@ class Schedule:
         self._joins = joins
         self.dirty: deque[Fanout] = deque()
         self.blocked: dict[Forward, None] = {}
+        # When to look at each of these again, the first one first; some are not blocked any more.
+        self._due: list[tuple[int, int, Forward]] = []
+        self._serial = 0
 
     def enqueue(self, fanout: Fanout) -> None:
         """A source has something to copy."""
@@ -118,8 +142,14 @@ class Schedule:
 
     def retry_later(self, forward: Forward) -> None:
         """A destination refused."""
-        self.blocked[forward] = None
+        if forward not in self.blocked:
+            self.blocked[forward] = None
+            self._look_again(forward)
         self._wake()
+
+    def _look_again(self, forward: Forward) -> None:
+        self._serial += 1
+        heapq.heappush(self._due, (forward.pressure.retry_ms or 0, self._serial, forward))
 
     def forget(self, forward: Forward) -> None:
         """A forward is gone."""
@@ -127,8 +157,9 @@ class Schedule:
 
     def next_due_ms(self) -> int | None:
         """When a destination that refused is to be tried again, or None."""
-        dues = (forward.pressure.retry_ms for forward in self.blocked)
-        return min((due for due in dues if due is not None), default=None)
+        if not self.blocked:
+            self._due.clear()
+        return self._due[0][0] if self._due else None
 
     def step(self) -> None:
         """Copy for about STEP_NS; `dirty` holds what is left."""
@@ -153,10 +184,14 @@ class Schedule:
             self._joins.forget()
 
     def _retry(self) -> None:
-        now = self._clock.steady_ms()
-        for forward in list(self.blocked):
+        now, due = self._clock.steady_ms(), self._due
+        while due and due[0][0] <= now:
+            forward = heapq.heappop(due)[2]
             source, pressure = forward.source, forward.pressure
+            if forward not in self.blocked:
+                continue
             if forward.has_backlog and pressure.retry_ms is not None and pressure.retry_ms > now:
+                self._look_again(forward)
                 continue
             del self.blocked[forward]
             pressure.retry_ms = None

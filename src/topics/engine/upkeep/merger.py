@@ -20,6 +20,8 @@ from topics.storage.segment.segment import Segment
 
 MERGE_SEGMENTS: Final = 8
 LOOK_SEGMENTS: Final = 64
+# A segment of this part of a whole one is large enough: to write it again would save hardly any files.
+LARGE_PART: Final = 4
 
 
 class Merger:
@@ -46,7 +48,7 @@ def mergeable(segments: Sequence[Segment], whole_bytes: int, segments_min: int) 
     size = largest = 0
     for segment in segments:
         own = segment.data_bytes
-        usable = own <= whole_bytes // 2 and not (segment.moving or segment.rewriting)
+        usable = own <= whole_bytes // LARGE_PART and not (segment.moving or segment.rewriting)
         if group and usable and size + own > whole_bytes:
             # With the next one it would be too large: this is a whole one.
             if len(group) > 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 from topics.clock import Clock
@@ -130,7 +131,10 @@ def _delete_since(topic: Topic, rewrite: Rewrite, made: Segment) -> None:
 
 
 def _delete(blocks: Sequence[SealedBlock], first: int, last: int) -> None:
-    for sealed in blocks:
+    k = bisect_left(blocks, first, key=lambda sealed: sealed.last_seq)
+    for sealed in islice(blocks, k, None):
+        if sealed.first_seq > last:
+            return
         i, j = max(0, first - sealed.first_seq), min(sealed.n, last + 1 - sealed.first_seq)
         if i < j:
             for a, b in list(sealed.live_runs(i, j)):

@@ -5,8 +5,8 @@ the same records before, during and after. The segments of several topics are wr
 directory once; at most `JOBS_MAX` such jobs run, so that reads find a thread, and a topic is in one of them only. So
 the slower the disk is, the more each job writes, and the rate is the disk's own.
 
-A tail that is large enough gathers more for `gather_ns` first, unless memory is short: a topic that is written at full
-speed gets a few large segments instead of many small ones.
+A topic that was sealed less than `BUSY_NS` ago gathers more for `gather_ns` first, unless memory is short: one that is
+written at full speed gets a few large segments instead of many small ones.
 
 Where a job fails, nothing has changed: its tails are in memory and in the WAL, and are tried again after a while.
 """
@@ -30,6 +30,7 @@ BATCH_SEGMENTS: Final = 16
 BATCH_BYTES: Final = 16 << 20
 RETRY_NS: Final = 5_000_000_000
 GATHER_NS: Final = 250_000_000
+BUSY_NS: Final = 1_000_000_000
 FOREVER_NS: Final = 1 << 62
 
 
@@ -40,8 +41,9 @@ class Sealer:
         self._shelf = shelf
         self._clock = clock
         self._gather_ns = gather_ns
-        # What was asked for, and when its time has come.
+        # What was asked for: what gathers, with the time at which it has done so, and what is sealed next.
         self._gathering: deque[tuple[int, Sealable]] = deque()
+        self._ready: deque[Sealable] = deque()
         self._seal: Seal | None = None
         self._batch: list[Seal] = []
         self._jobs = 0
@@ -53,7 +55,7 @@ class Sealer:
     @property
     def waits(self) -> bool:
         """Whether tails wait to be sealed."""
-        return bool(self._shelf.asked or self._gathering)
+        return bool(self._shelf.asked or self._gathering or self._ready)
 
     @property
     def is_idle(self) -> bool:
@@ -67,12 +69,9 @@ class Sealer:
         now_ns = self._clock.elapsed_ns()
         if now_ns < self._retry_ns:
             return False
-        shelf = self._shelf
-        while shelf.asked:
-            self._gathering.append((now_ns + self._gather_ns, shelf.asked.popleft()))
+        self._sort(now_ns, FOREVER_NS if at_once else now_ns)
         until_ns = now_ns + SLICE_NS
-        due_ns = FOREVER_NS if at_once else now_ns
-        while self._seal is not None or self._begin(due_ns):
+        while self._seal is not None or self._begin():
             assert self._seal is not None
             if not self._seal.step():
                 self._batch.append(self._seal)
@@ -86,10 +85,22 @@ class Sealer:
             self._write()
         return False
 
-    def _begin(self, due_ns: int) -> bool:
-        shelf, gathering = self._shelf, self._gathering
+    def _sort(self, now_ns: int, due_ns: int) -> None:
+        """Decide which topics gather; those that have done so until `due_ns` are ready."""
+        asked, gathering, ready = self._shelf.asked, self._gathering, self._ready
+        while asked:
+            topic = asked.popleft()
+            if self._gather_ns and now_ns - topic.archive.sealed_ns < BUSY_NS:
+                gathering.append((now_ns + self._gather_ns, topic))
+            else:
+                ready.append(topic)
         while gathering and gathering[0][0] <= due_ns:
-            seal = Seal(gathering.popleft()[1], shelf.max_events, shelf.max_bytes)
+            ready.append(gathering.popleft()[1])
+
+    def _begin(self) -> bool:
+        shelf, ready = self._shelf, self._ready
+        while ready:
+            seal = Seal(ready.popleft(), shelf.max_events, shelf.max_bytes)
             if seal.held_bytes and not seal.topic.deleted:
                 self._seal = seal
                 self.held_bytes += seal.held_bytes
@@ -132,4 +143,5 @@ class Sealer:
         for seal in seals:
             self.held_bytes -= seal.held_bytes
             seal.topic.archive.sealing = False
+            seal.topic.archive.sealed_ns = self._clock.elapsed_ns()
             seal.topic.ask_seal()

@@ -86,11 +86,11 @@ class Upkeep:
             # There was no loss of power that could have taken what is missing.
             engine.totals.corruption_total = max(1, engine.totals.corruption_total)
         intact = not engine.totals.corruption_total
-        for name in store.segments.loader.sweep(intact=intact):
-            if intact:
-                log.info("removed %s, which no checkpoint lists: its records are in the log", name)
-            else:
-                log.error("kept %s, which no checkpoint lists", name)
+        swept = store.segments.loader.sweep(intact=intact)
+        if swept and intact:
+            log.info("removed %d files that no checkpoint lists: their records are in the log", len(swept))
+        for name in [] if intact else swept:
+            log.error("kept %s, which no checkpoint lists", name)
         store.start()
         self._log_losses(recovery.given_up, recovery.lost_power)
         self._log_heads(recovery.heads())

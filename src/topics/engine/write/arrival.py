@@ -17,6 +17,8 @@ write, so they survive a restart. On a log both are accepted and have no effect,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from topics.engine.journal import Journal
@@ -26,6 +28,7 @@ from topics.engine.topic import Jobs, Topic
 from topics.engine.write import batch as batches
 from topics.engine.write import extra as extras
 from topics.engine.write.dedupe import Dedupe, Remembered
+from topics.engine.write.digest import UNKNOWN, of_batch
 from topics.engine.write.removal import position_of
 from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.engine.write.unkept import GONE
@@ -63,7 +66,12 @@ def append(
         on_done = _delaying(jobs, delays, on_done)
     ticket = Ticket(topic, on_done, context)
     ticket.first_seq = first_seq = topic.next_seq
-    ticket.block = block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
+    draft = batch.draft
+    if draft is None:
+        block = blocks.encode(topic.id, first_seq, ts, batch.datas, batch.nodes, batch.tags, batch.metas)
+    else:
+        block = draft.place(topic.id, first_seq, ts)
+    ticket.block = block
     ticket.count = block.n
     ticket.tags = batch.tags
     ticket.created = created is not None
@@ -76,22 +84,28 @@ def append(
         journal.append(topic, ticket, block, extra)
     topic.assign(block)
     if keyed:
-        _remember(topic, write, ticket, ts, journal.clock.steady_ms())
+        digest = UNKNOWN if write.idempotency_key is None else of_batch(batch)
+        _remember(topic, write, ticket, ts, journal.clock.steady_ms(), digest)
     if topic.inbound is not None:
         topic.inbound.note_stamps(block)
     if not logged:
-        _show(topic, ticket, created, last)
+        _show(topic, ticket, last)
     return ticket
 
 
-def _show(topic: Topic, ticket: Ticket, created: Receipt | None, last: Ticket | None) -> None:
-    """Show a write that is in no log: at once, or after the writes before it, or once its topic is durable."""
+def _show(topic: Topic, ticket: Ticket, last: Ticket | None) -> None:
+    """Show a write that is in no log: at once, or after the writes before it, or once its topic's config is durable."""
     topic.unkept.add(ticket.first_seq, ticket.last_seq, GONE)
-    if created is not None:
-        # The records go nowhere, but a client that learns of the topic must find its config after a restart.
-        ticket.gated = True
+    config = topic.last_config
+    if config is not None and not config.done:
+        # The records go nowhere. But a client that learns of the topic must find it after a restart, and a restart has
+        # to know that there were records which it does not have.
+        ticket.gated = ticket.apart = True
+        ticket.before = last
         topic.last_ticket = ticket
-    ticket.follow(last if created is None else created)
+        ticket.follow_all([config])
+    else:
+        ticket.follow(last)
 
 
 def append_together(
@@ -138,11 +152,11 @@ def _extra(topic: Topic, write: Write, delays: Sequence[Delay], derived: bool) -
     )
 
 
-def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int, at_ms: int) -> None:
+def _remember(topic: Topic, write: Write, ticket: Ticket, ts: int, at_ms: int, digest: int) -> None:
     dedupe = topic.dedupe
     if dedupe is None:
         dedupe = topic.dedupe = Dedupe(topic.log.totals)
-    ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, at_ms, ticket)
+    ticket.remembered = remembered = Remembered(ticket.first_seq, ticket.count, ts, at_ms, ticket, digest)
     dedupe.remember(write.idempotency_key, write.producer_id, write.producer_seq, remembered)
 
 
@@ -167,8 +181,9 @@ def _delaying(jobs: Jobs, delays: list[Delay], on_done: OnDone | None) -> OnDone
 
     def done(ticket: Ticket) -> None:
         if ticket.error is None:
-            for i, due_ms, since_ms in delays:
-                jobs.delay(ticket.first_seq + i, due_ms, since_ms)
+            first_seq = ticket.first_seq
+            for (due_ms, since_ms), together in groupby(delays, itemgetter(1, 2)):
+                jobs.delay([first_seq + i for i, _, _ in together], due_ms, since_ms)
         if on_done is not None:
             on_done(ticket)
 

@@ -15,7 +15,7 @@ import msgspec
 from topics.engine.limits import Limits
 from topics.engine.requests import NO_RAW, RecordIn, Write
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
-from topics.storage.block import RECORD_FRAMING_BYTES
+from topics.storage.block import RECORD_FRAMING_BYTES, Draft
 
 META_KEYS_MAX: Final = 64
 KEY_CHARS_MAX: Final = 256
@@ -26,9 +26,12 @@ _NULL: Final = b"null"
 
 
 class Batch:
-    """The columns of one write; a column that no record uses is None."""
+    """The columns of one write; a column that no record uses is None.
 
-    __slots__ = ("datas", "metas", "nodes", "size_bytes", "tags")
+    Where there is a `draft`, it holds the texts, and `datas` and `metas` only say how many there are.
+    """
+
+    __slots__ = ("datas", "draft", "metas", "nodes", "size_bytes", "tags")
 
     def __init__(
         self,
@@ -37,12 +40,23 @@ class Batch:
         tags: list[bytes | None] | None,
         metas: list[bytes | None] | None,
         size_bytes: int,
+        draft: Draft | None = None,
     ) -> None:
         self.datas = datas
+        self.draft = draft
         self.nodes = nodes
         self.tags = tags
         self.metas = metas
         self.size_bytes = size_bytes
+
+
+class CheckedWrite(Write, kw_only=True):
+    """A large write whose records were checked and laid out before it reaches the engine.
+
+    Its `records` are there for their number and their delays; their texts may be gone.
+    """
+
+    batch: Batch
 
 
 def check(write: Write, limits: Limits) -> Batch:
@@ -63,21 +77,39 @@ def check(write: Write, limits: Limits) -> Batch:
         _check_keys(write)
     if n == 1:
         return _check_one(records[0], write.node, limits)
+    if isinstance(write, CheckedWrite):
+        return write.batch
+    return columns(records, write.node, limits)
+
+
+def columns(records: Sequence[RecordIn], node: str | None, limits: Limits, first: int = 0) -> Batch:
+    """The columns of records that keep every limit, the first of which is the record number `first` of its write."""
     datas: list[bytes] = [record.data for record in records]
     sizes = list(map(len, datas))
     largest = max(sizes)
-    total = sum(sizes) + RECORD_FRAMING_BYTES * n
-    tags = _labels([record.tag for record in records], None, "tag", limits.max_tag_bytes)
-    nodes = _labels([record.node for record in records], write.node, "node", limits.max_node_bytes)
-    metas = _metas(records, limits)
+    total = sum(sizes) + RECORD_FRAMING_BYTES * len(sizes)
+    tags = _labels([record.tag for record in records], None, "tag", limits.max_tag_bytes, first)
+    nodes = _labels([record.node for record in records], node, "node", limits.max_node_bytes, first)
+    metas = _metas(records, limits, first)
     if metas is not None:
         largest += max(map(len, filter(None, metas)))
     if largest > limits.max_record_bytes:
-        _find_too_large(sizes, metas, limits)
+        _find_too_large(sizes, metas, limits, first)
     for column in (tags, nodes, metas):
         if column is not None:
             total += sum(map(len, filter(None, column)))
     return Batch(datas, nodes, tags, metas, total)
+
+
+def add_node(parts: Sequence[Batch], node: str, limits: Limits) -> None:
+    """Give the node of a write to those of its records that have none."""
+    text = node.encode()
+    if len(text) > limits.max_node_bytes:
+        refuse_label("node", "node", len(text), limits.max_node_bytes)
+    for part in parts:
+        given = part.nodes or [None] * len(part.datas)
+        part.nodes = [text if label is None else label for label in given]
+        part.size_bytes += given.count(None) * len(text)
 
 
 def join(parts: Sequence[Batch]) -> Batch:
@@ -133,7 +165,9 @@ def _check_keys(write: Write) -> None:
         raise InvalidRequest("producer_id and producer_seq go together", field="producer_id")
 
 
-def _labels(values: list[str | None], default: str | None, name: str, bytes_max: int) -> list[bytes | None] | None:
+def _labels(
+    values: list[str | None], default: str | None, name: str, bytes_max: int, first: int = 0
+) -> list[bytes | None] | None:
     if values.count(None) == len(values):
         if default is None:
             return None
@@ -145,7 +179,7 @@ def _labels(values: list[str | None], default: str | None, name: str, bytes_max:
         values = [default if value is None else value for value in values]
     encoded = [None if value is None else value.encode() for value in values]
     if max(map(len, filter(None, encoded)), default=0) > bytes_max:
-        for i, label in enumerate(encoded):
+        for i, label in enumerate(encoded, first):
             if label is not None and len(label) > bytes_max:
                 refuse_label(name, f"records[{i}].{name}", len(label), bytes_max, index=i)
     return encoded
@@ -163,7 +197,7 @@ def refuse_label(name: str, field: str, size: int, bytes_max: int, **where: int)
     )
 
 
-def _metas(records: list[RecordIn], limits: Limits) -> list[bytes | None] | None:
+def _metas(records: Sequence[RecordIn], limits: Limits, first: int = 0) -> list[bytes | None] | None:
     raws = [record.meta for record in records]
     if raws.count(NO_RAW) == len(raws):
         return None
@@ -174,7 +208,7 @@ def _metas(records: list[RecordIn], limits: Limits) -> list[bytes | None] | None
     if not given:
         return None
     if not _are_metas(given, limits):
-        for i, meta in enumerate(metas):
+        for i, meta in enumerate(metas, first):
             if meta is not None:
                 _check_meta(meta, i, limits)
     return metas
@@ -224,9 +258,9 @@ def _refuse_meta(meta: bytes, field: str) -> NoReturn:
     raise InvalidRequest(f'{field} must hold strings only; "{key[:64]}" is none', field=field, key=key[:64])
 
 
-def _find_too_large(sizes: list[int], metas: list[bytes | None] | None, limits: Limits) -> None:
-    for i, size in enumerate(sizes):
-        total = size + len((metas and metas[i]) or b"")
+def _find_too_large(sizes: list[int], metas: list[bytes | None] | None, limits: Limits, first: int = 0) -> None:
+    for i, size in enumerate(sizes, first):
+        total = size + len((metas and metas[i - first]) or b"")
         if total > limits.max_record_bytes:
             raise RecordTooLarge(
                 f"records[{i}] has {total} bytes of data and meta; the limit is {limits.max_record_bytes}",

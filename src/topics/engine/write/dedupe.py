@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from topics.engine.limits import Limits
 from topics.engine.log.directory import Totals
+from topics.engine.write.digest import UNKNOWN
 from topics.errors import RETRY_AFTER_MS, Throttled
 
 ENTRY_BYTES: Final = 320
@@ -29,17 +30,21 @@ IDLE_MS: Final = 7 * 24 * 3_600_000
 class Remembered:
     """What a deduplicated write answers with. `ticket` is the first write while that still waits for its sync.
 
-    `ts` is the time of its records, `at_ms` when they were written on the steady scale of the clock.
+    `ts` is the time of its records, `at_ms` when they were written on the steady scale of the clock, and `digest` says
+    which they were.
     """
 
-    __slots__ = ("at_ms", "count", "first_seq", "key", "producer_id", "ticket", "ts")
+    __slots__ = ("at_ms", "count", "digest", "first_seq", "key", "producer_id", "ticket", "ts")
 
-    def __init__(self, first_seq: int, count: int, ts: int, at_ms: int, ticket: Any = None) -> None:
+    def __init__(
+        self, first_seq: int, count: int, ts: int, at_ms: int, ticket: Any = None, digest: int = UNKNOWN
+    ) -> None:
         self.first_seq = first_seq
         self.count = count
         self.ts = ts
         self.at_ms = at_ms
         self.ticket = ticket
+        self.digest = digest
         self.key: str | None = None
         self.producer_id: str | None = None
 

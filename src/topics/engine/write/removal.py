@@ -2,16 +2,33 @@
 
 There is one frame per call, whatever the number of records. Routers out of the topic see everything first, except for
 those that are blocked: what these had not reached is never forwarded, and the frame says how far they were.
+
+A delete by a client may be of any number of records: it is a Work (slices.py). What it takes is decided when it is
+called, and found, read and worked out in slices, which change nothing. Then it is logged and applied in one step: a
+reader sees all of it or nothing, and a crash leaves all of it or nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final, cast
+
+import msgspec
+
 from topics.engine.journal import Journal
 from topics.engine.log.directory import ranges
+from topics.engine.log.tags import TagMatch
+from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.engine.write import extra as extras
+from topics.engine.write.selection import Range, Selection
 from topics.engine.write.ticket import Receipt
+from topics.errors import TopicNotFound
+from topics.storage.job import Miss
 from topics.storage.wal import frame as frames
+
+# So often a plan is made again where others have changed the same Blocks; then what is left is done in one step.
+PLANS_MAX: Final = 4
 
 
 def remove(
@@ -22,26 +39,20 @@ def remove(
     Where it is, the receipt waits for the topic's class. Raises, without having changed anything, where the WAL takes
     no more, and Miss where something has to be read first.
     """
-    log = topic.log
-    if before_seq <= log.start and not seqs:
+    if before_seq <= topic.log.start and not seqs:
         return 0, False
     if topic.outbound is not None:
         topic.outbound.catch_up()
+    return _remove(journal, topic, before_seq, seqs, receipt, now, acked)
+
+
+def _remove(
+    journal: Journal, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, now: int, acked: bytes = b""
+) -> tuple[int, bool]:
+    log = topic.log
     runs = ranges(seqs)
     topic.fetch([(before_seq, before_seq)] if before_seq > log.start else runs)
-    logged = topic.config.durability != "ephemeral"
-    if logged:
-        payload = frames.Deletion(
-            before_seq,
-            runs,
-            now,
-            delete_extra(topic, acked),
-            bound_head=log.head,
-            evicted=(log.cap_evicted, log.ttl_expired),
-        )
-        frame = frames.control(frames.DELETE, journal.next_lsn(), topic.id, payload)
-        journal.submit(topic, frame, topic.config.durability == "fsync", receipt)
-        topic.last_change = receipt
+    logged = _log(journal, topic, before_seq, runs, receipt, now, acked)
     deleted = log.delete_below(before_seq) if before_seq > log.start else 0
     emptied = deleted > 0
     if seqs:
@@ -54,6 +65,110 @@ def remove(
         first_seq = seqs[0] if seqs else 0
         topic.archive.drop_dead(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
     return deleted, logged
+
+
+def _log(
+    journal: Journal,
+    topic: Topic,
+    before_seq: int,
+    runs: list[Range] | msgspec.Raw,
+    receipt: Receipt,
+    now: int,
+    acked: bytes = b"",
+) -> bool:
+    """Log a delete that is about to happen; whether the topic's class logs anything."""
+    if topic.config.durability == "ephemeral":
+        return False
+    log = topic.log
+    payload = frames.Deletion(
+        before_seq,
+        # What is encoded already goes into the frame as it is.
+        cast("list[Range]", runs),
+        now,
+        delete_extra(topic, acked),
+        bound_head=log.head,
+        evicted=(log.cap_evicted, log.ttl_expired),
+    )
+    frame = frames.control(frames.DELETE, journal.next_lsn(), topic.id, payload)
+    journal.submit(topic, frame, topic.config.durability == "fsync", receipt)
+    topic.last_change = receipt
+    return True
+
+
+def delete(
+    journal: Journal,
+    topic: Topic,
+    before_seq: int,
+    match: TagMatch | None,
+    receipt: Receipt,
+    apply_acks: Callable[[Topic], object],
+    done: Callable[[int], None],
+) -> Work:
+    """Delete what lies below `before_seq` and matches; `done` gets the number before the receipt is done.
+
+    `apply_acks` has the jobs that were acked leave the topic.
+    """
+    if topic.outbound is not None:
+        yield from topic.outbound.catching_up(before_seq - 1)
+    if match is None:
+        yield from _delete_below(journal, topic, before_seq, receipt, done)
+        return
+    chosen = Selection(topic)
+    yield from topic.archive.search(match, before_seq, chosen.add, topic.lose)
+    yield from chosen.plan()
+    plans = 1
+    while True:
+        apply_acks(topic)
+        stale = chosen.stale()
+        if not stale:
+            break
+        plans += 1
+        for first, last in stale:
+            yield from (chosen.plan if plans < PLANS_MAX else chosen.plan_now)(first, last)
+    _check(topic)
+    _delete_chosen(journal, topic, chosen, receipt, done)
+    if topic.queue is not None:
+        yield from topic.queue.forgetting(chosen.seqs())
+
+
+def _delete_below(
+    journal: Journal, topic: Topic, before_seq: int, receipt: Receipt, done: Callable[[int], None]
+) -> Work:
+    while True:
+        _check(topic)
+        last_change = topic.last_change
+        try:
+            deleted, logged = 0, False
+            if before_seq > topic.log.start:
+                deleted, logged = _remove(journal, topic, before_seq, [], receipt, journal.clock.now_ms())
+        except Miss as miss:
+            yield miss
+            continue
+        done(deleted)
+        if not logged:
+            receipt.follow(last_change)
+        return
+
+
+def _delete_chosen(
+    journal: Journal, topic: Topic, chosen: Selection, receipt: Receipt, done: Callable[[int], None]
+) -> None:
+    """Log and apply a plan."""
+    cuts, last_change = chosen.cuts(), topic.last_change
+    logged = bool(cuts) and _log(journal, topic, 0, chosen.ranges(), receipt, journal.clock.now_ms())
+    if cuts:
+        emptied = topic.log.apply(cuts)
+        if emptied and topic.archive.segments:
+            topic.archive.drop_dead(cuts[0].entry.first_seq, cuts[-1].entry.last_seq)
+    done(sum(cut.count for cut in cuts))
+    if not logged:
+        # What was gone already is as durable as the change that took it.
+        receipt.follow(last_change)
+
+
+def _check(topic: Topic) -> None:
+    if topic.deleted:
+        raise TopicNotFound(f'topic "{topic.name}" was deleted', topic=topic.name)
 
 
 def delete_extra(topic: Topic, acked: bytes) -> bytes:

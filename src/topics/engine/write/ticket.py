@@ -139,6 +139,7 @@ class Ticket(Promise):
         "first_seq",
         "gated",
         "head_seq",
+        "key_reused",
         "remembered",
         "tags",
         "topic",
@@ -160,6 +161,7 @@ class Ticket(Promise):
         self.head_seq = 0
         self.created = False
         self.deduped = False
+        self.key_reused = False
         self.gated = False
         self.remembered: Remembered | None = None
         # Whether it waits for something other than its turn in the topic's own shard, as does everything after it:

@@ -2,16 +2,23 @@
 
 What the decoder does not check is checked here once per body: that it is UTF-8 (the decoder does not look into `Raw`
 slices), that a number is at most a u64, and that no object of ours names a field twice, since the first one would be
-dropped silently. Inside `data` any JSON is accepted, duplicate keys included.
+dropped silently (repeats.py). Inside `data` any JSON is accepted, duplicate keys included.
+
+What a body can cost is bounded before it is decoded: by `max_command_bytes`, and by how many values it may hold
+(`COMMAND_VALUES_MAX`). A write may be larger, but nothing of it is built besides its records, and a large one is
+decoded in slices (slicing.py).
+
+A field of a write that is unknown is ignored and named in the answer (HTTP-15): writes are decoded strictly, and only
+one that does not pass is decoded again, leniently; such a write is a plain `requests.Write`.
 
 A command on a WebSocket is decoded elsewhere and checked the same way by `check`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import typing
+from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -20,6 +27,14 @@ from topics.engine import requests
 from topics.engine.config import NO_PATCH, ConfigPatch
 from topics.engine.requests import NO_RAW
 from topics.errors import InvalidRequest
+from topics.server.api.repeats import (
+    REPEAT_BYTES,
+    TRUNCATED,
+    Repeats,
+    field_names,
+    names_in_records,
+    spaces,
+)
 
 T = TypeVar("T")
 W = TypeVar("W", bound=requests.Write)
@@ -30,9 +45,12 @@ _MISSING: Final = re.compile(r"^Object missing required field `(.+?)`")
 
 U64_MAX: Final = 2**64 - 1
 _SHOWN_CHARS_MAX: Final = 300
-_UNKNOWN_SHOWN_MAX: Final = 20
+UNKNOWN_SHOWN_MAX: Final = 20
 RECURRING_BODIES_MAX: Final = 1024
 RECURRING_BYTES_MAX: Final = 256
+COMMAND_VALUES_MAX: Final = 20_000
+"""How many values a body without records may hold: each of them becomes an object, and the collector walks them all."""
+_UNCOUNTED_BYTES: Final = 16 * 1024
 
 
 def _is_u64(annotation: Any) -> bool:
@@ -49,6 +67,18 @@ def _choices(annotation: Any) -> list[str]:
 
 _allowed: Final[dict[str, str]] = {}
 """The texts that a field takes where it takes one of a few, by the field's name."""
+
+
+def check_values(body: bytes) -> None:
+    """Raise InvalidRequest where a body without records holds more values than are worth decoding."""
+    if len(body) > _UNCOUNTED_BYTES:
+        values = 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
+        if values > COMMAND_VALUES_MAX:
+            raise InvalidRequest(
+                f"the body holds about {values} values; the limit is {COMMAND_VALUES_MAX}: split the request",
+                limit="command_values_max",
+                max=COMMAND_VALUES_MAX,
+            )
 
 
 class Body(Generic[T]):
@@ -81,7 +111,7 @@ class Body(Generic[T]):
         try:
             if not body.isascii():
                 body.decode()
-            decoded = self._decode(body)
+            decoded = self._read(body)
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"the body is not UTF-8 (byte {error.start})", offset=error.start) from None
         except RecursionError:
@@ -90,21 +120,34 @@ class Body(Generic[T]):
             raise described(str(error)) from None
         except msgspec.DecodeError as error:
             raise malformed(body, str(error)) from None
+        self.check_count(decoded)
         if self._may_repeat(body, decoded):
-            _refuse_repeats(body)
+            Repeats().of_body(body)
         if self._numbers:
             self.check_range(decoded)
         return decoded
 
+    def _read(self, body: bytes) -> T:
+        check_values(body)
+        return self._decode(body)
+
+    def check_count(self, decoded: T) -> None:
+        """Raise where there are so many of something that they are not worth a closer look."""
+
     def unknown(self, body: bytes) -> list[str]:
         """The first few keys of a decoded body that are no field of ours: usually typos."""
-        found: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw]) if body else {}
-        return [key[:_SHOWN_CHARS_MAX] for key in found if key not in self._fields][:_UNKNOWN_SHOWN_MAX]
+        return self.unknown_among(field_names(body))
+
+    def unknown_among(self, names: Iterable[str], within: str = "") -> list[str]:
+        """The first few of these keys that are no field of ours."""
+        unknown = [name for name in names if name not in self._fields]
+        return [within + name[:_SHOWN_CHARS_MAX] for name in unknown[:UNKNOWN_SHOWN_MAX]]
 
     def check(self, body: bytes, decoded: T) -> None:
         """Raise InvalidRequest where a number decoded from `body` is no u64, or a field was given twice."""
+        self.check_count(decoded)
         if self._may_repeat(body, decoded):
-            _refuse_repeats(body)
+            Repeats().of_body(body)
         self.check_range(decoded)
 
     def check_range(self, decoded: T, within: str = "") -> None:
@@ -145,17 +188,41 @@ class RecurringBody(Body[T]):
 
 
 class WriteBody(Body[W]):
-    """Decodes writes, the hot path: only the keys that were set are counted."""
+    """Decodes writes, the hot path: a repeat is looked for only where a body is longer than what was decoded needs."""
 
-    __slots__ = ("_rare_keys",)
+    __slots__ = ("_loose", "_others", "_shape", "_tag_bytes")
 
-    def __init__(self, shape: type[W]) -> None:
+    def __init__(self, shape: type[W], loose: type[W]) -> None:
+        """`shape` forbids unknown fields; `loose` is the same without that."""
         super().__init__(shape)
-        names = [name for name in shape.__struct_fields__ if name not in ("records", "node")]
-        self._rare_keys = [(name, b'"%b"' % name.encode()) for name in names]
-        if shape.__struct_config__.tag_field is not None:
-            # Paired with an attribute that every write of this shape has.
-            self._rare_keys.append(("records", b'"%b"' % shape.__struct_config__.tag_field.encode()))
+        self._shape = shape
+        self._loose = msgspec.json.Decoder(loose).decode
+        # The config is left out: how long it was is not known.
+        fields = [field for field in msgspec.structs.fields(shape) if field.name not in ("records", "config")]
+        self._others = [(field.name, field.default, len(f',"{field.name}":')) for field in fields]
+        tag_field, tag = shape.__struct_config__.tag_field, shape.__struct_config__.tag
+        self._tag_bytes = 0 if tag_field is None else len(f',"{tag_field}":"{tag}"')
+
+    def _read(self, body: bytes) -> W:
+        try:
+            return self._decode(body)
+        except msgspec.ValidationError:
+            return self._loose(body)
+
+    def envelope(self, body: bytes) -> tuple[W, list[str]]:
+        """What surrounds the records of a large write, as a write without any, and its unknown fields."""
+        check_values(body)
+        write = self(body)
+        return write, self.unknown(body) if type(write) is not self._shape else []
+
+    def unknown(self, body: bytes) -> list[str]:
+        """The first few keys that are no field of ours, in the body, in its records and in its config."""
+        fields: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        found = self.unknown_among(fields)
+        found += record.unknown_among(names_in_records(bytes(fields["records"])), "records[].")
+        if "config" in fields:
+            found += config.unknown_among(field_names(bytes(fields["config"])), "config.")
+        return found[:UNKNOWN_SHOWN_MAX]
 
     def check_range(self, decoded: W, within: str = "") -> None:
         """Raise InvalidRequest where a number is no u64, also in the config."""
@@ -164,68 +231,56 @@ class WriteBody(Body[W]):
         if decoded.config is not None:
             config.check_range(decoded.config, "config.")
 
-    def command_bytes(self, decoded: W) -> int:
-        """How many bytes a command has around its records beyond the minimum of any write."""
-        return 0
-
     def _may_repeat(self, body: bytes, decoded: W) -> bool:
         records = decoded.records
         # Most bodies hold nothing but what was decoded, which leaves no room for a repeated key.
+        room = len(body) - _ENVELOPE_BYTES
         n = len(records)
-        data_bytes = len(records[0].data) if n == 1 else sum([len(record.data) for record in records])
-        room = len(body) - data_bytes - _ENVELOPE_BYTES - _RECORD_BYTES * n
+        room -= _RECORD_BYTES * n + (len(records[0].data) if n == 1 else sum([len(record.data) for record in records]))
+        if type(decoded) is not self._shape:
+            return True
         if room < REPEAT_BYTES:
             return False
-        room -= self.command_bytes(decoded)
-        if room < REPEAT_BYTES:
-            return False
-        tags = nodes = metas = delays = times = 0
-        for record in records:
-            if record.tag is not None:
-                tags += 1
-                room -= len(record.tag) + _TAG_BYTES
-            if record.node is not None:
-                nodes += 1
-                room -= len(record.node) + _NODE_BYTES
-            if record.meta is not NO_RAW:
-                metas += 1
-                room -= len(record.meta) + _META_BYTES
-            if record.delay_ms is not None:
-                delays += 1
-            if record.deliver_at is not None:
-                times += 1
-        small = len(body) < _SMALL_BYTES
-        if room < REPEAT_BYTES or (small and room - _spaces_around(body, records) < REPEAT_BYTES):
-            return False
-        nodes += decoded.node is not None
-        # A search through a large body is not cheap, so there only for what was set.
-        return (
-            body.count(b'"records"') != 1
-            or body.count(b'"data"') != n
-            or any(
-                (count or small) and body.count(key) != count
-                for key, count in (
-                    (b'"tag"', tags),
-                    (b'"node"', nodes),
-                    (b'"meta"', metas),
-                    (b'"delay_ms"', delays),
-                    (b'"deliver_at"', times),
-                )
-            )
-            or any((small or getattr(decoded, name)) and body.count(key) > 1 for name, key in self._rare_keys)
-            or (decoded.config is not None and config._may_repeat(body, decoded.config))
-        )
+        room -= self._field_bytes(decoded)
+        return room >= REPEAT_BYTES and _has_room(room, body, records)
+
+    def _field_bytes(self, decoded: W) -> int:
+        """The least that the fields of a write take besides its records, as far as that is known."""
+        size = self._tag_bytes
+        for name, default, name_bytes in self._others:
+            value = getattr(decoded, name)
+            if value != default:
+                size += name_bytes + (len(value) + 2 if isinstance(value, str) else len(str(value)))
+        return size
 
 
-def _spaces_around(body: bytes, records: list[requests.RecordIn]) -> int:
-    """How many spaces a body has that are in no value."""
-    spaces = body.count(b" ")
+def records_may_repeat(text: bytes, records: list[requests.RecordIn]) -> bool:
+    """Whether an array of these records, all of them without unknown fields, has room for a repeated key."""
+    room = len(text) - sum([len(record.data) for record in records]) - _RECORD_BYTES * len(records) - 1
+    return room >= REPEAT_BYTES and _has_room(room, text, records)
+
+
+def _has_room(room: int, text: bytes, records: list[requests.RecordIn]) -> bool:
+    """Whether so much room is left for a repeated key beside the labels of the records and white space."""
+    tags = [record.tag for record in records if record.tag is not None]
+    nodes = [record.node for record in records if record.node is not None]
+    metas = [record.meta for record in records if record.meta is not NO_RAW]
+    labels = "".join(tags + nodes)
+    room -= len(labels) + _TAG_BYTES * len(tags) + _NODE_BYTES * len(nodes)
+    if metas:
+        room -= sum(map(len, metas)) + _META_BYTES * len(metas)
+    if room < REPEAT_BYTES:
+        return False
+    values = b"".join([record.data for record in records] + metas)
+    room -= spaces(text) - spaces(values) - labels.count(" ")
+    if room < REPEAT_BYTES:
+        return False
     for record in records:
-        spaces -= bytes(record.data).count(b" ") + bytes(record.meta).count(b" ")
-        for label in (record.tag, record.node):
-            if label is not None:
-                spaces -= label.count(" ")
-    return spaces
+        if record.delay_ms is not None:
+            room -= len(str(record.delay_ms)) + _DELAY_BYTES
+        if record.deliver_at is not None:
+            room -= len(str(record.deliver_at)) + _DELIVER_BYTES
+    return room >= REPEAT_BYTES
 
 
 # The least that the parts of a write take besides their values; the comma after a record counts as part of it.
@@ -234,52 +289,8 @@ _RECORD_BYTES: Final = len(b'{"data":},')
 _TAG_BYTES: Final = len(b',"tag":""')
 _NODE_BYTES: Final = len(b',"node":""')
 _META_BYTES: Final = len(b',"meta":')
-REPEAT_BYTES: Final = len(b'"data":0,')
-"""The least that a repeated key adds to a write."""
-_SMALL_BYTES: Final = 4096
-
-
-def _refuse_repeats(body: bytes) -> None:
-    """Raise InvalidRequest where an object of ours names a key twice; `data` and `meta` are not searched."""
-    try:
-        # Numbers stay text: one of a million digits would be refused here, and it is only data.
-        tree = json.loads(body, object_pairs_hook=_Object, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        return
-    _walk(tree, "")
-
-
-class _Object:
-    """A JSON object that remembers a key it was given twice."""
-
-    __slots__ = ("fields", "repeated")
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        self.fields = dict(pairs)
-        self.repeated: str | None = None
-        if len(self.fields) < len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    self.repeated = key
-                    break
-                seen.add(key)
-
-
-def _walk(node: Any, path: str, *, named: bool = False) -> None:
-    """Look into an object of ours, or into a map of such objects by name (`named`)."""
-    if isinstance(node, list):
-        for i, item in enumerate(node):
-            _walk(item, f"{path}[{i}]")
-    elif isinstance(node, _Object):
-        if node.repeated is not None:
-            field = f"{path}.{node.repeated[:64]}".lstrip(".")
-            raise InvalidRequest(f"{field} is given twice; send the one that is meant", field=field)
-        for key in node.fields if named else _NESTED:
-            _walk(node.fields.get(key), f"{path}.{key[:64]}".lstrip("."), named=key == "topics" and not named)
-
-
-_NESTED: Final = ("records", "config", "topics")
+_DELAY_BYTES: Final = len(b',"delay_ms":')
+_DELIVER_BYTES: Final = len(b',"deliver_at":')
 
 
 def described(text: str, whole: str = "the body") -> InvalidRequest:
@@ -301,22 +312,47 @@ def described(text: str, whole: str = "the body") -> InvalidRequest:
     return InvalidRequest(f"{field}: {_lower(problem)}", field=field)
 
 
-def malformed(body: bytes, problem: str, whole: str = "the body") -> InvalidRequest:
-    """The decoder's message about a body that is no JSON, or contains a string that is not valid Unicode."""
-    for escape in _ESCAPE.finditer(body):
+def malformed(body: bytes, problem: str, whole: str = "the body", at: int = 0) -> InvalidRequest:
+    """The decoder's message about a body that is no JSON, or contains a string that is not valid Unicode.
+
+    `body` may be a part that begins `at` bytes into the whole.
+    """
+    half = _half_near(body, problem)
+    if half is not None:
         # JavaScript writes such a half where a string was cut in the middle of an emoji; many readers reject it.
-        if escape[1] is not None:
-            half = escape[0].decode()
-            return InvalidRequest(
-                f"{whole} holds {half} (byte {escape.start()}), one half of a character: send both halves or neither",
-                offset=escape.start(),
-            )
-    if problem == _TRUNCATED:
-        problem = f"it ends too early (byte {len(body)})" if body.strip() else "it holds nothing but white space"
+        offset = at + half.start()
+        return InvalidRequest(
+            f"{whole} holds {half[0].decode()} (byte {offset}), one half of a character: send both halves or neither",
+            offset=offset,
+        )
+    if problem == TRUNCATED:
+        size = at + len(body)
+        problem = f"it ends too early (byte {size})" if at or body.strip() else "it holds nothing but white space"
+    elif at:
+        problem = _BYTE.sub(lambda found: f"(byte {at + int(found[1])})", problem)
     return InvalidRequest(f"{whole} is not valid JSON: {_lower(problem.removeprefix(_MALFORMED))}")
 
 
-_TRUNCATED: Final = "Input data was truncated"
+def _half_near(body: bytes, problem: str) -> re.Match[bytes] | None:
+    """The half of a surrogate pair that the decoder stopped at: it names a place near it, or ran into the end."""
+    found = _BYTE.search(problem)
+    if problem != TRUNCATED and found is None:
+        return None
+    end = len(body) if found is None else int(found[1])
+    start, stop = max(0, end - _NEAR_BYTES), end + _ESCAPE_BYTES
+    if start:
+        # Backslashes at the beginning may be the second half of an escape.
+        near = body[start:stop]
+        start += len(near) - len(near.lstrip(b"\\"))
+    for escape in _ESCAPE.finditer(body, start, stop):
+        if escape[1] is not None:
+            return escape
+    return None
+
+
+_NEAR_BYTES: Final = 256
+_ESCAPE_BYTES: Final = 12
+_BYTE: Final = re.compile(r"\(byte ([0-9]+)\)")
 _MALFORMED: Final = "JSON is malformed: "
 # A whole surrogate pair, or else a half of one, or else any other escape.
 _ESCAPE: Final = re.compile(
@@ -329,7 +365,23 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-write: Final = WriteBody(requests.Write)
+class StrictRecord(requests.RecordIn, gc=False, forbid_unknown_fields=True):
+    """A record without unknown fields."""
+
+
+class StrictPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True):
+    """A config without unknown fields."""
+
+
+class StrictWrite(requests.Write, forbid_unknown_fields=True):
+    """A write without unknown fields."""
+
+    records: list[StrictRecord]  # type: ignore[assignment]
+    config: StrictPatch | None = None
+
+
+write: Final = WriteBody(StrictWrite, requests.Write)
+record: Final = Body(requests.RecordIn)
 diff: Final = Body(requests.Diff, requests.Diff())
 delete: Final = Body(requests.Delete, requests.Delete())
 config: Final = Body(ConfigPatch, NO_PATCH)

@@ -7,8 +7,10 @@ as in the lists (AUTH-15); the totals are those of the instance.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import attrgetter
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -27,6 +29,7 @@ from topics.storage.wal.shard import LATENCY_BOUNDS_US, Shard
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX: Final = 1000
+_class_of: Final = attrgetter("config.durability")
 CLASSES: Final = ("ephemeral", "memory", "disk", "fsync")
 
 _TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[Log], int]], ...]] = (
@@ -79,13 +82,10 @@ class Metrics:
         engine, slots, phase = self._engine, self._slots, self._phase
         engine.catalog.expire_all(engine.clock.now_ms())
         topics = engine.topics
-        classes = dict.fromkeys(CLASSES, 0)
-        queues = leases = 0
-        for topic in topics.values():
-            classes[topic.config.durability] += 1
-            if topic.queue is not None:
-                queues += 1
-                leases += engine.queues.state(topic).in_flight
+        by_class = Counter(map(_class_of, topics.values()))
+        classes = {name: by_class[name] for name in CLASSES}
+        queues = [topic for topic in topics.values() if topic.queue is not None]
+        leases = sum(engine.queues.state(topic).in_flight for topic in queues)
         yield GaugeMetricFamily("topics_topics", "Topics.", len(topics))
         yield _labelled("topics_topics_by_class", "Topics per durability class.", "class", classes.items())
         for name, help, value in (
@@ -95,7 +95,7 @@ class Metrics:
             ("topics_unsealed_bytes", "Bytes in memory that are not sealed yet.", engine.totals.unsealed.bytes),
             ("topics_resident_bytes", "Bytes of ephemeral topics in memory.", engine.totals.resident.bytes),
             ("topics_rendered_bytes", "Bytes of rendered Blocks that are kept in memory.", engine.wires.bytes),
-            ("topics_queue_topics", "Topics that are queues.", queues),
+            ("topics_queue_topics", "Topics that are queues.", len(queues)),
             ("topics_queue_leases_in_flight", "Jobs that are leased right now.", leases),
             ("topics_sse_connections", "Open streams, SSE and WebSocket.", slots.sse_connections.used),
             ("topics_watch_sessions", "Watch sessions.", slots.watch_sessions.used),
@@ -137,7 +137,8 @@ def _buffered(account: Account) -> Iterator[Metric]:
 
 
 def _per_topic(engine: Engine, principal: Principal) -> Iterator[Metric]:
-    visible = [topic for name, topic in engine.topics.items() if principal.may_touch(name)]
+    may_see = (topic for name, topic in engine.topics.items() if principal.may_touch(name))
+    visible = list(islice(may_see, TOPICS_SHOWN_MAX + 1))
     shown = visible[:TOPICS_SHOWN_MAX]
     for name, help, value in _TOPIC_GAUGES:
         yield _labelled(name, help, "topic", ((topic.name, value(topic.log)) for topic in shown))

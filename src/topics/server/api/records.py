@@ -1,53 +1,83 @@
 """The HTTP API of records: append and delete them (the WRITE rules, the DELETE rules).
 
-The answer to a write is hot, so it is formatted by hand in one step.
+The answer to a write is hot, so it is formatted by hand in one step. Fields that the write has and the server does not
+know are named in it (HTTP-15).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Final
 
+import msgspec
+
 from topics.engine import Engine
-from topics.engine.write.ticket import Ticket
+from topics.engine.requests import Write
+from topics.engine.write.ticket import OnDone, Ticket
 from topics.server.api import bodies
 from topics.server.api.answers import answer_receipt
+from topics.server.api.attempts import Attempts
+from topics.server.api.large_writes import LargeWrites
 from topics.server.api.route import Route
 from topics.server.flow.admission import Admission
+from topics.server.http.body import Rest
 from topics.server.http.exchange import Exchange
 
+_encode: Final = msgspec.json.Encoder().encode
 _BOOL: Final = (b"false", b"true")
 _WRITTEN: Final = (
     b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
     b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,%b}}'
 )
 _WAITED: Final = b'"fsync_ms":%.3f,"throttle_wait_ms":%.3f'
+_REUSED: Final = b'true,"key_reused":true'
 _NOT_WAITED: Final = _WAITED % (0, 0)
 
 
 class RecordHandlers:
     """Answers the routes that change the records of a topic."""
 
-    def __init__(self, engine: Engine, admission: Admission) -> None:
+    def __init__(self, engine: Engine, admission: Admission, attempts: Attempts, large: LargeWrites) -> None:
         self._engine = engine
         self._admission = admission
+        self._attempts = attempts
+        self._large = large
 
     def write(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic`."""
-        route: Route = exchange.head.route
+        if exchange.rest is not None:
+            self._take_large(exchange, exchange.rest)
+            return
         write = bodies.write(exchange.body)
+        if type(write) is Write:
+            self._write(exchange, write, partial(_written, unknown=bodies.write.unknown(exchange.body)))
+        else:
+            self._write(exchange, write, _written)
+
+    def _take_large(self, exchange: Exchange, rest: Rest) -> None:
+        def taken(_: Write, write: Write, unknown: list[str]) -> None:
+            on_done = partial(_written, unknown=unknown)
+            self._attempts.handle(exchange, lambda exchange: self._write(exchange, write, on_done))
+
+        exchange.rest = None
+        self._large.take(exchange.head.route.name, (exchange.body, rest), bodies.write.envelope, taken, exchange.fail)
+
+    def _write(self, exchange: Exchange, write: Write, on_done: OnDone) -> None:
+        route: Route = exchange.head.route
         if write.config is not None:
             route.principal.require_config(write.config)
         if write.idempotency_key is None:
             write.idempotency_key = route.idempotency_key
-        self._admission.write(route.name, write, _written, exchange)
+        self._admission.write(route.name, write, on_done, exchange)
 
     def delete(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic/delete`."""
         self._engine.delete(exchange.head.route.name, bodies.delete(exchange.body), answer_receipt, exchange)
 
 
-def _written(ticket: Ticket) -> None:
+def _written(ticket: Ticket, unknown: Sequence[str] = ()) -> None:
     exchange: Exchange = ticket.context
     if ticket.error is not None:
         exchange.fail(ticket.error)
@@ -71,9 +101,11 @@ def _written(ticket: Ticket) -> None:
         ticket.head_seq,
         count,
         _BOOL[ticket.created],
-        _BOOL[ticket.deduped],
+        _REUSED if ticket.key_reused else _BOOL[ticket.deduped],
         (perf_counter_ns() - exchange.started_ns) / 1e6,
         ticket.write_ns / 1e6,
         _WAITED % (sync_ns / 1e6, exchange.throttled_ns / 1e6) if waited else _NOT_WAITED,
     )
+    if unknown:
+        body = b'%b,"unknown_fields":%b}' % (body[:-1], _encode(unknown))
     exchange.respond(201 if ticket.created else 200, body)

@@ -14,10 +14,14 @@ from msgspec import Struct
 from topics.engine import requests
 from topics.errors import InvalidRequest
 from topics.server.api import bodies
-from topics.server.delivery.subscription import TopicWatch, check_numbers
+from topics.server.api.repeats import first_fields
+from topics.server.delivery.subscription import TopicWatch, check_count, check_numbers
 from topics.server.delivery.view import WatchOptions
+from topics.server.http.body import WHOLE_MAX_BYTES, BodyLimit
 
 RequestId = str | int | None
+
+_BEGINNING_BYTES: Final = 4096
 
 
 class Subscribe(WatchOptions, tag_field="op", tag="subscribe", kw_only=True):
@@ -57,6 +61,13 @@ class Publish(requests.Write, tag_field="op", tag="publish", kw_only=True):
     return_seqs: bool = True
 
 
+class StrictPublish(Publish, tag_field="op", tag="publish", kw_only=True, forbid_unknown_fields=True):
+    """A publish without unknown fields."""
+
+    records: list[bodies.StrictRecord]  # type: ignore[assignment]
+    config: bodies.StrictPatch | None = None
+
+
 class Ping(Struct, tag_field="op", tag="ping", kw_only=True):
     """Ask for a pong."""
 
@@ -81,34 +92,25 @@ class _SubscribeCheck(bodies.Body[Subscribe]):
         return decoded.topics is not None or super()._may_repeat(body, decoded)
 
 
-class _PublishCheck(bodies.WriteBody[Publish]):
-    __slots__ = ()
-
-    def command_bytes(self, decoded: Publish) -> int:
-        size = _PUBLISH_BYTES + len(decoded.topic)
-        if decoded.request_id is not None:
-            size += _REQUEST_ID_BYTES + len(str(decoded.request_id)) + 2 * isinstance(decoded.request_id, str)
-        return size if decoded.return_seqs else size + _RETURN_SEQS_BYTES
-
-
-_PUBLISH_BYTES: Final = len(b'"op":"publish","topic":"",')
-_REQUEST_ID_BYTES: Final = len(b',"request_id":')
-_RETURN_SEQS_BYTES: Final = len(b',"return_seqs":false')
-
+publish: Final = bodies.WriteBody(StrictPublish, Publish)
 _checks: Final[dict[type, Any]] = {
     Subscribe: _SubscribeCheck(Subscribe),
     Unsubscribe: bodies.Body(Unsubscribe),
-    Publish: _PublishCheck(Publish),
+    Publish: publish,
+    StrictPublish: publish,
     Ping: bodies.Body(Ping),
 }
-_union: Final = msgspec.json.Decoder(Command)
+_strict: Final = msgspec.json.Decoder(Subscribe | Unsubscribe | StrictPublish | Ping)
+_loose: Final = msgspec.json.Decoder(Command)
 _envelope: Final = msgspec.json.Decoder(_Envelope)
 
 
-def decode(text: bytes) -> Command:
-    """The command in a message; raises InvalidRequest."""
+def decode(text: bytes, topics_max: int = bodies.COMMAND_VALUES_MAX) -> Command:
+    """The command in a message that is handled at once; raises InvalidRequest."""
+    if b'"records"' not in text:
+        bodies.check_values(text)
     try:
-        command = cast("Command", _union.decode(text))
+        command = _decode(text)
     except msgspec.ValidationError as error:
         described = bodies.described(str(error), "the message")
         if described.detail.get("field") == "op":
@@ -118,12 +120,46 @@ def decode(text: bytes) -> Command:
         raise bodies.malformed(text, str(error), "the message") from None
     except RecursionError:
         raise InvalidRequest(f"the message {bodies.TOO_DEEP}") from None
+    if isinstance(command, (Subscribe, Unsubscribe)) and command.topics is not None:
+        check_count(command.topics, topics_max)
     _checks[type(command)].check(text, command)
     return command
 
 
+def _decode(text: bytes) -> Command:
+    try:
+        return cast("Command", _strict.decode(text))
+    except msgspec.ValidationError:
+        return cast("Command", _loose.decode(text))
+
+
+def is_large_publish(text: bytes) -> bool:
+    """Whether a message is to be taken as a large write: it has records, unless it is no command at all."""
+    return len(text) > WHOLE_MAX_BYTES and b'"records"' in text
+
+
+def publish_envelope(text: bytes) -> tuple[Publish, list[str]]:
+    """What surrounds the records of a large publish, and its unknown fields; raises InvalidRequest."""
+    bodies.check_values(text)
+    command = decode(text)
+    if not isinstance(command, Publish):
+        raise InvalidRequest("a command with records must be a publish", field="op")
+    return command, publish.unknown(text) if type(command) is Publish else []
+
+
+def check_size(text: bytes, max_bytes: int) -> None:
+    """Raise PayloadTooLarge where a command that publishes nothing is too large."""
+    if len(text) > max_bytes:
+        raise BodyLimit("max_command_bytes", max_bytes).exceeded(len(text))
+
+
 def request_id_of(text: bytes) -> RequestId:
-    """The `request_id` of a message that is no command, so that its error can still be matched to it."""
+    """The `request_id` of a message that is no command, so that its error can still be matched to it.
+
+    In a large message it is found only near the beginning.
+    """
+    if len(text) > WHOLE_MAX_BYTES:
+        text = b'{"request_id":%b}' % first_fields(text[:_BEGINNING_BYTES]).get("request_id", b"null")
     try:
         return _envelope.decode(text).request_id
     except (msgspec.MsgspecError, RecursionError):

@@ -210,6 +210,8 @@ class Delivery:
             self._watched.extend(self.stalled)
         for left in range(len(self._watched), 0, -1):
             subscriber = self._watched.popleft()
+            if subscriber.closed:
+                continue
             subscriber.watch_stall(self.tick_ms, self._buffer_grace_ms, timeout_ms)
             if left % WATCH_TOGETHER == 0 and self.engine.clock.elapsed_ns() > deadline_ns:
                 break

@@ -5,9 +5,9 @@ The protocol itself (frames, masks, fragments, pings, closing) is the sans-IO pr
 Out: the queue is the transport's, as for every subscriber. Messages of one turn of the loop leave in one write.
 
 In: what was received is looked at in small pieces, which share a turn of the loop with every other connection
-(`Turns`), so that a flood of tiny frames costs only its sender; one that goes on ends the connection (`Credit`). A
-message is at most as large as the body of a request, however it is fragmented. While something waits, the client does
-not read, or its owner is full, nothing more is read.
+(`Turns`), so that a flood of tiny frames costs only its sender; one that goes on ends the connection (`Credit`). The
+size of a message is bounded, however it is fragmented (`message_bytes_max`). While something waits, the client does not
+read, or its owner is full, nothing more is read.
 """
 
 from __future__ import annotations
@@ -38,6 +38,13 @@ OUTBOX_BYTES_MAX: Final = 16 * 1024
 PIECE_BYTES: Final = 256
 """Some 40 of the smallest frames."""
 PIECE_BYTES_MAX: Final = 256 * 1024
+MESSAGE_BYTES_MAX: Final = 8 << 20
+
+
+def message_bytes_max(settings: Settings) -> int:
+    """The largest message: it is unmasked and joined in one go, so it may not be as large as the body of a request."""
+    wanted = max(MESSAGE_BYTES_MAX, settings.max_record_bytes + settings.max_command_bytes)
+    return min(settings.max_body_bytes, wanted)
 
 
 class FrameLink(Upgraded):
@@ -72,7 +79,7 @@ class FrameLink(Upgraded):
         self._partial_bytes = 0
         self._transport = transport
         self._close_timeout_s = settings.write_timeout_ms / 1000
-        self._protocol = ServerProtocol(state=State.OPEN, max_size=settings.max_body_bytes, logger=quiet)
+        self._protocol = ServerProtocol(state=State.OPEN, max_size=message_bytes_max(settings), logger=quiet)
         self._buffer = bytearray()
         self._fragments: bytearray | None = None
         self._outbox: list[bytes] = []

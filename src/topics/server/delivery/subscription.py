@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from topics.server.api.bodies import Body
 from topics.server.api.principal import Principal
 
 
-class TopicWatch(Struct):
+class TopicWatch(Struct, gc=False):
     """How one topic is watched."""
 
     from_seq: U64 = 0
@@ -40,8 +41,8 @@ def check_numbers(topics: dict[str, TopicWatch]) -> None:
         _topic_watch.check_range(asked, f"topics.{printable_name(name)}.")
 
 
-def check_names(names: dict[str, TopicWatch], principal: Principal, topics_max: int) -> None:
-    """Refuse too many topics, bad names, and names outside the key's prefixes."""
+def check_count(names: Collection[str], topics_max: int) -> None:
+    """Refuse too many topics."""
     if len(names) > topics_max:
         raise InvalidRequest(
             f"{len(names)} topics are too many for one subscription; at most {topics_max}",
@@ -49,6 +50,11 @@ def check_names(names: dict[str, TopicWatch], principal: Principal, topics_max: 
             limit="max_watch_topics",
             max=topics_max,
         )
+
+
+def check_names(names: dict[str, TopicWatch], principal: Principal, topics_max: int) -> None:
+    """Refuse too many topics, bad names, and names outside the key's prefixes."""
+    check_count(names, topics_max)
     for name in names:
         check_topic_name(name)
         principal.require_name(name)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from topics.engine.log.difference import Window
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG
 from topics.engine.log.tags import parse_match
-from topics.engine.requests import U32, U64
+from topics.engine.requests import U32, U64, Nodes
 
 LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 256 << 10
@@ -27,7 +27,7 @@ _views: Final[WeakValueDictionary[tuple[Any, ...], View]] = WeakValueDictionary(
 class WatchOptions(Struct):
     """What applies to every topic of a subscription."""
 
-    node: str | list[str] | None = None
+    node: Nodes = None
     limit: U32 = 0
     max_batch_bytes: U64 = BATCH_BYTES_DEFAULT
     include_meta: bool = True

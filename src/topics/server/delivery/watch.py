@@ -32,7 +32,7 @@ from topics.server.delivery.event_stream import CONTENT_TYPE, HEADERS, HEARTBEAT
 from topics.server.delivery.sessions import Session, Sessions
 from topics.server.delivery.sse import SseStream
 from topics.server.delivery.subscriber import Feed
-from topics.server.delivery.subscription import TopicWatch, Watched, check_names, check_numbers, cursor_for
+from topics.server.delivery.subscription import TopicWatch, Watched, check_count, check_names, check_numbers, cursor_for
 from topics.server.delivery.view import WatchOptions, view_of
 from topics.server.flow.slots import Slot, Slots
 from topics.server.http.exchange import Exchange
@@ -54,7 +54,15 @@ class WatchRequest(WatchOptions, kw_only=True):
 class WatchBody(Body[WatchRequest]):
     """Decodes `POST /v0/watch`."""
 
-    __slots__ = ()
+    __slots__ = ("_topics_max",)
+
+    def __init__(self, topics_max: int) -> None:
+        super().__init__(WatchRequest)
+        self._topics_max = topics_max
+
+    def check_count(self, decoded: WatchRequest) -> None:
+        """Refuse too many topics before any of them is looked at."""
+        check_count(decoded.topics, self._topics_max)
 
     def check_range(self, decoded: WatchRequest, within: str = "") -> None:
         """Raise InvalidRequest where a number is no u64, also in the options of a topic."""
@@ -64,9 +72,6 @@ class WatchBody(Body[WatchRequest]):
     def _may_repeat(self, body: bytes, decoded: WatchRequest) -> bool:
         """Always worth a closer look: the same topic may be named twice."""
         return True
-
-
-_body: Final = WatchBody(WatchRequest)
 
 
 def _cursor_of(request: WatchRequest, layout: Layout) -> dict[str, Position]:
@@ -88,6 +93,7 @@ class Watch:
         self._engine = engine
         self._delivery = delivery
         self._slots = slots
+        self._body = WatchBody(settings.max_watch_topics)
         self._topics_max = settings.max_watch_topics
         self._limit_max = settings.max_limit
         self.sessions = Sessions(slots.watch_sessions, settings.session_ttl_ms)
@@ -95,7 +101,7 @@ class Watch:
     def create(self, exchange: Exchange) -> None:
         """`POST /v0/watch`."""
         route: Route = exchange.head.route
-        request = _body(exchange.body)
+        request = self._body(exchange.body)
         check_names(request.topics, route.principal, self._topics_max)
         lenient = route.query.flag("lenient", False)
         topics = {name: self._engine.topics.get(name) for name in request.topics}

@@ -1,7 +1,7 @@
 """WebSocket: one client on `/v0/ws`, JSON text messages both ways (the WS rules).
 
 A client sends commands and is sent answers and notices; `FrameLink` carries both. At most `PUBLISHES_MAX` publishes
-wait for their ack; beyond that nothing more is read.
+wait for their ack; beyond that nothing more is read, nor while a large publish is taken (api/large_writes.py).
 
 Every command is authorised on its own: `subscribe` needs `read`, `publish` needs `write` and with `config` also
 `admin`, and every topic must lie within the key's prefixes.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any, Final, assert_never
@@ -26,9 +27,11 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from topics.engine import Engine
+from topics.engine.requests import Write
 from topics.engine.write.ticket import Ticket
 from topics.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.names import check_topic_name
+from topics.server.api.large_writes import LargeWrites
 from topics.server.api.principal import ADMIN, READ, WRITE, Principal
 from topics.server.delivery import commands
 from topics.server.delivery.delivery import Delivery
@@ -41,6 +44,7 @@ from topics.server.delivery.view import view_of
 from topics.server.flow.admission import Admission
 from topics.server.flow.slots import Slot, Slots
 from topics.server.http.account import Account, Share
+from topics.server.http.body import WHOLE_MAX_BYTES, Gathered, Plain
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.turns import Turns
@@ -68,8 +72,10 @@ class WebSockets:
         turns: Turns,
         account: Account,
         loop: asyncio.AbstractEventLoop,
+        large: LargeWrites,
     ) -> None:
         self.engine = engine
+        self.large = large
         self.delivery = delivery
         self.admission = admission
         self.settings = settings
@@ -119,6 +125,8 @@ class Publishing(Struct, eq=False):
 
     socket: WebSocket
     command: commands.Publish
+    unknown: list[str]
+    """The fields that the server does not know."""
     started_ns: int = field(default_factory=perf_counter_ns)
     throttled_ns: int = 0
 
@@ -131,7 +139,7 @@ class Publishing(Struct, eq=False):
 class WebSocket(Subscriber):
     """One client on `/v0/ws`."""
 
-    __slots__ = ("_feeds", "_pinged", "_principal", "_publishing", "_service", "_slot", "frames")
+    __slots__ = ("_feeds", "_later", "_pinged", "_principal", "_publishing", "_service", "_slot", "frames")
 
     def __init__(self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slot: Slot) -> None:
         """The handshake is answered; `slot` is freed when the connection ends."""
@@ -142,6 +150,8 @@ class WebSocket(Subscriber):
         self._slot = slot
         self._feeds: dict[str, Feed] = {}
         self._publishing = 0
+        # While a large publish is taken: what was received after it, at most a piece of the link.
+        self._later: deque[bytes] | None = None
         self._pinged = False
         self.delivery.enrol(self, self.last_ms + PING_AFTER_MS)
 
@@ -149,18 +159,27 @@ class WebSocket(Subscriber):
 
     @property
     def full(self) -> bool:
-        """Whether too many publishes wait for their ack."""
-        return self._publishing >= PUBLISHES_MAX
+        """Whether too many publishes wait for their ack, or a large one has to come first."""
+        return self._publishing >= PUBLISHES_MAX or self._later is not None
 
     def receive(self, text: bytes) -> None:
         """Execute the command in a message."""
+        if self._later is not None:
+            self._later.append(text)
+            return
+        if commands.is_large_publish(text):
+            self._take_large(text)
+            return
         self._service.delivery.refresh()
         request_id: commands.RequestId = None
         try:
-            command = commands.decode(text)
+            if len(text) > WHOLE_MAX_BYTES:
+                commands.check_size(text, self._service.settings.max_command_bytes)
+            command = commands.decode(text, self._service.settings.max_watch_topics)
             request_id = command.request_id
             if isinstance(command, commands.Publish):
-                self._publish(command)
+                loose = type(command) is commands.Publish
+                self._publish(command, command, commands.publish.unknown(text) if loose else [])
             elif isinstance(command, commands.Subscribe):
                 self._subscribe(command)
             elif isinstance(command, commands.Unsubscribe):
@@ -174,6 +193,39 @@ class WebSocket(Subscriber):
         except Exception:
             log.exception("a command failed")
             self.frames.close(CloseCode.INTERNAL_ERROR, "")
+
+    def _take_large(self, text: bytes) -> None:
+        """Take a large publish in turns with others; what comes after it on this connection waits."""
+
+        def taken(command: commands.Publish, write: Write, unknown: list[str]) -> None:
+            try:
+                self._publish(command, write, unknown)
+            except TopicsError as error:
+                self.refuse(error, command.request_id)
+            self._catch_up()
+
+        def failed(error: TopicsError) -> None:
+            self.refuse(error, commands.request_id_of(text))
+            self._catch_up()
+
+        self._later = deque()
+        body = Gathered()
+        body.add(text)
+        self._service.large.take("", (b"", Plain(body)), commands.publish_envelope, taken, failed)
+
+    def _catch_up(self) -> None:
+        """Execute what was received while a large publish was taken, up to the next one."""
+        later, self._later = self._later or deque(), None
+        while later:
+            self.receive(later.popleft())
+            again = self._waiting_behind()
+            if again is not None:
+                again.extend(later)
+                return
+        self.frames.set_reading()
+
+    def _waiting_behind(self) -> deque[bytes] | None:
+        return self._later
 
     def _subscribe(self, command: commands.Subscribe) -> None:
         principal, settings = self._principal, self._service.settings
@@ -221,15 +273,16 @@ class WebSocket(Subscriber):
         if feed is not None and feed.channel is not None:
             feed.channel.detach(feed)
 
-    def _publish(self, command: commands.Publish) -> None:
+    def _publish(self, command: commands.Publish, write: Write, unknown: list[str]) -> None:
         principal = self._principal
         principal.require_scopes(WRITE | ADMIN if command.config is not None else WRITE)
         check_topic_name(command.topic)
         principal.require_name(command.topic)
         principal.require_config(command.config)
         self._publishing += 1
+        publishing = Publishing(self, command, unknown)
         try:
-            self._service.admission.write(command.topic, command, _published, Publishing(self, command))
+            self._service.admission.write(command.topic, write, _published, publishing)
         except BaseException:
             self._publishing -= 1
             raise
@@ -253,8 +306,12 @@ class WebSocket(Subscriber):
             "created": ticket.created,
             "deduped": ticket.deduped,
         }
+        if ticket.key_reused:
+            ack["key_reused"] = True
         if command.return_seqs:
             ack["seqs"] = [*range(ticket.first_seq, ticket.last_seq + 1)]
+        if publishing.unknown:
+            ack["unknown_fields"] = publishing.unknown
         ack["performance"] = {
             "server_total_ms": round((perf_counter_ns() - publishing.started_ns) / 1e6, 3),
             "wal_append_ms": round(ticket.write_ns / 1e6, 3),

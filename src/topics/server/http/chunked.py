@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from topics.errors import HeadTooLarge, InvalidRequest, PayloadTooLarge
+from topics.errors import HeadTooLarge, InvalidRequest
+from topics.server.http.body import BodyLimit, Gathered
 
 LINE_MAX_BYTES: Final = 256
 """The longest chunk-size line, extensions included."""
@@ -24,18 +25,17 @@ _TRAILER: Final = re.compile(_TOKEN + rb":[\t -~\x80-\xff]*")
 
 
 class ChunkedBody:
-    """A body that arrives in chunks. Feed it; once `complete`, `take` it."""
+    """A body that arrives in chunks. Feed it; `body` is the decoded one once it is `complete`."""
 
-    __slots__ = ("_body", "_body_max", "_line", "_needed", "_step", "_trailer_bytes", "_trailer_max", "complete")
+    __slots__ = ("_limit", "_line", "_needed", "_step", "_trailer_bytes", "_trailer_max", "body", "complete")
 
     complete: bool
 
-    def __init__(self, body_max_bytes: int, trailer_max_bytes: int) -> None:
-        self._body_max = body_max_bytes
+    def __init__(self, limit: BodyLimit, trailer_max_bytes: int) -> None:
+        self._limit = limit
         self._trailer_max = trailer_max_bytes
         self._trailer_bytes = 0
-        # One growing array, not a list of parts: a body of one-byte chunks must not cost an object per chunk.
-        self._body = bytearray()
+        self.body = Gathered()
         self._line = b""
         self._needed = 0
         self._step = self._size
@@ -59,11 +59,7 @@ class ChunkedBody:
     @property
     def held_bytes(self) -> int:
         """How much of the body is here."""
-        return len(self._body)
-
-    def take(self) -> bytes:
-        """The decoded body."""
-        return bytes(self._body)
+        return len(self.body)
 
     def _read_line(self, data: bytes, position: int, limit_bytes: int) -> int:
         """Gather a line into `_line`; returns the position after it, or -1 if `data` ended first."""
@@ -87,14 +83,14 @@ class ChunkedBody:
             raise InvalidRequest("A chunk size must be a hexadecimal number.")
         self._line = b""
         self._needed = int(match.group(1), 16)
-        if len(self._body) + self._needed > self._body_max:
-            raise PayloadTooLarge(limit="max_body_bytes", max=self._body_max)
+        if len(self.body) + self._needed > self._limit.max_bytes:
+            raise self._limit.exceeded()
         self._step = self._data if self._needed else self._trailer
         return position
 
     def _data(self, data: bytes, position: int) -> int:
         part = data[position : position + self._needed]
-        self._body += part
+        self.body.add(part)
         self._needed -= len(part)
         if not self._needed:
             self._step = self._data_end

@@ -13,7 +13,8 @@ Rules:
    the client still sends is thrown away for a while (bounded in bytes and time): closing at once would make the kernel
    reset the connection, and the reset would destroy the answer before the client has read it.
 4. A request that asks to leave HTTP is dispatched when everything before it is answered, and nothing after it is
-   parsed until it is answered itself.
+   parsed until it is answered itself. Nothing is parsed after a request whose body is handed over in parts either, so
+   that what follows it on the connection takes effect after it.
 5. There are no timers here, only deadlines that `Connections.sweep` looks at.
 6. The first message of a read is dispatched at once. What follows it shares a turn of the loop with every other
    connection, and waits in line for another one when the time is up (`Turns`); nothing is read meanwhile.
@@ -203,7 +204,7 @@ class Connection(asyncio.Protocol):
                 if not outbox.gathering:
                     outbox.gather()
             exchange = self._dispatch(message)
-            if message.head.upgrade is not None and not exchange.answered:
+            if (message.head.upgrade is not None or message.rest is not None) and not exchange.answered:
                 self._barrier = exchange
         self._taking = False
         if outbox.gathering:
@@ -298,6 +299,7 @@ class Connection(asyncio.Protocol):
     def _dispatch(self, message: Message) -> Exchange:
         """Make an exchange of the message, in its place in the order, and have it handled."""
         exchange = Exchange(self.outbox, message.head, message.body, message.started_ns)
+        exchange.rest = message.rest
         self.outbox.add(exchange)
         if message.closes or self._connections.draining:
             self._close_after_last()

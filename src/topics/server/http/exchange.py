@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from topics.errors import RETRY_AFTER_MS, Internal, ShuttingDown, TopicsError
 from topics.server.http import reply
+from topics.server.http.body import Rest
 from topics.server.http.head import Head
 from topics.server.http.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON, JSON_PREFIXES
 from topics.server.http.stream import Sink, Stream
@@ -49,7 +50,8 @@ class App(Protocol):
 
         Called before the body is read. A head that repeats on its connection, but for the digits of a Content-Length,
         reuses its route without another call; so whatever may change between requests is `handle`'s to check, and the
-        route must not depend on how long the body is. A raised TopicsError is answered at once.
+        route must not depend on how long the body is. It may set `head.body_limit`. A raised TopicsError is answered
+        at once.
         """
 
     def handle(self, exchange: Exchange) -> None:
@@ -88,14 +90,16 @@ class Exchange:
     """One request and its answer, see the module."""
 
     __slots__ = (
-        "answer", "answered", "body", "carrier", "closes", "head", "on_disconnect", "on_over", "plain", "started_ns",
-        "throttled_ns",
+        "answer", "answered", "body", "carrier", "closes", "head", "on_disconnect", "on_over", "plain", "rest",
+        "started_ns", "throttled_ns",
     )  # fmt: skip
 
     def __init__(self, carrier: Carrier, head: Head, body: bytes, started_ns: int) -> None:
         self.carrier = carrier
         self.head = head
         self.body = body
+        self.rest: Rest | None = None
+        """What follows `body`, where that is handed over in parts."""
         self.started_ns = started_ns
         """`perf_counter_ns` when the request's first byte was dispatched."""
         self.on_disconnect: Callable[[], None] | None = None

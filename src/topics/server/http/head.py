@@ -23,6 +23,7 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 from topics.errors import ExpectationFailed, HeadTooLarge, InvalidRequest, UnsupportedMediaType
+from topics.server.http.body import BodyLimit
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
 # Control characters other than TAB and CRLF, and CR or LF without its partner; a CR at the end may still get its LF.
@@ -45,7 +46,8 @@ class Head:
     """One parsed request head. Nothing changes after `parse`, except for what is set when it is resolved."""
 
     __slots__ = (
-        "accepts_gzip", "answer_headers", "cacheable", "chunked", "content_length", "expects_continue", "gzip_body",
+        "accepts_gzip", "answer_headers", "body_limit", "cacheable", "chunked", "content_length", "expects_continue",
+        "gzip_body",
         "headers", "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "target",
         "upgrade", "version",
     )  # fmt: skip
@@ -64,6 +66,8 @@ class Head:
         """The length of the head, its final empty line included; and that with the body's."""
         self.route: Any = None
         """What `App.resolve` returned for this head."""
+        self.body_limit: BodyLimit | None = None
+        """What `App.resolve` allows the body, where that differs from the limit of the connection."""
         self.answer_headers = b""
         """Complete lines that every answer to this head carries (see `add_to_answers`)."""
         self.content_length: int | None = None
@@ -147,10 +151,12 @@ class Head:
             head.path = self.path
             head.query = self.query
             head.route = self.route
+            head.body_limit = self.body_limit
         else:
             head.target = target
             head.path, head.query = _split_target(self.method, target)
             head.route = None
+            head.body_limit = None
         return head
 
     def add_to_answers(self, lines: bytes) -> None:

@@ -33,12 +33,12 @@ from topics.errors import (
     ExpectationFailed,
     HeadTooLarge,
     InvalidRequest,
-    PayloadTooLarge,
     RequestTimeout,
     Throttled,
     TopicsError,
 )
 from topics.server.http.account import SMALL_BYTES
+from topics.server.http.body import BodyLimit
 from topics.server.http.connection import LARGE_READ_BYTES, LINGER_MAX_BYTES, LINGER_MS, Connection
 from topics.server.http.connections import Connections
 from topics.server.http.credit import LIVE_RESET_EARNS, Credit, FrameMeter, Overdrawn
@@ -62,9 +62,9 @@ class Http2(Upgraded):
     """The protocol of a connection that began with the HTTP/2 preface; fits `Connections(http2=Http2)`."""
 
     __slots__ = (
-        "_account", "_app", "_at", "_awaited", "_connection", "_credit", "_deadlines", "_h2", "_limits", "_linger_left",
-        "_mark", "_meter", "_place", "_progress", "_reading", "_receiving", "_road", "_stopping", "_transport",
-        "_unread", "_waiting",
+        "_account", "_app", "_at", "_awaited", "_body_limit", "_connection", "_credit", "_deadlines", "_h2", "_limits",
+        "_linger_left", "_mark", "_meter", "_place", "_progress", "_reading", "_receiving", "_road", "_stopping",
+        "_transport", "_unread", "_waiting",
     )  # fmt: skip
 
     def __init__(self, connections: Connections, connection: Connection, transport: asyncio.Transport) -> None:
@@ -74,6 +74,7 @@ class Http2(Upgraded):
         self._transport = transport
         self._app = connections.app
         self._limits = connections.limits
+        self._body_limit = BodyLimit("max_body_bytes", connections.limits.max_body_bytes)
         self._place = Place(connections.turns, self._go_on)
         self._account = connections.account
         self._h2 = protocol(self._limits.max_header_bytes)
@@ -289,9 +290,9 @@ class Http2(Upgraded):
     def _admit(self, lane: Lane) -> None:
         head = lane.head
         head.route = self._app.resolve(head)
-        limit = self._limits.max_body_bytes
-        if (head.content_length or 0) > limit:
-            raise PayloadTooLarge(limit="max_body_bytes", max=limit)
+        limit = head.body_limit or self._body_limit
+        if (head.content_length or 0) > limit.max_bytes:
+            raise limit.exceeded(head.content_length)
         head.require_supported()
         if b"expect" in head.headers and lane.receiving:
             if head.headers[b"expect"].lower() != b"100-continue":
@@ -319,7 +320,7 @@ class Http2(Upgraded):
         limit = self._limits.max_body_bytes
         try:
             if lane is not None and lane.exchange is None:
-                lane.receive(event.data, limit)
+                lane.receive(event.data, lane.head.body_limit or self._body_limit)
                 if self._road.held_bytes > HELD_BODIES * limit:
                     raise Throttled("Too many large requests at a time.", limit="max_body_bytes", max=limit)
                 if self._account.full and lane.held_bytes > SMALL_BYTES:
@@ -340,7 +341,7 @@ class Http2(Upgraded):
 
     def _handle(self, lane: Lane) -> None:
         try:
-            lane.dispatch(self._app.handle, self._limits.max_body_bytes)
+            lane.dispatch(self._app.handle, lane.head.body_limit or self._body_limit)
         except Exception as error:
             lane.fail(as_answer(error, "handling", lane.head))
 

@@ -24,12 +24,12 @@ Rules:
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
-from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
+from topics.errors import TopicsError
+from topics.server.http.body import BodyLimit, Gathered, Rest, receive
 from topics.server.http.chunked import ChunkedBody
 from topics.server.http.head import Head, parse, scan
 from topics.server.http.known_heads import Repeat
@@ -57,13 +57,15 @@ class Message(NamedTuple):
     error: TopicsError | None = None
     closes: bool = False
     """Whether the connection must end with the answer, whatever the client asked for."""
+    rest: Rest | None = None
+    """What follows `body`, where that is handed over in parts."""
 
 
 class Intake:
     """The receiving half of a connection, see the module."""
 
     __slots__ = (
-        "_admit", "_blank_skipped", "_body", "_body_max", "_chunks", "_data", "_fresh", "_head_max", "_headers_max",
+        "_admit", "_blank_skipped", "_body", "_body_limit", "_chunks", "_data", "_fresh", "_head_max", "_headers_max",
         "_heads", "_needed", "_open", "_position", "_progress", "_scanned", "_started_ns", "http2", "more",
         "owes_continue", "phase", "renewals", "repeat",
     )  # fmt: skip
@@ -71,7 +73,7 @@ class Intake:
     def __init__(self, admit: Callable[[Head], None], limits: ConnectionLimits, *, http2_known: bool) -> None:
         """`admit` sees each distinct head before its body and raises TopicsError to refuse it."""
         self._admit = admit
-        self._body_max = limits.max_body_bytes
+        self._body_limit = BodyLimit("max_body_bytes", limits.max_body_bytes)
         self._head_max = limits.max_header_bytes
         self._headers_max = limits.max_headers
         self._data = b""
@@ -84,8 +86,7 @@ class Intake:
         self.repeat: Repeat | None = None
         """The last head that may come again."""
         self._open: Head = UNREADABLE
-        # One growing array: a body that arrives byte by byte must not cost an object per read.
-        self._body = bytearray()
+        self._body = Gathered()
         self._needed = 0
         self._chunks: ChunkedBody | None = None
         self._progress = 0
@@ -122,7 +123,7 @@ class Intake:
         self._position = 0
         self._heads.clear()
         self.repeat = None
-        self._body = bytearray()
+        self._body = Gathered()
         self._chunks = None
         self.owes_continue = False
 
@@ -179,7 +180,7 @@ class Intake:
         if repeat is not None:
             if data.startswith(repeat.raw, position):
                 return self._begin_known(repeat.head)
-            head = repeat.read(data, position, self._body_max)
+            head = repeat.read(data, position, self._body_limit.max_bytes)
             if head is not None and head.raw_bytes <= self._head_max:
                 if head.target is repeat.head.target:
                     return self._begin_known(head)
@@ -259,12 +260,9 @@ class Intake:
         try:
             self._admit(head)
             length = head.content_length or 0
-            if length > self._body_max:
-                raise PayloadTooLarge(
-                    f"The body of {length} bytes exceeds the limit of {self._body_max}.",
-                    limit="max_body_bytes",
-                    max=self._body_max,
-                )
+            limit = head.body_limit or self._body_limit
+            if length > limit.max_bytes:
+                raise limit.exceeded(length)
             head.require_supported()
         except TopicsError as error:
             started_ns = self._started_ns
@@ -294,7 +292,7 @@ class Intake:
         self._progress = 0
         self._open = head
         self._needed = length
-        self._chunks = ChunkedBody(self._body_max, self._head_max) if head.chunked else None
+        self._chunks = ChunkedBody(head.body_limit or self._body_limit, self._head_max) if head.chunked else None
         self.owes_continue = head.expects_continue
         return None
 
@@ -302,15 +300,15 @@ class Intake:
         before = self._position
         if self._chunks is not None:
             self._position = self._chunks.feed(self._data, before)
-            body = self._chunks.take() if self._chunks.complete else None
+            body = self._chunks.body if self._chunks.complete else None
         else:
             part = self._data[before : before + self._needed]
             self._position += len(part)
-            self._body += part
+            self._body.add(part)
             self._needed -= len(part)
-            body = None if self._needed else bytes(self._body)
+            body = None if self._needed else self._body
         if body is not None:
-            self._body = bytearray()
+            self._body = Gathered()
             self._chunks = None
             self.owes_continue = False
             return self._finish(self._open, body)
@@ -327,39 +325,19 @@ class Intake:
         if not self._needed:
             self._end_message()
 
-    def _finish(self, head: Head, body: bytes) -> Message:
+    def _finish(self, head: Head, body: bytes | Gathered) -> Message:
         started_ns = self._started_ns
         self._end_message()
         if not head.keep_alive:
             self.stop()
-        if head.gzip_body and body:
-            try:
-                body = inflate(body, self._body_max)
-            except TopicsError as error:
-                return Message(head, b"", started_ns, error)
-        return Message(head, body, started_ns)
+        try:
+            whole, rest = receive(body, head.body_limit or self._body_limit, gzip=head.gzip_body)
+        except TopicsError as error:
+            return Message(head, b"", started_ns, error)
+        return Message(head, whole, started_ns, rest=rest)
 
     def _end_message(self) -> None:
         self.phase = IDLE
         self._blank_skipped = False
         self._started_ns = 0
         self._open = UNREADABLE
-
-
-def inflate(body: bytes, max_bytes: int) -> bytes:
-    """The content of a gzip body, refused as soon as it would exceed `max_bytes`.
-
-    One member only: each further one would cost a copy of all the rest, which a body of tiny members could abuse.
-    """
-    member = zlib.decompressobj(31)
-    try:
-        content = member.decompress(body, max_bytes + 1)
-    except zlib.error:
-        raise InvalidRequest("The body is not gzip.", header="content-encoding") from None
-    if len(content) > max_bytes:
-        raise PayloadTooLarge(
-            f"The body exceeds the limit of {max_bytes} bytes once inflated.", limit="max_body_bytes", max=max_bytes
-        )
-    if not member.eof or member.unused_data:
-        raise InvalidRequest("The gzip body is cut short or has bytes after its end.", header="content-encoding")
-    return content

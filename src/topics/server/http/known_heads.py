@@ -71,6 +71,9 @@ class Repeat:
                 return None
             end += len(self._after)
         if line_end - position == len(self.line) and data.startswith(self.line, position):
+            limit = self.head.body_limit
+            if limit is not None and (length or 0) > limit.max_bytes:
+                return None
             return self.head.alike(length, end - position)
         line = data[position:line_end]
         target = line[len(self._method) : -len(_VERSION)]

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from topics.errors import PayloadTooLarge, TopicsError
+from topics.errors import TopicsError
+from topics.server.http.body import BodyLimit, Gathered, receive
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
-from topics.server.http.intake import UNREADABLE, inflate
+from topics.server.http.intake import UNREADABLE
 from topics.server.http.stream import Stream
 from topics.server.http.upgrade import Upgrade
 
@@ -70,26 +71,26 @@ class Lane:
         self.unsent_bytes = 0
         self.held_bytes = 0
         self._road = road
-        self._body = bytearray()
+        self._body = Gathered()
         self._unsent: deque[bytes] = deque()
         self._sent = 0
         self._drained_below = -1
         self._started_ns = perf_counter_ns()
 
-    def receive(self, data: bytes, limit_bytes: int) -> None:
+    def receive(self, data: bytes, limit: BodyLimit) -> None:
         """Add to the body; raises PayloadTooLarge."""
-        if len(self._body) + len(data) > limit_bytes:
-            raise PayloadTooLarge(limit="max_body_bytes", max=limit_bytes)
-        self._body += data
+        if len(self._body) + len(data) > limit.max_bytes:
+            raise limit.exceeded()
+        self._body.add(data)
         self.held_bytes += len(data)
         self._road.count_held(len(data))
 
-    def dispatch(self, handle: Callable[[Exchange], None], limit_bytes: int) -> None:
+    def dispatch(self, handle: Callable[[Exchange], None], limit: BodyLimit) -> None:
         """The request is complete: have it handled."""
-        body, self._body = bytes(self._body), bytearray()
-        if self.head.gzip_body and body:
-            body = inflate(body, limit_bytes)
+        received, self._body = self._body, Gathered()
+        body, rest = receive(received, limit, gzip=self.head.gzip_body)
         self.exchange = Exchange(self, self.head, body, self._started_ns)
+        self.exchange.rest = rest
         handle(self.exchange)
 
     def fail(self, error: TopicsError) -> None:
@@ -104,7 +105,7 @@ class Lane:
         """Nothing is held of the request any more; until then it counts, also while it is handled."""
         self._road.count_held(-self.held_bytes)
         self.held_bytes = 0
-        self._body = bytearray()
+        self._body = Gathered()
 
     def end(self) -> None:
         """The lane is gone: reset by the client, or with its connection."""

@@ -17,9 +17,12 @@ is read in between.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
+
+log = logging.getLogger("topics.server")
 
 TURN_NS: Final = 1_000_000
 SHARE_NS: Final = 250_000
@@ -85,7 +88,11 @@ class Turns:
         while waiting and now_ns < end_ns:
             waiting -= 1
             self._deadline_ns = now_ns + SHARE_NS
-            line.popleft()()
+            try:
+                line.popleft()()
+            except Exception:
+                # A defect with one connection must not silence the others.
+                log.exception("a connection could not go on")
             now_ns = self.clock_ns()
         if now_ns - end_ns > TURN_NS:
             self._rest = REST_TURNS

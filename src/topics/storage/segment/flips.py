@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.storage.flags import DELETED
+from topics.storage.flags import DELETED, deleted_runs
 from topics.storage.job import Job, Task
 from topics.storage.segment.format import HEADER_BYTES
 from topics.storage.segment.segment import SealedBlock, Segment
 from topics.storage.segment.tier import Tier
 
-_Noted = dict[Segment, list[tuple[SealedBlock, int, int]]]
+_Noted = dict[Segment, list[tuple[SealedBlock, int, int, bytes | None]]]
 
 
 class Flips:
@@ -29,9 +29,9 @@ class Flips:
     def __bool__(self) -> bool:
         return bool(self._noted)
 
-    def note(self, sealed: SealedBlock, i: int, j: int) -> None:
-        """The flags [i, j) of a Block are to be written."""
-        self._noted.setdefault(sealed.segment, []).append((sealed, i, j))
+    def note(self, sealed: SealedBlock, i: int, j: int, mask: bytes | None) -> None:
+        """The flags [i, j) of a Block are to be written, or those of them that the mask names."""
+        self._noted.setdefault(sealed.segment, []).append((sealed, i, j, mask))
 
     def forget(self, segment: Segment) -> None:
         """A segment was dropped: its flags no longer matter."""
@@ -89,13 +89,14 @@ class Flips:
     def _write(self, flips: _Noted) -> None:
         for segment, ranges in flips.items():
             name, cold = segment.name, segment.is_cold
-            writes = [
+            writes = (
                 (
-                    HEADER_BYTES + sealed.flags_at + i if cold else sealed.offset + sealed.length + i,
-                    bytes((DELETED,)) * (j - i),
+                    HEADER_BYTES + sealed.flags_at + a if cold else sealed.offset + sealed.length + a,
+                    bytes((DELETED,)) * (b - a),
                 )
-                for sealed, i, j in ranges
-            ]
+                for sealed, i, j, mask in ranges
+                for a, b in ([(i, j)] if mask is None else deleted_runs(mask))
+            )
             try:
                 self._hot.patch(name.flags_file if cold else name.data_file, writes)
             except FileNotFoundError:

@@ -42,6 +42,7 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 64
 # What a Block in a segment should reach before the next one begins.
 BLOCK_RECORDS: Final = 1000
+PIECE_SEQS: Final = 8192
 BLOCK_BYTES: Final = 1 << 20
 SORT_TAGS: Final = 2000
 _HEADER = struct.Struct("<8sIIQQQQQ")
@@ -258,43 +259,54 @@ def directory_bytes(blocks: int) -> int:
 
 
 class Tags:
-    """The tags of one sealed segment: which seqs have a tag, or tags that begin with a text."""
+    """The tags of one sealed segment: which seqs have a tag, or tags that begin with a text.
+
+    Nothing is decoded but what a lookup compares with: the tags are sorted, and so are the seqs by their tags.
+    """
 
     def __init__(self, data: bytes, first_seq: int) -> None:
         body = data[:-8]
         if len(data) < 16 or _CHECKSUM.unpack_from(data, len(body))[0] != xxh3_64_intdigest(body):
             raise block.BlockError("the checksum of the tags does not match")
-        count, text_bytes = _TAGS.unpack_from(body)
-        texts_at = _TAGS.size + count * _TAG.size
-        self.size_bytes = len(data)
+        self._count, text_bytes = _TAGS.unpack_from(body)
+        self._texts_at = _TAGS.size + self._count * _TAG.size
+        self._texts_end = self._texts_at + text_bytes
+        self._body = body
         self._first_seq = first_seq
-        entries = list(_TAG.iter_unpack(body[_TAGS.size : texts_at]))
-        starts = [texts_at + entry[0] for entry in entries]
-        starts.append(texts_at + text_bytes)
-        self._texts = [body[start:end] for start, end in pairwise(starts)]
-        self._runs = [(entry[1], entry[2]) for entry in entries]
-        self._seqs = array("I")
-        self._seqs.frombytes(body[texts_at + text_bytes :])
+        self.size_bytes = len(data)
 
     def equal(self, tag: bytes) -> list[int]:
         """The seqs of the records with exactly this tag, ascending."""
-        at = bisect_left(self._texts, tag)
-        return self._at(at) if at < len(self._texts) and self._texts[at] == tag else []
+        return [seq for piece in self.find(tag, prefix=False) for seq in piece]
 
     def starting(self, prefix: bytes) -> list[int]:
         """The seqs of the records with tags that begin with `prefix`, ascending; all tagged ones where it is empty."""
-        found: list[int] = []
-        at = bisect_left(self._texts, prefix)
-        while at < len(self._texts) and self._texts[at].startswith(prefix):
-            found += self._at(at)
-            at += 1
-        found.sort()
-        return found
+        return sorted(seq for piece in self.find(prefix, prefix=True) for seq in piece)
 
-    def _at(self, at: int) -> list[int]:
-        start, count = self._runs[at]
-        first = self._first_seq
-        return [first + distance for distance in self._seqs[start : start + count]]
+    def find(self, text: bytes, *, prefix: bool) -> Iterator[list[int]]:
+        """The seqs of the records with exactly this tag, or with one that begins so, in pieces; not in order."""
+        matches = bytes.startswith if prefix else bytes.__eq__
+        at = bisect_left(range(self._count), text, key=self._text)
+        end = bisect_left(range(self._count), True, at, key=lambda i: not matches(self._text(i), text))
+        if at == end:
+            return
+        first = self._entry(at)[1]
+        _, last, count = self._entry(end - 1)
+        for i in range(first, last + count, PIECE_SEQS):
+            piece = array("I")
+            j = min(i + PIECE_SEQS, last + count)
+            piece.frombytes(self._body[self._texts_end + i * piece.itemsize : self._texts_end + j * piece.itemsize])
+            first_seq = self._first_seq
+            yield [first_seq + distance for distance in piece]
+
+    def _entry(self, i: int) -> tuple[int, int, int]:
+        entry: tuple[int, int, int] = _TAG.unpack_from(self._body, _TAGS.size + i * _TAG.size)
+        return entry
+
+    def _text(self, i: int) -> bytes:
+        start = self._texts_at + self._entry(i)[0]
+        end = self._texts_end if i == self._count - 1 else self._texts_at + self._entry(i + 1)[0]
+        return self._body[start:end]
 
 
 def data_bytes(places: Sequence[Place]) -> int:

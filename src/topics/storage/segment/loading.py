@@ -33,7 +33,7 @@ class Loader:
     def __init__(
         self,
         tiers: Tiers,
-        on_delete: Callable[[SealedBlock, int, int], None],
+        on_delete: Callable[[SealedBlock, int, int, bytes | None], None],
         after_checkpoint: Callable[[Callable[[], None]], None],
     ) -> None:
         # The segments that there are: `sweep` leaves their files alone.
@@ -84,10 +84,9 @@ class Loader:
         tiers: list[Tier] = [self._hot] if self._tiers.cold is None else [self._tiers.cold, self._hot]
         for tier in tiers:
             with contextlib.suppress(OSError):
-                for file in tier.list():
-                    if self._is_unknown(file):
-                        tier.delete(file)
-                        removed.append(f"{tier.name}/{file}")
+                unknown = [file for file in tier.list() if self._is_unknown(file)]
+                tier.delete(*unknown)
+                removed += [f"{tier.name}/{file}" for file in unknown]
         return removed
 
     def _is_unknown(self, file: str) -> bool:

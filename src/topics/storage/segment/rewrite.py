@@ -48,7 +48,7 @@ class Rewrite:
         sources: Sequence[Segment],
         start: int,
         enqueue: Callable[[Job], None],
-        on_delete: Callable[[SealedBlock, int, int], None],
+        on_delete: Callable[[SealedBlock, int, int, bytes | None], None],
         on_damage: Callable[[Corrupt], None],
         on_rewritten: Callable[[Segment | None, BaseException | None], None],
     ) -> None:

@@ -20,7 +20,7 @@ from topics.errors import ColdUnavailable, StorageUnreadable, TopicsError
 from topics.storage import block
 from topics.storage.block import Block, Extent
 from topics.storage.damage import Corrupt, LostRecords
-from topics.storage.flags import DELETED, Flagged, deleted_runs
+from topics.storage.flags import DELETED, Cut, Flagged, deleted_runs
 from topics.storage.job import Job, Miss, Task
 from topics.storage.segment import format as layout
 from topics.storage.segment.format import Place, SegmentName, SegmentRef, Tags
@@ -115,8 +115,20 @@ class SealedBlock(Extent):
         """Flag the records [i, j) deleted, here and, by a later job, on disk. May raise as `block` does, before."""
         count, size = super().delete(i, j)
         if count:
-            self.segment.on_delete(self, i, j)
+            self.segment.on_delete(self, i, j, None)
         return count, size
+
+    def masked_bytes(self, mask: bytes) -> int:
+        """What the records that the mask names count towards `bytes`, deleted or not. May raise as `block` does."""
+        found = self._content()
+        if found is None:
+            return self.live_bytes * mask.count(DELETED) // max(1, self.live)
+        return found.masked_bytes(mask)
+
+    def apply(self, cut: Cut) -> None:
+        """Delete what a cut says, here and, by a later job, on disk."""
+        super().apply(cut)
+        self.segment.on_delete(self, 0, self.n, cut.mask)
 
     def delete_also(self, flags: bytes | bytearray) -> None:
         """Delete, here and on disk, what `flags` has deleted and the Block has not."""
@@ -141,7 +153,8 @@ class SealedBlock(Extent):
 class Segment:
     """One sealed segment: where it is and what Blocks it has.
 
-    `on_delete` is called with each run of records of a Block that is deleted from now on.
+    `on_delete` is called with each run of records of a Block that is deleted from now on, or with the mask of those
+    records of the run that are.
     """
 
     def __init__(
@@ -153,7 +166,7 @@ class Segment:
         *,
         data_bytes: int,
         index_bytes: int,
-        on_delete: Callable[[SealedBlock, int, int], None],
+        on_delete: Callable[[SealedBlock, int, int, bytes | None], None],
     ) -> None:
         self.tiers = tiers
         self.name = name

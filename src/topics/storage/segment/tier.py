@@ -146,10 +146,14 @@ class Tier:
         finally:
             self._disk.close(handle)
 
-    def delete(self, file: str) -> None:
-        """Remove a file, if it is there, and return once that is durable."""
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(self.path(file))
+    def delete(self, *files: str) -> None:
+        """Remove files, those that are there, and return once that is durable."""
+        removed = False
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(self.path(file))
+                removed = True
+        if removed:
             self._disk.sync_dir(self._directory)
 
     def list(self) -> list[str]:

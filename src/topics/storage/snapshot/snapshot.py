@@ -58,7 +58,8 @@ class TopicImage(msgspec.Struct, omit_defaults=True):
     """One topic as of `lsn`. Everything is plain data, so that old snapshots stay readable when fields are added.
 
     `config` is JSON text. `lost` are lost ranges (from, to, reason). `producers` has the last seq of each producer,
-    `dedupe` the idempotency window as (key, first seq, count, ts). `extra` is msgpack of the engine's own.
+    `dedupe` the idempotency window as (key, first seq, count, ts), `digests` what the records of each were. `extra` is
+    msgpack of the engine's own.
     """
 
     id: int
@@ -77,6 +78,7 @@ class TopicImage(msgspec.Struct, omit_defaults=True):
     dedupe: list[tuple[str, int, int, int]] = []
     segments: list[SegmentRef] = []
     extra: bytes = b""
+    digests: list[int] = []
 
 
 _encode_image = msgspec.msgpack.Encoder().encode

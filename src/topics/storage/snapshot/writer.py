@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -37,7 +38,8 @@ class SnapshotWriter:
         self._path = f"{directory}/{snapshot.name(number)}"
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        self._twice: list[bytes] = []
+        # Essential sections that have no second copy yet.
+        self._twice: deque[bytes] = deque()
         self._sections = 0
         self._handle: int | None = None
         self._at = snapshot.HEADER_BYTES
@@ -49,6 +51,16 @@ class SnapshotWriter:
         self._sections += 1
         if essential:
             self._twice.append(section)
+
+    def copy_next(self) -> bool:
+        """Add the second copy of one essential section, once all sections were added; returns whether there was one.
+
+        `publish` adds those that are left, but on a thread, where it would contend with the engine's for a while.
+        """
+        if not self._twice:
+            return False
+        self.add(frame.with_flags(self._twice.popleft(), snapshot.COPY))
+        return True
 
     @property
     def size_bytes(self) -> int:
@@ -106,9 +118,10 @@ class SnapshotWriter:
         assert header.number == self.number
         assert not self.is_writing
         try:
+            while self.copy_next():
+                pass
+            self.add(snapshot.end_section(header, self._sections))
             self._write(self._waiting)
-            self._write(frame.with_flags(section, snapshot.COPY) for section in self._twice)
-            self._write([snapshot.end_section(header, self._sections + len(self._twice))])
             assert self._handle is not None
             self._disk.write(self._handle, 0, snapshot.encode_header(header))
             self._disk.sync(self._handle)

@@ -23,7 +23,7 @@ import struct
 from typing import Any, Final
 
 import msgspec
-from xxhash import xxh3_64_intdigest, xxh32_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest, xxh32_intdigest
 
 MAGIC: Final = b"TFRM"
 HEADER_BYTES: Final = 48
@@ -32,6 +32,9 @@ ALIGN_BYTES: Final = 8
 FRAME_BYTES_MIN: Final = HEADER_BYTES + CHECKSUM_BYTES
 # A length field beyond this is damage, not a frame; no request is near it.
 PAYLOAD_BYTES_MAX: Final = 1 << 30
+# An APPEND with more than this is a LargeFrame.
+LARGE_BYTES: Final = 1 << 20
+_KIND_AT: Final = 4
 
 CREATE: Final = 1
 CONFIG: Final = 2
@@ -156,10 +159,34 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoders = {kind: msgspec.msgpack.Decoder(payload).decode for kind, payload in PAYLOADS.items()}
 
 
-def append(lsn: int, topic_id: int, first_seq: int, n: int, block_raw: bytes, extra: bytes = b"") -> bytes:
+class LargeFrame:
+    """A frame that is written from its parts, since the copy that joins them would take longer than the writing."""
+
+    __slots__ = ("_bytes", "parts")
+
+    def __init__(self, parts: tuple[bytes, ...]) -> None:
+        """The first part begins with the header."""
+        self.parts = parts
+        self._bytes = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._bytes
+
+
+Frame = bytes | LargeFrame
+
+
+def append(lsn: int, topic_id: int, first_seq: int, n: int, block_raw: bytes, extra: bytes = b"") -> Frame:
     """The APPEND frame of one Block (`Block.raw`: body and checksum, no delete flags) and the engine's extras."""
     length = len(block_raw) + len(extra)
     head = _HEADER.pack(MAGIC, APPEND, 0, 0, length, n, lsn, topic_id, first_seq, 0)
+    if length > LARGE_BYTES:
+        head += _CHECK.pack(xxh32_intdigest(head))
+        end = extra + _PADS[length & 7]
+        checksum = xxh3_64(head)
+        checksum.update(block_raw)
+        checksum.update(end)
+        return LargeFrame((head, block_raw, end + _CHECKSUM.pack(checksum.intdigest())))
     body = b"".join((head, _CHECK.pack(xxh32_intdigest(head)), block_raw, extra, _PADS[length & 7]))
     return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
 
@@ -207,7 +234,12 @@ def claimed_bytes(data: bytes, at: int) -> int:
     return 0 if magic != MAGIC else FRAME_BYTES_MIN + (length + 7 & -8)
 
 
-def lsn_of(frame: bytes) -> int:
+def lsn_of(frame: Frame) -> int:
     """The lsn of an encoded frame."""
-    lsn: int = _LSN.unpack_from(frame)[0]
+    lsn: int = _LSN.unpack_from(frame if type(frame) is bytes else frame.parts[0])[0]  # type: ignore[union-attr]
     return lsn
+
+
+def kind_of(frame: Frame) -> int:
+    """The kind of an encoded frame."""
+    return (frame if isinstance(frame, bytes) else frame.parts[0])[_KIND_AT]

@@ -25,13 +25,14 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol
+from itertools import chain
+from typing import Final, Protocol, cast
 
 from topics.clock import Clock
 from topics.errors import StorageFull, StorageReadOnly, Throttled, TopicsError
 from topics.storage.disk import Disk
 from topics.storage.job import Job, Task
-from topics.storage.wal.frame import APPEND, CREATE, lsn_of
+from topics.storage.wal.frame import APPEND, CREATE, Frame, LargeFrame, kind_of, lsn_of
 from topics.storage.wal.shard_files import FILE_BYTES, ShardFiles, WrittenFile
 
 QUEUE_BYTES_MAX: Final = 64 << 20
@@ -98,12 +99,14 @@ class Shard(Counters):
         self._clock = clock
         self._queue_bytes_max = queue_bytes_max
         self._sync_interval_ns = sync_interval_ns
-        self._frames: list[bytes] = []
+        self._frames: list[Frame] = []
         self._waiters: list[Waiter | None] = []
         self._gates: list[bool] = []
         # Waiters without a frame of their own, which wait for those that are queued.
         self._after_write: list[Waiter] = []
         self._queue_bytes = 0
+        # Whether a LargeFrame is among them.
+        self._large = False
         # Gated waiters with written frames, and the time of the write; the sync that runs has its own list.
         self._waiting: list[tuple[Waiter, int, int]] = []
         self._waiting_bytes = 0
@@ -141,7 +144,7 @@ class Shard(Counters):
         """Why the shard takes no writes, or None while it does."""
         return self._poison
 
-    def submit(self, frame: bytes, gated: bool, waiter: Waiter | None = None) -> None:
+    def submit(self, frame: Frame, gated: bool, waiter: Waiter | None = None) -> None:
         """Queue a frame for the next `write`.
 
         Raises, and takes nothing, where the shard is poisoned (StorageReadOnly), its queue is full (QueueFull), or the
@@ -149,13 +152,15 @@ class Shard(Counters):
         """
         if self._poison is not None:
             raise self._refusal()
-        if self.full and frame[4] in _GROWING:
+        if self.full and kind_of(frame) in _GROWING:
             raise StorageFull()
         size = self._queue_bytes + len(frame)
         if size + self._waiting_bytes > self._queue_bytes_max and self.queue_depth:
             self.submit_full_total += 1
             raise QueueFull(retry_after_ms=100, queue_bytes=self.queue_bytes, queue_bytes_max=self._queue_bytes_max)
         self._queue_bytes = size
+        if type(frame) is not bytes:
+            self._large = True
         self._frames.append(frame)
         self._waiters.append(waiter)
         self._gates.append(gated)
@@ -175,7 +180,7 @@ class Shard(Counters):
         file = self.files.current
         try:
             if file.at + queue_bytes <= file.size:
-                self._disk.write(file.handle, file.at, frames[0] if len(frames) == 1 else b"".join(frames))
+                self._put(file, frames)
                 file.at += queue_bytes
                 file.last_lsn = lsn_of(frames[-1])
                 count = len(frames)
@@ -185,8 +190,10 @@ class Shard(Counters):
             self._waiters, self._gates = waiters, gates
             self._fail("write", error)
             return
+        self._large = False
         if count < len(frames):
             self._frames, self._waiters, self._gates = frames[count:], waiters[count:], gates[count:]
+            self._large = any(isinstance(frame, LargeFrame) for frame in self._frames)
             self._queue_bytes = sum(map(len, self._frames))
             frames = frames[:count]
             queue_bytes -= self._queue_bytes
@@ -197,7 +204,16 @@ class Shard(Counters):
             for follower in followers:
                 self.after_sync(follower)
 
-    def _write_across(self, frames: list[bytes]) -> int:
+    def _put(self, file: WrittenFile, frames: list[Frame]) -> None:
+        """Write frames to the end of a file in one call."""
+        if self._large:
+            parts = [(frame,) if isinstance(frame, bytes) else frame.parts for frame in frames]
+            self._disk.write_parts(file.handle, file.at, list(chain.from_iterable(parts)))
+        else:
+            small = cast("list[bytes]", frames)
+            self._disk.write(file.handle, file.at, small[0] if len(small) == 1 else b"".join(small))
+
+    def _write_across(self, frames: list[Frame]) -> int:
         """Write frames over as many files as they need; how many were written before the next file was not ready."""
         done = 0
         while done < len(frames):
@@ -208,7 +224,7 @@ class Shard(Counters):
                 size += len(frames[upto])
                 upto += 1
             if upto > done:
-                self._disk.write(file.handle, file.at, b"".join(frames[done:upto]))
+                self._put(file, frames[done:upto])
                 file.at += size
                 file.last_lsn = lsn_of(frames[upto - 1])
                 done = upto
@@ -217,7 +233,7 @@ class Shard(Counters):
         return done
 
     def _commit_written(
-        self, frames: list[bytes], waiters: list[Waiter | None], gates: list[bool], size: int, started_ns: int
+        self, frames: list[Frame], waiters: list[Waiter | None], gates: list[bool], size: int, started_ns: int
     ) -> None:
         now_ns = self._clock.elapsed_ns()
         write_ns = now_ns - started_ns
@@ -338,6 +354,10 @@ class Shard(Counters):
     def leave_file(self) -> None:
         """Move on to the next file, so that everything written so far can be trimmed."""
         self.files.leave(clean=self._dirty_since_ns is None)
+
+    def expect_job(self, frame_bytes: int) -> Job | None:
+        """What makes the files ready for a large frame that will be submitted soon, or None."""
+        return None if self._poison is not None else self.files.expect_job(frame_bytes)
 
     def rotate_for_trim(self) -> None:
         """Move on to the next file where one is ready and this one is well used, so that it can be trimmed."""

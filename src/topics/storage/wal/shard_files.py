@@ -11,6 +11,7 @@ import contextlib
 import errno
 import itertools
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 
 from topics.clock import Clock
@@ -33,6 +34,7 @@ PREPARE_RETRY_NS: Final = 1_000_000_000
 ZERO_FILL_LIFE_NS: Final = 5_000_000_000
 # How full a file must be for a checkpoint to move on from it: below that, reading it again costs less than a new one.
 TRIM_USED_PERCENT: Final = 25
+WARM_BYTES: Final = 1 << 20
 
 
 class WrittenFile:
@@ -74,6 +76,8 @@ class ShardFiles:
         self.current = self._create(1, min(file_bytes, FIRST_FILE_BYTES), zero_fill=True)
         self._since_ns = self._began_ns = clock.elapsed_ns()
         self.next: WrittenFile | None = None
+        # Made before `next` and too small for what was expected: never used, and retired with `current`.
+        self._skipped: list[WrittenFile] = []
         # Full and not synced; taken by the running sync; full and synced.
         self.retired: list[WrittenFile] = []
         self._under_sync: list[WrittenFile] = []
@@ -88,16 +92,11 @@ class ShardFiles:
         """Make the next file the current one; False where it is not ready yet. A frame of this size fits into it."""
         needed = walfile.HEADER_BYTES + frame_bytes + walfile.TAIL_BYTES
         following = self.next
-        skipped: list[WrittenFile] = []
         if following is not None and needed <= following.size + walfile.TAIL_BYTES:
             self.next = None
         elif self._preparing:
             return False
         else:
-            if following is not None:
-                # Too small and never used; it goes when the one before it goes, since a missing number is damage.
-                skipped.append(following)
-                self.next = None
             number = (following or self.current).name.number + 1
             try:
                 following = self._create(number, max(needed, self._file_bytes), zero_fill=False)
@@ -105,15 +104,61 @@ class ShardFiles:
                 if error.errno != errno.ENOSPC:
                     raise
                 # Nothing was written: what is queued waits until there is room.
-                self.next, self.no_room = following, True
+                self.no_room = True
                 return False
+            self._skip_next()
         self._leaving = False
         self._filled_bytes = self.current.size
-        self.retired += [self.current, *skipped]
+        self.retired += [self.current, *self._skipped]
+        self._skipped = []
         self.current = following
         self._began_ns = self._clock.elapsed_ns()
         self.rotations_total += 1
         return True
+
+    def _skip_next(self) -> None:
+        """Leave a file unused; it goes when the one before it goes, since a missing number is damage."""
+        if self.next is not None:
+            self._skipped.append(self.next)
+            self.next = None
+
+    def expect_job(self, frame_bytes: int) -> Job | None:
+        """What makes a file ready for a large frame that will come soon; None where nothing can be done ahead.
+
+        The loop is to find the pages of the file in memory, and a file that is large enough: it reads what it will
+        write over, and makes the next file where the frame fits into none.
+        """
+        needed = walfile.HEADER_BYTES + frame_bytes + walfile.TAIL_BYTES
+        current, following = self.current, self.next
+        if current.at + frame_bytes <= current.size:
+            return Task("warm", partial(self._warm, current, current.at, frame_bytes), _ignore)
+        if following is not None and needed <= following.size + walfile.TAIL_BYTES:
+            return Task("warm", partial(self._warm, following, 0, needed), _ignore)
+        if self._preparing:
+            return None
+        self._preparing = True
+        made: list[WrittenFile] = []
+        number = (following or current).name.number + 1
+
+        def work() -> None:
+            made.append(self._create(number, max(needed, self._file_bytes), zero_fill=False))
+            self._warm(made[0], 0, needed)
+
+        return Task("prepare", work, partial(self._prepared, made))
+
+    def _warm(self, file: WrittenFile, begin: int, size: int) -> None:
+        for at in range(begin, begin + size, WARM_BYTES):
+            self._disk.read(file.handle, at, min(WARM_BYTES, begin + size - at))
+
+    def _prepared(self, made: list[WrittenFile], error: BaseException | None) -> None:
+        self._preparing = False
+        if made:
+            self._skip_next()
+            self.next, self._leaving, self.no_room = made[0], False, False
+            if self._closed:
+                self.close()
+        elif error is not None:
+            self._prepare_after_ns = self._clock.elapsed_ns() + PREPARE_RETRY_NS
 
     @property
     def prepare_needed(self) -> bool:
@@ -151,14 +196,8 @@ class ShardFiles:
                 made.append(self._create(number, smallest, zero_fill=not bulk))
 
         def finish(error: BaseException | None) -> None:
-            self._preparing = False
             self.no_room = isinstance(error, OSError) and error.errno == errno.ENOSPC
-            if error is None:
-                self.next, self._leaving = made[0], False
-                if self._closed:
-                    self.close()
-            else:
-                self._prepare_after_ns = self._clock.elapsed_ns() + PREPARE_RETRY_NS
+            self._prepared(made, error)
 
         return Task("prepare", work, finish)
 
@@ -223,7 +262,7 @@ class ShardFiles:
     def close(self) -> None:
         """Close the files. The ones that a running sync uses stay open."""
         self._closed = True
-        files = [*self.retired, *self._synced]
+        files = [*self.retired, *self._synced, *self._skipped]
         if self.current.handle >= 0:
             files.append(self.current)
         if self.next is not None:
@@ -232,4 +271,8 @@ class ShardFiles:
             with contextlib.suppress(OSError):
                 self._disk.close(file.handle)
             file.handle = -1
-        self.retired, self._synced, self.next = [], [], None
+        self.retired, self._synced, self._skipped, self.next = [], [], [], None
+
+
+def _ignore(error: BaseException | None) -> None:
+    """What was to be read ahead is read when it is needed."""

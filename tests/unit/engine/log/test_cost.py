@@ -55,7 +55,8 @@ def test_tag_delete_does_not_scan_the_log(match: Any) -> None:
         costs.append(lines_executed(lambda: engine.delete("t", Delete(match=match))))  # noqa: B023
         assert engine.state("t").count == records - (1 if isinstance(match, str) else 5)
     small, large = costs
-    assert large < 2 * small, costs
+    # The index has parts of a bounded number of records: three of them instead of one, and not eight times the records.
+    assert large < 3 * small, costs
 
 
 def test_before_seq_delete_does_not_visit_its_records() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, render, render_whole
+from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache, render, render_whole
 from topics.storage import block
 
 TEXTS = st.text(min_size=0, max_size=6).map(str.encode)
@@ -51,3 +51,18 @@ def test_number_of_digits_may_grow_inside_a_block(first_seq: int) -> None:
     wire = render_whole(encoded, WITH_DATA)
     seqs = [msgspec.json.decode(wire.slice(i, i + 1))["$seq"] for i in range(20)]
     assert seqs == list(range(first_seq, first_seq + 20))
+
+
+def test_cache_counts_all_that_it_holds_and_gives_up_the_oldest() -> None:
+    """STORE-6: the text, the offsets and the Block, which may be nowhere else any more."""
+    made = [block.encode(7, 1 + 100 * i, 5, [b'"0123456789"'] * 100) for i in range(20)]
+    one = render_whole(made[0], WITH_DATA)
+    each = len(one.text) + 8 * len(one.at) + len(made[0].raw)
+    cache = WireCache(bytes_max=5 * each + each // 2)
+    for content in made:
+        cache.get(content, WITH_DATA)
+        assert cache.bytes <= cache.bytes_max
+    assert 4 * each <= cache.bytes
+    assert [found is content for (found, _), content in zip(cache._wires.values(), made[-5:], strict=True)] == [
+        True
+    ] * 5

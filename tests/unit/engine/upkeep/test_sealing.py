@@ -206,6 +206,10 @@ def test_busy_topic_gathers_before_it_is_sealed_unless_memory_is_short() -> None
     assert shelf is not None
     sealer = Sealer(shelf, machine.clock, gather_ns=250_000_000)
     written(machine, "t", EVENTS)
+    sealer.step()
+    run_inline(machine.store.jobs())
+    assert segments(machine, "t") == [EVENTS], "the first one at once"
+    written(machine, "t", EVENTS)
     assert not sealer.step()
     assert sealer.waits
     written(machine, "t", 3 * EVENTS)
@@ -214,12 +218,25 @@ def test_busy_topic_gathers_before_it_is_sealed_unless_memory_is_short() -> None
     machine.clock.advance(1)
     sealer.step()
     run_inline(machine.store.jobs())
-    assert segments(machine, "t") == [4 * EVENTS]
+    assert segments(machine, "t") == [EVENTS, 4 * EVENTS]
     written(machine, "t", EVENTS)
     sealer.step()
     assert machine.store.jobs() == []
     sealer.step(at_once=True)
     assert [job.name for job in machine.store.jobs()] == ["seal"]
+
+
+def test_gathering_topic_does_not_hold_up_others() -> None:
+    """STORE-17."""
+    machine = Machine()
+    shelf = machine.engine.catalog.shelf
+    assert shelf is not None
+    sealer = Sealer(shelf, machine.clock, gather_ns=250_000_000)
+    for topic in ("busy", "busy", "calm"):
+        written(machine, topic, EVENTS)
+        sealer.step()
+        run_inline(machine.store.jobs())
+    assert segments(machine, "busy") == segments(machine, "calm") == [EVENTS]
 
 
 def spread(topics: int, records: int, max_unsealed_bytes: int) -> Machine:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from tests.harness.machine import Machine
 from topics.engine import ConfigPatch, Delete, Engine, Limits, Write
+from topics.engine.write import batch as batches
 from topics.engine.write import dedupe
+from topics.engine.write.digest import of_batch, of_block
 from topics.errors import Throttled, TopicFull
+from topics.server.api import bodies
+from topics.storage import block as blocks
 from topics.testing import ManualClock
 
 
@@ -230,3 +237,58 @@ def test_keys_are_forgotten_some_at_a_time() -> None:
     assert [write(engine, "k2998"), write(engine, "k2999")] == [False, True]
     assert len(memory.keys) == 2
     assert engine.totals.dedupe_bytes == 2 * (dedupe.ENTRY_BYTES + 5)
+
+
+RECORD = {"data": {"a": 1}, "tag": "t", "node": "n", "meta": {"k": "v"}}
+
+
+@pytest.mark.parametrize(
+    ("records", "reused"),
+    [
+        ([RECORD, {"data": 2}], False),
+        ([RECORD], True),
+        ([RECORD, {"data": 2}, {"data": 2}], True),
+        ([{"data": 2}, RECORD], True),
+        ([{**RECORD, "data": {"a": 2}}, {"data": 2}], True),
+        ([{**RECORD, "tag": "u"}, {"data": 2}], True),
+        ([{**RECORD, "node": "m"}, {"data": 2}], True),
+        ([{**RECORD, "meta": {"k": "w"}}, {"data": 2}], True),
+        ([RECORD, {"data": 2, "tag": "t"}], True),
+    ],
+)
+@pytest.mark.parametrize("restart", ["no", "kill", "checkpoint"])
+def test_a_key_that_comes_again_with_other_records_is_marked(
+    records: list[dict[str, object]], reused: bool, restart: str
+) -> None:
+    """RETRY-10: also after a restart, from the log or from a checkpoint."""
+    machine = Machine()
+    first = body({"records": [RECORD, {"data": 2}], "idempotency_key": "k"})
+    assert machine.engine.write("t", first).key_reused is False
+    machine.engine.write("t", Write.of([0]))
+    if restart == "checkpoint":
+        machine.checkpoint()
+    if restart != "no":
+        machine.run_until_idle()
+        machine.crash("kill")
+    again = machine.engine.write("t", body({"records": records, "idempotency_key": "k"}))
+    assert (again.deduped, again.first_seq, again.count, again.key_reused) == (True, 1, 2, reused)
+
+
+def body(fields: dict[str, object]) -> Write:
+    return bodies.write(json.dumps(fields).encode())
+
+
+def test_a_producer_that_repeats_itself_reuses_no_key() -> None:
+    """RETRY-10."""
+    engine = Engine(ManualClock())
+    engine.write("t", Write.of([1], producer_id="p", producer_seq=7, idempotency_key="k"))
+    again = engine.write("t", Write.of([2], producer_id="p", producer_seq=7, idempotency_key="l"))
+    assert (again.deduped, again.key_reused) == (True, False)
+
+
+def test_the_digest_of_a_write_is_that_of_its_block() -> None:
+    """RETRY-10: whatever columns it has."""
+    for records in ([{"data": 1}], [RECORD], [RECORD, {"data": None}], [{"data": "", "tag": ""}, {"data": []}]):
+        batch = batches.check(body({"records": records}), Limits())
+        block = blocks.encode(1, 5, 7, batch.datas, batch.nodes, batch.tags, batch.metas)
+        assert of_batch(batch) == of_block(block, 0, block.n) != 0

@@ -170,3 +170,18 @@ def test_what_streams_do_not_take_counts_once_and_is_given_back(manual: ManualDe
     for stream, _ in streams[10:]:
         manual.delivery.leave(stream)
     assert account.total_bytes == 0
+
+
+def test_a_stream_that_ended_while_it_was_watched_is_left_alone(manual: ManualDelivery) -> None:
+    """WATCH-31: it is looked at in a later slice, when it is gone."""
+    manual.write("t")
+    listener = manual.listener("t", 1)
+    manual.loop.run_until_idle()
+    listener.pause()
+    manual.write("t")
+    manual.pulse(29_000)
+    manual.delivery._watched.append(listener)
+    manual.delivery.leave(listener)
+    manual.clock.advance(5_000)
+    manual.pulse(100)
+    assert not listener.given_up

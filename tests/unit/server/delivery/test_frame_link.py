@@ -13,7 +13,7 @@ from topics.server.http.turns import Turns
 from topics.settings import Settings
 from topics.testing import ManualClock
 
-BEGIN = b"\x81\xff" + (32 << 20).to_bytes(8) + b"\0\0\0\0"
+BEGIN = b"\x81\xff" + (6 << 20).to_bytes(8) + b"\0\0\0\0"
 
 
 class Socket:

@@ -179,7 +179,6 @@ def test_tags_are_looked_up_without_reading_records() -> None:
     assert (
         tags.starting(b"even/2") == [1 + k * 10 + i for k in range(3) for i in (2,) if i % 3] == tags.equal(b"even/2")
     )
-    assert tags._texts == sorted(tags._texts)
 
 
 def test_a_segment_without_tags_has_an_empty_index() -> None:

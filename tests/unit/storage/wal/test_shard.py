@@ -65,6 +65,21 @@ def test_frames_that_arrive_during_a_sync_form_the_next_group() -> None:
     assert store.shard_of(1).fsyncs_total == fsyncs + 1, "both share one sync"
 
 
+def test_waiter_without_a_frame_waits_for_frames_that_are_queued() -> None:
+    """ROUTER-32: everything that was submitted before it is durable, written or not."""
+    store, _ = open_store(FakeDisk())
+    shard, writer = store.shard_of(1), Writer(store)
+    queued = writer.append(1, [b"1"])
+    waiter = type(queued)()
+    shard.after_sync(waiter)
+    assert waiter.committed is None
+    store.write()
+    assert queued.committed is not None
+    assert waiter.committed is None
+    run_inline(store.jobs())
+    assert waiter.committed is not None
+
+
 def test_each_sync_is_reported_once_its_tickets_are_committed() -> None:
     """What waits for durable records is woken by the sync instead of asking again and again."""
     seen: list[tuple[bool, int]] = []
@@ -357,3 +372,78 @@ def test_monitor_catches_a_sync_that_misses_the_retired_file() -> None:
 
     with pytest.raises(MonitorViolation, match="before its frame was synced"):
         run()
+
+
+def test_a_large_frame_that_is_expected_finds_its_file() -> None:
+    """STORE-10: the file is made by a job, whatever is written meanwhile, and no frame is lost."""
+    disk = FakeDisk()
+    store, _ = open_store(disk, wal_file_bytes=8192)
+    writer = Writer(store)
+    shard = store.shard_of(1)
+    writer.append(1, [b"a" * 3000], gated=True)
+    writer.turn()
+    assert shard.files.next is not None, "a file of the usual size is there"
+    expected = shard.expect_job(30_000)
+    assert expected is not None
+    assert shard.expect_job(30_000) is None, "one at a time"
+    expected.run()
+    # Fills the current file and takes the one after it, before the outcome of the job is known.
+    for _ in range(3):
+        writer.append(1, [b"b" * 2500], gated=True)
+        writer.turn()
+    expected.done(None)
+    made = set(disk.list(f"{DIRECTORY}/wal"))
+    writer.append(1, [b"c" * 29_000], gated=True)
+    store.write()
+    assert set(disk.list(f"{DIRECTORY}/wal")) == made, "the loop makes no file"
+    writer.append(1, [b"d"], gated=True)
+    writer.turn()
+    store.close()
+    _, found = reopen(disk)
+    assert [found.records[1][seq][:1] for seq in range(1, 7)] == [b"a", b"b", b"b", b"b", b"c", b"d"]
+    assert not found.damaged
+    assert not found.gaps
+
+
+def test_a_file_that_was_too_small_for_what_is_expected_is_left_out() -> None:
+    """STORE-10: it keeps its number, so that no file is missing, and goes with the others."""
+    disk = FakeDisk()
+    store, _ = open_store(disk, wal_file_bytes=8192)
+    writer = Writer(store)
+    shard = store.shard_of(1)
+    writer.append(1, [b"a" * 3000], gated=True)
+    writer.turn()
+    small = shard.files.next
+    assert small is not None
+    expected = shard.expect_job(30_000)
+    assert expected is not None
+    run_inline([expected])
+    assert shard.files.next is not small
+    warm = shard.expect_job(30_000)
+    assert warm is not None
+    run_inline([warm])
+    writer.append(1, [b"c" * 29_000], gated=True)
+    writer.turn()
+    assert small.name in [file.name for file in (*shard.files.retired, *shard.files._synced)]
+    _, found = reopen(disk)
+    assert (len(found.records[1]), found.damaged, found.gaps) == (2, [], [])
+
+
+def test_a_shard_that_takes_no_writes_expects_none() -> None:
+    """STORE-10: and where the file cannot be made, the frame still finds one."""
+    fault = FaultDisk(FakeDisk())
+    store, _ = open_store(fault)
+    writer = Writer(store)
+    shard = store.shard_of(1)
+    expected = shard.expect_job(30_000)
+    assert expected is not None
+    fault.fail("create")
+    run_inline([expected])
+    ticket = writer.append(1, [b"c" * 29_000], gated=True)
+    writer.turn()
+    assert ticket.committed is not None
+    fault.fail("write")
+    writer.append(1, [b"x"])
+    store.write()
+    assert shard.read_only is not None
+    assert shard.expect_job(30_000) is None

@@ -1,0 +1,94 @@
+"""The driver's threads: nobody waits behind work that may take its time, and the end of each job leads to a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from topics.engine import Engine, Write
+from topics.engine.router.router import PutRouter
+from topics.server import driver as drivers
+from topics.server.driver import AWAITED, BULK_THREADS, Driver, Wakeup
+from topics.storage.job import Task
+from topics.testing import ManualClock
+
+DEADLINE_S = 30.0
+
+
+class Turns(Driver):
+    """Counts its turns."""
+
+    turns = 0
+
+    def _turn(self) -> None:
+        self.turns += 1
+        super()._turn()
+
+
+def driven(loop: asyncio.AbstractEventLoop) -> Turns:
+    wakeup = Wakeup(loop)
+    return Turns(loop, wakeup, Engine(ManualClock(), wake=wakeup.wake), lambda: None)
+
+
+@pytest.mark.parametrize("name", sorted(AWAITED | {"sync"}))
+def test_what_requests_wait_for_does_not_wait_behind_seals(name: str) -> None:
+    """STORE-17: more seals, snapshots and moves than there are threads for them."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        driver = driven(loop)
+        release, served = threading.Event(), asyncio.Event()
+        for i in range(BULK_THREADS + 2):
+            driver.start(Task(("seal", "snapshot", "relocate")[i % 3], release.wait, lambda error: None))
+        driver.start(Task(name, lambda: None, lambda error: served.set()))
+        try:
+            await asyncio.wait_for(served.wait(), DEADLINE_S)
+            assert not release.is_set()
+        finally:
+            release.set()
+            await driver.run_until_idle()
+            driver.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["seal", "checkpoint", "snapshot", "sync"])
+def test_end_of_a_job_leads_to_a_turn(name: str) -> None:
+    """STORE-17: upkeep goes on with the next segments, also on a server that is idle otherwise."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        driver = driven(loop)
+        ended = asyncio.Event()
+        driver.start(Task(name, lambda: None, lambda error: ended.set()))
+        await asyncio.wait_for(ended.wait(), DEADLINE_S)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert driver.turns == 1
+        driver.stop()
+
+    asyncio.run(main())
+
+
+def test_stop_does_not_wait_until_everything_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ROUTER-33: the next start goes on where the copies ended."""
+    monkeypatch.setattr(drivers, "SETTLE_S", 0.0)
+
+    async def stop() -> tuple[int, int]:
+        loop = asyncio.get_running_loop()
+        wakeup = Wakeup(loop)
+        engine = Engine(ManualClock(), wake=wakeup.wake)
+        engine.routers.put("r", PutRouter("source", "dest"), lambda _: None)
+        engine.run_until_idle()
+        driver = Driver(loop, wakeup, engine, lambda: None)
+        await driver.run_until_idle()
+        await asyncio.sleep(0.01)
+        for _ in range(3):
+            engine.write("source", Write.of(range(1000)), lambda _: None)
+        await driver.run_until_idle()
+        driver.stop()
+        return engine.topics["source"].log.head, engine.topics["dest"].log.head
+
+    assert asyncio.run(stop()) == (3000, 0)
