@@ -39,6 +39,7 @@ class AsyncClient:
         )
         self._calls = ServerCalls(self._endpoint.patience)
         self._identities = Identities()
+        self._line = waiting.Line(self._pool)
 
     def __repr__(self) -> str:
         return f"AsyncClient({self._endpoint.url!r})"
@@ -176,4 +177,4 @@ class AsyncClient:
         return AsyncWorker(TopicCalls(queue, type, self._endpoint.patience, self._endpoint.node), self._pool, options)
 
     async def _run(self, operation: Operation[T]) -> T:
-        return await arun(operation, waiting.Line(self._pool))
+        return await arun(operation, self._line)

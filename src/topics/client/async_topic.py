@@ -26,6 +26,7 @@ class AsyncTopic(Generic[T]):
     def __init__(self, calls: TopicCalls[T], pool: waiting.Pool) -> None:
         self._calls = calls
         self._pool = pool
+        self._line = waiting.Line(pool)
 
     def __repr__(self) -> str:
         return f"AsyncTopic({self.name!r})"
@@ -126,4 +127,4 @@ class AsyncTopic(Generic[T]):
         return await self._run(self._calls.redrive(seqs, match, limit, dry_run))
 
     async def _run(self, operation: Operation[R]) -> R:
-        return await arun(operation, waiting.Line(self._pool))
+        return await arun(operation, self._line)

@@ -102,6 +102,11 @@ class AsyncWorker(Generic[T]):
         self._tasks[tag] = function
         return function
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end: a long task may look at this, and hurry."""
+        return self._stops > 0
+
     def stop(self) -> None:
         """End gracefully; a second time: give back at once what still runs."""
         self._stops += 1

@@ -40,6 +40,7 @@ class Client:
         )
         self._calls = ServerCalls(self._endpoint.patience)
         self._identities = Identities()
+        self._line = blocking.SharedLine(self._pool)
 
     def __repr__(self) -> str:
         return f"Client({self._endpoint.url!r})"
@@ -175,4 +176,4 @@ class Client:
         return Worker(TopicCalls(queue, type, self._endpoint.patience, self._endpoint.node), self._endpoint, options)
 
     def _run(self, operation: Operation[T]) -> T:
-        return run(operation, blocking.Line(self._pool))
+        return run(operation, self._line)

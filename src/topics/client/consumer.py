@@ -72,7 +72,7 @@ class Consumer(Generic[Item]):
 
     def commit(self) -> None:
         """Keep where it has got to, now."""
-        run(self._consuming.commit(), blocking.Line(self._pool))
+        run(self._consuming.commit(), blocking.SharedLine(self._pool))
 
     def lag(self) -> dict[str, Lag]:
         """How far it is behind in each topic, in records and in seconds."""

@@ -2,7 +2,8 @@
 
 Exactly once: a batch has a `producer_seq`, and the next one is sent only when it is settled. So a batch may be sent as
 often as it takes, over any number of connections and restarts of the server: the server stores it once, and in order.
-A number is used for one content only; a batch that the server refuses as too large is split under new numbers.
+A number is used for one content only; a batch that the server refuses as too large is split under new numbers. A server
+that takes no more producers gets idempotency keys instead, which it remembers for as long as a batch is tried.
 
 The outbox does no input and output and has no lock; the producers bring both. It is bounded: `has_room` says whether
 more may be added.
@@ -85,11 +86,10 @@ class Outbox:
         self._now = now
         self.producer_id = options.get("producer_id") or uuid.uuid4().hex
         self._number = options.get("first_seq", 1)
-        fields: dict[str, Any] = {"producer_id": self.producer_id}
-        for name in ("create", "config"):
-            if name in options:
-                fields[name] = options[name]
-        self._opening = _encode(fields)[:-1] + b',"producer_seq":'
+        fields = {"create": options.get("create"), "config": options.get("config")}
+        self._plain = _encode(fields)[:-1]
+        self._id = _encode(self.producer_id)
+        self._keyed = False
         self._texts: list[bytes] = []
         self._bytes = 0
         self._oldest_s = 0.0
@@ -156,9 +156,15 @@ class Outbox:
 
     def send(self, parcel: Parcel) -> Operation[Written]:
         """Write a parcel, as often as it takes."""
-        body = b'%b%d,"records":[%b]}' % (self._opening, parcel.number, b",".join(parcel.texts))
-        request = Request(b"POST", self._target, body)
-        answer = yield from call(request, self._patience, also=_WAITED_FOR)
+        request = Request(b"POST", self._target, self._body(parcel))
+
+        def noticed(failure: TopicsError) -> None:
+            if failure.detail.get("limit") == "max_producers_per_topic" and not self._keyed:
+                # The server does not know this producer, so nothing of it is stored: it may as well use keys.
+                self._keyed = True
+                request.body = self._body(parcel)
+
+        answer = yield from call(request, self._patience, also=_WAITED_FOR, noticed=noticed)
         written = decode(answer, Written)
         if written.deduped and (request.attempts == 1 or written.count != len(parcel.texts)):
             # The server remembers another write under this number, so this one was dropped.
@@ -167,6 +173,15 @@ class Outbox:
                 " its own, or first_seq"
             )
         return written
+
+    def _body(self, parcel: Parcel) -> bytes:
+        texts = b",".join(parcel.texts)
+        if self._keyed:
+            key = f"{self.producer_id}-{parcel.number}".encode()
+            return b'%b,"idempotency_key":"%b","records":[%b]}' % (self._plain, key, texts)
+        return b'%b,"producer_id":%b,"producer_seq":%d,"records":[%b]}' % (
+            self._plain, self._id, parcel.number, texts,
+        )  # fmt: skip
 
     def arrived(self, parcel: Parcel, written: Written) -> None:
         """A parcel is stored."""

@@ -25,6 +25,7 @@ class Topic(Generic[T]):
     def __init__(self, calls: TopicCalls[T], pool: blocking.Pool) -> None:
         self._calls = calls
         self._pool = pool
+        self._line = blocking.SharedLine(pool)
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"
@@ -119,7 +120,7 @@ class Topic(Generic[T]):
         return self._run(self._calls.redrive(seqs, match, limit, dry_run))
 
     def _run(self, operation: Operation[R]) -> R:
-        return run(operation, blocking.Line(self._pool))
+        return run(operation, self._line)
 
 
 def labels_of(

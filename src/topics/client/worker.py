@@ -36,6 +36,11 @@ class Worker(Generic[T]):
         """How many times a job failed."""
         return self._worker.failed
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end: a long task may look at this, and hurry."""
+        return self._worker.stopping
+
     def run(self) -> None:
         """Work until `stop` or SIGTERM; raises what no retry can change, such as a queue that does not exist."""
         asyncio.run(self._run())

@@ -295,11 +295,11 @@ def test_a_server_that_is_not_there_is_named_when_the_time_is_over(connect: Any)
     begin = time.monotonic()
     with pytest.raises(Unreachable, match=r"cannot reach http://127\.0\.0\.1:1: connection refused; is the server"):
         connect("http://127.0.0.1:1", deadline_s=0.3).health()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
 
 
 def test_more_calls_than_connections_wait_for_their_turn(connect: Any, server: ServerProcess, topic_name: str) -> None:
-    client = connect(server.url, connections_max=1, deadline_s=0.3)
+    client = connect(server.url, connections_max=1)
     client.topic(topic_name).write(1)
     assert client.topic(topic_name).write(2).seq == 2
 
@@ -312,9 +312,9 @@ def test_tls_with_an_authority_of_ones_own(connect: Any, server: ServerProcess, 
         assert [topic.write("x" * 200_000).seq for _ in range(3)] == [1, 2, 3]
         assert [len(record.data) for record in topic.read()] == [200_000] * 3
         with pytest.raises(BadAddress, match="is not trusted"):
-            connect(url, deadline_s=2).health()
+            connect(url).health()
         with pytest.raises(BadAddress, match=r"is not trusted.*127\.0\.0\.1"):
-            connect(f"https://127.0.0.1:{relay.port}", ca=CA, deadline_s=2).health()
+            connect(f"https://127.0.0.1:{relay.port}", ca=CA).health()
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -361,7 +361,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(connect: Any) -> None
         begin = time.monotonic()
         with pytest.raises(TimedOut, match="did not answer in time"):
             connect(url, timeout_s=0.2, deadline_s=0.5).health()
-        assert 0.2 <= time.monotonic() - begin < 5
+        assert 0.2 <= time.monotonic() - begin < 20
 
 
 def test_a_follower_is_closed_from_another_thread(server: ServerProcess, api: Api, topic_name: str) -> None:
@@ -428,12 +428,13 @@ def test_many_writes_from_many_threads_are_each_stored_once(
 def test_a_call_that_finds_every_connection_in_use_is_told(server: ServerProcess, api: Api, topic_name: str) -> None:
     """CLIENT-9: and one that waits for its turn gets it."""
     api.put(topic_name, type="queue")
-    with Client(server.url, connections_max=1, deadline_s=0.3) as client:
-        claiming = threading.Thread(target=lambda: client.topic(topic_name).claim(wait_ms=1_500))
+    with Client(server.url, connections_max=1, deadline_s=2) as client:
+        claiming = threading.Thread(target=lambda: client.topic(topic_name).claim(wait_ms=20_000))
         claiming.start()
         until(lambda: client._pool._open == 1 and not client._pool._idle, "the connection is in use")
         with pytest.raises(TimedOut, match=r"all 1 connections .* are in use"):
             client.health()
+        api.fill(topic_name, 1)
         claiming.join()
         assert client.health().status == "ok"
 

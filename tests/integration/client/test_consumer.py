@@ -266,7 +266,7 @@ def test_stop_ends_a_run_that_waits_and_commits(server: ServerProcess, api: Api,
         consumer.stop()
         thread.join(10)
         assert not thread.is_alive()
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 15
         consumer.close()
         again = client.consumer("c", topics, cursors=f"{topic_name}.cursors")
         writer = threading.Timer(0.2, api.fill, (topics[0], 1))

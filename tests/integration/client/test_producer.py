@@ -72,6 +72,17 @@ def test_a_server_with_smaller_limits_gets_smaller_batches(connect: Any, start_s
     assert [record.data for record in client.topic("t").read()] == list(range(1_000))
 
 
+def test_a_server_that_takes_no_more_producers_is_written_to_all_the_same(
+    connect: Any, start_server: StartServer
+) -> None:
+    """CLIENT-11."""
+    client = connect(start_server(max_producers_per_topic=1).url)
+    for n in range(3):
+        with client.producer("t") as producer:
+            producer.write(n)
+    assert [record.data for record in client.topic("t").read()] == [0, 1, 2]
+
+
 def test_a_full_buffer_holds_the_writer_and_a_server_that_stays_away_is_raised(connect: Any) -> None:
     """CLIENT-12."""
     client = connect("http://127.0.0.1:1")

@@ -178,9 +178,10 @@ def test_a_lease_is_extended_while_a_job_runs(runner: Runner, api: Api, topic_na
 
     def work(job: Job[Any]) -> None:
         seen.append(job.seq)
-        time.sleep(1.5)
+        begun = job.deadline
+        until(lambda: job.deadline > begun + 2_500, "the lease was extended for longer than it was")
 
-    with runner.running(topic_name, {None: work}, lease_ms=300, concurrency=2):
+    with runner.running(topic_name, {None: work}, lease_ms=2_000, concurrency=2):
         until(lambda: api.state(topic_name)["count"] == 0, "the job is acked")
     assert seen == [1]
 
@@ -199,7 +200,7 @@ def test_a_stop_lets_jobs_finish_and_claims_no_more(runner: Runner, api: Api, to
     with runner.running(topic_name, {None: work}, prefetch=2) as run:
         assert begun.wait(20)
         run.stop()
-        time.sleep(0.1)
+        until(lambda: run.worker.stopping, "the worker has heard it")
         assert run.thread.is_alive()
         go.set()
         run.thread.join(20)
@@ -265,7 +266,8 @@ with Client(sys.argv[1]) as client:
     @worker.task
     def work(job):
         print(job.seq, flush=True)
-        time.sleep(0.5)
+        while not worker.stopping:
+            time.sleep(0.01)
     worker.run()
 print("ended", flush=True)
 """

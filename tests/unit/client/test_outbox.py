@@ -38,7 +38,8 @@ class Desk:
         effect = next(operation)
         for happening in happens:
             assert not isinstance(effect, Pause)
-            bodies.append(msgspec.json.decode(effect.body))  # type: ignore[union-attr,arg-type]
+            body = msgspec.json.decode(effect.body)  # type: ignore[union-attr,arg-type]
+            bodies.append({name: value for name, value in body.items() if value is not None})
             try:
                 effect = operation.throw(happening) if isinstance(happening, Exception) else operation.send(happening)
                 if isinstance(effect, Pause):
@@ -91,6 +92,22 @@ def test_a_retry_has_the_number_and_the_records_of_the_first_attempt() -> None:
     [third] = desk.send(desk.take(), written(1, 3))
     assert third["producer_seq"] == 2
     assert (desk.outbox.written, desk.outbox.settled, desk.outbox.last_seq) == (3, 3, 3)
+
+
+def test_a_server_that_takes_no_more_producers_gets_keys() -> None:
+    """CLIENT-11."""
+    desk = Desk(producer_id="p")
+    desk.add('{"data":1}')
+    full = Answer(
+        429, {}, b'{"error":{"code":"throttled","message":"no","detail":{"limit":"max_producers_per_topic"}}}'
+    )
+    first, second, third = desk.send(desk.take(), full, BROKEN, written(1, 1, deduped=True))
+    assert first["producer_seq"] == 1
+    assert second == third == {"idempotency_key": "p-1", "records": [{"data": 1}]}
+    desk.add('{"data":2}')
+    [fourth] = desk.send(desk.take(), written(1, 2))
+    assert fourth["idempotency_key"] == "p-2"
+    assert desk.outbox.written == 2
 
 
 def test_a_name_that_is_used_already_is_noticed() -> None:

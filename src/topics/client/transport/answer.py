@@ -7,6 +7,7 @@ after an answer that nobody asked for makes the connection unusable, so that no 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import httptools
@@ -15,6 +16,10 @@ HEAD_BYTES_MAX: Final = 64 << 10
 BODY_BYTES_MAX: Final = 256 << 20
 """Far above the largest answer that a server gives: a read is at most 8 MiB and one record."""
 _NO_BODY: Final = frozenset((204, 304))
+_PLAIN: Final = re.compile(
+    rb"HTTP/1\.1 (200|201|404) [A-Za-z ]+\r\nDate: [A-Za-z0-9:, ]+\r\n"
+    rb"Content-Type: application/json\r\nContent-Length: ([1-9][0-9]{0,7})\r\n\r\n"
+)
 
 
 class Malformed(ValueError):
@@ -74,6 +79,8 @@ class AnswerParser:
             self.surplus = True
             return
         if not self.head_complete:
+            if not self._head_bytes and self._is_plain(data):
+                return
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -84,6 +91,17 @@ class AnswerParser:
             raise cause if isinstance(cause, Malformed) else Malformed(_text(error, data)) from None
         if not self.head_complete and self._head_bytes > HEAD_BYTES_MAX:
             raise Malformed(f"the head of the answer is larger than {HEAD_BYTES_MAX:,} bytes")
+
+    def _is_plain(self, data: bytes | memoryview) -> bool:
+        """Take an answer that is whole and of the form that nearly all have, in half the time."""
+        found = _PLAIN.match(data)
+        if found is None or len(data) - found.end() != int(found[2]):
+            return False
+        self._status = int(found[1])
+        self._headers = {b"content-type": b"application/json"}
+        self._chunks = [bytes(data[found.end() :])]
+        self.head_complete = self.complete = self.keep_alive = True
+        return True
 
     def eof(self) -> None:
         """The connection has ended; raises EOFError where the answer is not complete."""

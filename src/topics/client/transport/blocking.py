@@ -198,27 +198,19 @@ class Pool:
         self._idle: list[Connection] = []
         self._open = 0
         self._closed = False
+        self._waiting = 0
         self._pid = os.getpid()
         self._changed = threading.Condition(threading.Lock())
 
     def take(self, request: Request) -> Connection:
         """A connection for one exchange; give it back with `give`."""
-        until = request.until
-        connection: Connection | None = None
-        with self._changed:
-            while True:
-                if self._closed:
-                    raise Closed("the client is closed")
-                if self._pid != os.getpid():
-                    self._forked()
-                if self._idle:
-                    connection = self._idle.pop()
-                    break
-                if self._open < self._size:
-                    self._open += 1
-                    break
-                if not self._changed.wait(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
-                    raise trouble.exhausted(self.address, self._size)
+        if self._pid != os.getpid():
+            self._forked()
+        # Lists are safe to use from several threads, and a lock here would cost more than the rest.
+        try:
+            connection: Connection | None = self._idle.pop()
+        except IndexError:
+            connection = self._wait(request.until)
         if connection is not None:
             fresh = request.repeatable and time.monotonic() - connection.idle_since < IDLE_S
             if fresh or not connection.stale:
@@ -226,7 +218,7 @@ class Pool:
         try:
             if connection is not None:
                 connection.close()
-            left_s = until - time.monotonic()
+            left_s = request.until - time.monotonic()
             if left_s <= 0:
                 raise TimedOut(f"there is no time left to connect to {self.address}")
             return Connection(self.address, min(self._connect_timeout_s, left_s))
@@ -234,23 +226,46 @@ class Pool:
             self._lost()
             raise
 
+    def _wait(self, until: float) -> Connection | None:
+        """A connection that is idle, or None where there is room for another."""
+        with self._changed:
+            # In this order: who gives one back looks at `_waiting` after it has put it there.
+            self._waiting += 1
+            try:
+                while True:
+                    if self._closed:
+                        raise Closed("the client is closed")
+                    with contextlib.suppress(IndexError):
+                        return self._idle.pop()
+                    if self._open < self._size:
+                        self._open += 1
+                        return None
+                    if not self._changed.wait(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
+                        raise trouble.exhausted(self.address, self._size)
+            finally:
+                self._waiting -= 1
+
     def _forked(self) -> None:
         """The connections belong to the process that this one was forked from."""
-        self._pid = os.getpid()
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting = 0
         self._idle = []
         self._open = 0
+        self._pid = os.getpid()
 
     def give(self, connection: Connection) -> None:
         """Put a connection back, or close it."""
-        if connection.reusable:
+        if not connection.reusable:
+            connection.close()
+            self._lost()
+            return
+        connection.idle_since = time.monotonic()
+        self._idle.append(connection)
+        if self._waiting or self._closed:
             with self._changed:
-                if not self._closed:
-                    connection.idle_since = time.monotonic()
-                    self._idle.append(connection)
-                    self._changed.notify()
-                    return
-        connection.close()
-        self._lost()
+                self._changed.notify()
+                if self._closed:
+                    self._close_idle()
 
     def _lost(self) -> None:
         with self._changed:
@@ -261,10 +276,13 @@ class Pool:
         """Close what is idle now, and the rest when it comes back."""
         with self._changed:
             self._closed = True
-            idle, self._idle = self._idle, []
+            self._close_idle()
             self._changed.notify_all()
-        for connection in idle:
-            connection.close()
+
+    def _close_idle(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
 
 class Line:
@@ -294,6 +312,7 @@ class Line:
         """The answer to a request."""
         connection = self._connection = self._take(request)
         try:
+            self._check()
             return connection.exchange(request)
         except Unreachable:
             self._check()
@@ -307,6 +326,7 @@ class Line:
         connection = self._connection = self._stream = self._take(request)
         opened = False
         try:
+            self._check()
             refused = connection.open(request)
             opened = refused is None
             return refused
@@ -348,3 +368,22 @@ class Line:
         if self._ended.acquire(timeout=seconds):
             self._ended.release()
             raise Closed("it was stopped")
+
+
+class SharedLine(Line):
+    """What any number of threads make single calls through: nothing to interrupt, and no stream."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def exchange(self, request: Request) -> Answer:
+        """The answer to a request."""
+        connection = self._pool.take(request)
+        try:
+            return connection.exchange(request)
+        finally:
+            self._pool.give(connection)
+
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)

@@ -18,6 +18,7 @@ from topics.client.transport import trouble
 from topics.client.transport.address import Address
 from topics.client.transport.answer import Answer, AnswerParser
 from topics.client.transport.request import Request
+from topics.errors import TopicsError
 
 READ_BYTES: Final = 128 << 10
 """The size of a connection's buffer: memory that is asked for anew at each answer would cost more than the rest."""
@@ -36,7 +37,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard = 0.0
-        self._silence_s = self._until = 0.0
+        self._silence_s = self._until = self._fires = 0.0
         self._head_only = self._streaming = False
         self._buffered = 0
         self._error: Exception | None = None
@@ -152,48 +153,66 @@ class Connection(asyncio.BufferedProtocol):
 
     async def exchange(self, request: Request) -> Answer:
         """Send a request and return its answer."""
-        await self._run(request)
-        return self._parser.answer()
+        parser = self._parser
+        self._begin(request)
+        try:
+            while not parser.complete:
+                if self._error is not None:
+                    raise self._error
+                self._waiter = self._loop.create_future()
+                await self._waiter
+        except (OSError, ValueError, EOFError) as error:
+            raise self._trouble(error) from None
+        finally:
+            self._waiter = None
+            self._until = 0.0
+        self.used = True
+        return parser.answer()
 
     async def open(self, request: Request) -> Answer | None:
         """Send a request whose answer is a stream; the answer where it is none (a refusal)."""
+        parser = self._parser
+        self._begin(request)
         self._head_only = True
-        await self._run(request)
-        parser = self._parser
-        if parser.status == 200:
-            self._streaming = True
-            return None
-        self._head_only = False
-        while not parser.complete:
-            await self._wait()
-        return parser.answer()
+        try:
+            while not (parser.complete or (parser.head_complete and parser.status == 200)):
+                await self._wait()
+        except (OSError, ValueError, EOFError) as error:
+            raise self._trouble(error) from None
+        finally:
+            self._until = 0.0
+            self._head_only = False
+        self.used = True
+        if parser.status != 200:
+            return parser.answer()
+        self._streaming = True
+        return None
 
-    async def _run(self, request: Request) -> None:
-        parser = self._parser
-        transport = self._transport
-        assert transport is not None
-        parser.expect()
-        loop = self._loop
+    def _trouble(self, error: Exception) -> TopicsError:
+        return trouble.explain(error, self._address, sent=True, reused=self.used and not self._parser.started)
+
+    def _begin(self, request: Request) -> None:
+        """Send a request, and watch the time."""
+        self._parser.expect()
         now = monotonic()
-        self._silence_s = request.timeout_s or request.until - now
-        self._until = request.until
         try:
             if self._error is not None:
                 raise self._error
-            if request.until <= now:
+            if request.until <= now or self._transport is None:
                 raise TimeoutError
-            transport.write(request.encode(self._address))
-            self._heard = now
-            self._timer = loop.call_later(min(self._silence_s, self._until - now), self._check)
-            while not (parser.complete or (self._head_only and parser.head_complete)):
-                await self._wait()
+            self._transport.write(request.encode(self._address))
         except (OSError, ValueError, EOFError) as error:
-            raise trouble.explain(error, self._address, sent=True, reused=self.used and not parser.started) from None
-        finally:
+            raise self._trouble(error) from None
+        self._heard = now
+        self._silence_s = request.timeout_s or request.until - now
+        self._until = request.until
+        # One timer serves many requests: it looks what is due when it fires.
+        due = min(now + self._silence_s, request.until)
+        if self._timer is None or due < self._fires:
             if self._timer is not None:
                 self._timer.cancel()
-                self._timer = None
-        self.used = True
+            self._fires = due
+            self._timer = self._loop.call_later(due - now, self._check)
 
     async def _wait(self) -> None:
         """Wait until something has happened; raises what went wrong."""
@@ -211,13 +230,17 @@ class Connection(asyncio.BufferedProtocol):
             raise self._error
 
     def _check(self) -> None:
-        """The time is up, unless something was heard since the timer was set."""
+        """The time is up, unless something was heard since the timer was set, or nothing is waited for."""
+        self._timer = None
+        if not self._until:
+            return
         now = monotonic()
         self._heard = self._heard or now
         due = min(self._heard + self._silence_s, self._until)
         if now >= due:
             self._fail(TimeoutError())
         else:
+            self._fires = due
             self._timer = self._loop.call_later(due - now, self._check)
 
     async def read(self, timeout_s: float) -> bytes:
@@ -241,6 +264,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """End it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
@@ -257,6 +283,15 @@ class Pool:
         self._open = 0
         self._closed = False
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take_idle(self) -> Connection | None:
+        """A connection that is there and idle, for one exchange."""
+        if self._idle and not self._closed:
+            connection = self._idle.pop()
+            if not connection.stale:
+                return connection
+            self._discard(connection)
+        return None
 
     async def take(self, until: float) -> Connection:
         """A connection for one exchange; give it back with `give`."""
@@ -338,7 +373,7 @@ class Line:
 
     async def exchange(self, request: Request) -> Answer:
         """The answer to a request."""
-        connection = await self._pool.take(request.until)
+        connection = self._pool.take_idle() or await self._pool.take(request.until)
         try:
             return await connection.exchange(request)
         finally:

@@ -48,6 +48,40 @@ def test_an_answer_is_the_same_wherever_its_bytes_are_cut(
         assert (found.status, found.body, parser.keep_alive, parser.surplus) == (status, body, keep_alive, False)
 
 
+def test_the_short_way_and_the_parser_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLIENT-1: an answer that is taken whole is the one that the parser would have found."""
+
+    def read(data: bytes) -> tuple[object, ...]:
+        parser = AnswerParser()
+        parser.expect()
+        try:
+            parser.feed(memoryview(data))
+        except Malformed:
+            return ("malformed",)
+        found = parser.answer()
+        kind = found.headers.get(b"content-type")
+        return found.status, found.body, kind, parser.complete, parser.keep_alive, parser.surplus
+
+    variants = [
+        PLAIN,
+        PLAIN.replace(b"200 OK", b"404 Not Found"),
+        PLAIN.replace(b"200 OK", b"204 No Content"),
+        PLAIN.replace(b": 8", b": 7"),
+        PLAIN.replace(b": 8", b": 9"),
+        PLAIN.replace(b": 8", b": 08"),
+        PLAIN.replace(b": 8", b": 8, 8"),
+        PLAIN.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
+        PLAIN.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        PLAIN.replace(b"Date: now\r\n", b""),
+        PLAIN.replace(b"now", b"now\nX: y"),
+        PLAIN + PLAIN,
+    ]
+    short = [read(data) for data in variants]
+    assert short[0] == (200, b'{"a": 1}', b"application/json", True, True, False)
+    monkeypatch.setattr(AnswerParser, "_is_plain", lambda *_: False)
+    assert [read(data) for data in variants] == short
+
+
 def test_one_connection_gives_one_answer_after_the_other() -> None:
     parser = AnswerParser()
     for data in (PLAIN, CHUNKED, ZERO.replace(b"Connection: close\r\n", b""), PLAIN):
