@@ -22,7 +22,7 @@ _STEP = re.compile(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _CONFIG = re.compile(r'"config":\{[^}]*\}')
 _CALLS = re.compile(r"\bcurl |\btopics (?:publish|tail|ls|show)\b")
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
-_TIME = re.compile(r'("(?:\$ts|last_write_ts|last_read_ts|uptime_ms|\w+_ms)":)\d+(?:\.\d+)?(?=[,}])')
+_TIME = re.compile(r'("(?:\$ts|last_write_ts|last_read_ts|erased_before_ts|uptime_ms|\w+_ms)":)\d+(?:\.\d+)?(?=[,}])')
 
 
 def steps(text: str) -> list[tuple[str, str]]:
