@@ -87,9 +87,8 @@ class Engine:
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
         schedule, passes, burials = self.routers.schedule, self.queues.passes, self.queues.burials
-        slices = self.slices
-        if slices.active:
-            slices.step()
+        if self._slices_run:
+            self.slices.step()
         self.store.write()
         if (schedule.dirty or schedule.blocked) and not self.is_full:
             schedule.step()
@@ -97,7 +96,7 @@ class Engine:
             passes.step()
         if burials.waiting:
             burials.step()
-        if self._forwards or passes.dirty or slices.active:
+        if self._forwards or passes.dirty or self._slices_run:
             self.journal.wake()
 
     @property
@@ -114,6 +113,11 @@ class Engine:
         """Whether copies are to be made, and there is room for them; the job that makes room asks for a turn."""
         return bool(self.routers.schedule.dirty) and not self.is_full
 
+    @property
+    def _slices_run(self) -> bool:
+        """Whether a long command goes on: it may make copies, and where memory is full they wait for the sealer."""
+        return bool(self.slices.active) and (not self.is_full or self.store.is_full)
+
     def _read_then(self, miss: Miss, then: Callable[[], None]) -> None:
         assert self.catalog.shelf is not None, "only what is on a shelf has to be read"
         self.catalog.shelf.read_then(miss, then)
@@ -129,6 +133,9 @@ class Engine:
         while busy:
             self.prepare()
             self.turn()
+            if self.slices.active:
+                # Nobody seals here.
+                self.slices.step()
             busy = (
                 bool(run_inline(self.store.jobs()))
                 or self._forwards

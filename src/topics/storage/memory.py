@@ -53,6 +53,11 @@ class MemoryStore:
         self._shard = self.shards[0]
         self._lsn = 0
 
+    @property
+    def is_full(self) -> bool:
+        """It takes no more and gives nothing back: nothing is ever sealed."""
+        return True
+
     def next_lsn(self) -> int:
         """The next lsn, handed out once."""
         self._lsn += 1
