@@ -75,14 +75,14 @@ def _row(
     name: str,
     title: str,
     server: ServerProcess | Process,
-    work: Callable[[], tuple[int, int, list[float]]],
+    work: Callable[[], tuple[Any, ...]],
     target: Target | None = None,
     peer: str | None = None,
 ) -> Row:
-    """A row of what `work` did: requests, records, and latencies in milliseconds."""
+    """A row of what `work` did: requests, records, latencies in ms, and the seconds if not all of them count."""
     used, own, begin = cpu_s(server.pid), time.process_time(), time.monotonic()
-    requests, done, latencies_ms = work()
-    took = time.monotonic() - begin
+    requests, done, latencies_ms, *measured = work()
+    took = measured[0] if measured else time.monotonic() - begin
     used, own = cpu_s(server.pid) - used, time.process_time() - own
     row = Row(name, title, target=target, peer=peer, core=used / took)
     row.requests_s = requests / took if requests else None
@@ -154,19 +154,19 @@ def _aproduce(server: ServerProcess, seconds: float) -> tuple[int, int, list[flo
     return asyncio.run(main())
 
 
-def _follow(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
+def _follow(server: ServerProcess, seconds: float) -> tuple[Any, ...]:
     records.fill(server, "t", FOLLOWED)
-    seen = 0
+    seen, begin = 0, time.monotonic()
     with Client(server.url) as client:
         for record in client.topic("t").follow():
             seen += 1
             _ = record.data
             if seen == FOLLOWED:
                 break
-    return 0, seen, []
+    return 0, seen, [], time.monotonic() - begin
 
 
-def _afollow(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
+def _afollow(server: ServerProcess, seconds: float) -> tuple[Any, ...]:
     records.fill(server, "t", FOLLOWED)
 
     async def main() -> int:
@@ -179,7 +179,8 @@ def _afollow(server: ServerProcess, seconds: float) -> tuple[int, int, list[floa
                     break
         return seen
 
-    return 0, asyncio.run(main()), []
+    begin = time.monotonic()
+    return 0, asyncio.run(main()), [], time.monotonic() - begin
 
 
 def _latency(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
@@ -208,44 +209,45 @@ def _latency(server: ServerProcess, seconds: float) -> tuple[int, int, list[floa
     return len(latencies_ms), len(latencies_ms), latencies_ms
 
 
-def _work(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
+def _work(server: ServerProcess, seconds: float) -> tuple[Any, ...]:
     records.create(server, "q", type="queue")
     records.fill(server, "q", JOBS)
     with Client(server.url) as client:
         worker = client.worker("q", concurrency=8, prefetch=248)
         done = threading.Lock()
-        left = [JOBS]
+        times: list[float] = []
 
         @worker.task
         def task(job: Any) -> None:
             with done:
-                left[0] -= 1
-                if not left[0]:
+                times.append(time.monotonic())
+                if len(times) == JOBS:
                     worker.stop()
 
         worker.run()
-        return 0, worker.done, []
+        return 0, worker.done, [], times[-1] - times[0]
 
 
-def _awork(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
+def _awork(server: ServerProcess, seconds: float) -> tuple[Any, ...]:
     records.create(server, "q", type="queue")
     records.fill(server, "q", JOBS)
+
+    times: list[float] = []
 
     async def main() -> int:
         async with AsyncClient(server.url) as client:
             worker = client.worker("q", concurrency=8, prefetch=248)
-            left = [JOBS]
 
             @worker.task
             async def task(job: Any) -> None:
-                left[0] -= 1
-                if not left[0]:
+                times.append(time.monotonic())
+                if len(times) == JOBS:
                     worker.stop()
 
             await worker.run()
             return worker.done
 
-    return 0, asyncio.run(main()), []
+    return 0, asyncio.run(main()), [], times[-1] - times[0]
 
 
 def _redis(bench: Bench) -> Iterator[Row]:

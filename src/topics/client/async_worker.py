@@ -70,6 +70,8 @@ class AsyncWorker(Generic[T]):
         self._pool = pool
         self.concurrency = max(1, options.get("concurrency", 1))
         self._capacity = self.concurrency + max(0, options.get("prefetch", 0))
+        # Jobs that are held ready are claimed half of them at a time, not one by one.
+        self._refill = max(1, (self._capacity - self.concurrency) // 2)
         self._lease_ms = options.get("lease_ms", 30_000)
         self._backoff_ms = options.get("backoff_ms", 1_000)
         self._backoff_max_ms = min(options.get("backoff_max_ms", 300_000), DELAY_MS_MAX)
@@ -147,7 +149,7 @@ class AsyncWorker(Generic[T]):
         failures = 0
         while not self._stops:
             free = self._capacity - len(self._running)
-            if free <= 0:
+            if free < self._refill:
                 await self._wait(None)
                 continue
             try:
