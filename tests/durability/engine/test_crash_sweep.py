@@ -158,9 +158,13 @@ def test_crash_anywhere_in_a_seal_of_several_topics() -> None:
     assert world.done["seal"] - sealed < 3 * 3
 
 
-def test_crash_anywhere_in_a_checkpoint_that_is_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("large_bytes", [64, 1 << 20])
+def test_crash_anywhere_in_a_checkpoint_that_is_written_in_parts(
+    large_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DURABLE-13, STORE-18: topics change between the steps of its capture, and segments that it lists are dropped."""
     monkeypatch.setattr("topics.engine.restart.checkpoint.SLICE_TOPICS", 1)
+    monkeypatch.setattr("topics.engine.restart.checkpoint.LARGE_BYTES", large_bytes)
     monkeypatch.setattr("topics.storage.snapshot.writer.WRITE_BYTES", 64)
     monkeypatch.setattr("topics.storage.snapshot.writer.UNWRITTEN_BYTES_MAX", 256)
     world = furnished()

@@ -30,6 +30,7 @@ from topics.storage.block import Block
 from topics.storage.checkpoint import Draft
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
+from topics.storage.wal.frame import LARGE_BYTES
 
 SLICE_NS: Final = 1_000_000
 SLICE_TOPICS: Final = 100
@@ -180,5 +181,8 @@ class Capture:
 
     def _add_block(self, block: Block, flags: bytes) -> None:
         lsn, topic_id = self._tail_of
-        encoded = block.raw + (flags or bytes(block.n))
-        self.draft.snapshot.add(snapshot.block_section(lsn, topic_id, block.first_seq, block.n, encoded))
+        raw, flags, writer = block.raw, flags or bytes(block.n), self.draft.snapshot
+        if len(raw) > LARGE_BYTES:
+            writer.add_large(snapshot.LargeBlock(lsn, topic_id, block.first_seq, block.n, raw, flags))
+        else:
+            writer.add(snapshot.block_section(lsn, topic_id, block.first_seq, block.n, raw + flags))

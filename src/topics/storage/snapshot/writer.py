@@ -16,7 +16,7 @@ from typing import Final
 from topics.storage.disk import TEMPORARY_SUFFIX, WRITE_BYTES, Disk
 from topics.storage.job import Job, Task
 from topics.storage.snapshot import snapshot
-from topics.storage.snapshot.snapshot import Header
+from topics.storage.snapshot.snapshot import Header, LargeBlock
 from topics.storage.wal import frame
 
 # What may wait to be written before whoever adds sections should wait for the disk.
@@ -36,7 +36,7 @@ class SnapshotWriter:
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{snapshot.name(number)}"
-        self._waiting: list[bytes] = []
+        self._waiting: list[bytes | LargeBlock] = []
         self._waiting_bytes = 0
         # Essential sections that have no second copy yet.
         self._twice: deque[bytes] = deque()
@@ -51,6 +51,12 @@ class SnapshotWriter:
         self._sections += 1
         if essential:
             self._twice.append(section)
+
+    def add_large(self, section: LargeBlock) -> None:
+        """Take the next section, of a large Block; nothing is done to it before it is written."""
+        self._waiting.append(section)
+        self._waiting_bytes += section.size_bytes
+        self._sections += 1
 
     def copy_next(self) -> bool:
         """Add the second copy of one essential section, once all sections were added; returns whether there was one.
@@ -86,7 +92,7 @@ class SnapshotWriter:
 
         return Task("snapshot", lambda: self._write(waiting), done)
 
-    def _write(self, parts: Iterable[bytes]) -> None:
+    def _write(self, sections: Iterable[bytes | LargeBlock]) -> None:
         if self._handle is None:
             temporary = self._path + TEMPORARY_SUFFIX
             if self._disk.exists(temporary):
@@ -94,12 +100,13 @@ class SnapshotWriter:
             self._handle = self._disk.create(temporary)
         pending: list[bytes] = []
         size = 0
-        for part in parts:
-            pending.append(part)
-            size += len(part)
-            if size >= WRITE_BYTES:
-                self._put(b"".join(pending))
-                pending, size = [], 0
+        for section in sections:
+            for part in (section,) if isinstance(section, bytes) else section.parts():
+                if pending and size + len(part) > WRITE_BYTES:
+                    self._put(b"".join(pending))
+                    pending, size = [], 0
+                pending.append(part)
+                size += len(part)
         if pending:
             self._put(b"".join(pending))
 

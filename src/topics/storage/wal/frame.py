@@ -179,16 +179,23 @@ Frame = bytes | LargeFrame
 def append(lsn: int, topic_id: int, first_seq: int, n: int, block_raw: bytes, extra: bytes = b"") -> Frame:
     """The APPEND frame of one Block (`Block.raw`: body and checksum, no delete flags) and the engine's extras."""
     length = len(block_raw) + len(extra)
-    head = _HEADER.pack(MAGIC, APPEND, 0, 0, length, n, lsn, topic_id, first_seq, 0)
     if length > LARGE_BYTES:
-        head += _CHECK.pack(xxh32_intdigest(head))
-        end = extra + _PADS[length & 7]
-        checksum = xxh3_64(head)
-        checksum.update(block_raw)
-        checksum.update(end)
-        return LargeFrame((head, block_raw, end + _CHECKSUM.pack(checksum.intdigest())))
+        return large(APPEND, lsn, topic_id, block_raw, extra, n=n, first_seq=first_seq)
+    head = _HEADER.pack(MAGIC, APPEND, 0, 0, length, n, lsn, topic_id, first_seq, 0)
     body = b"".join((head, _CHECK.pack(xxh32_intdigest(head)), block_raw, extra, _PADS[length & 7]))
     return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
+
+
+def large(kind: int, lsn: int, topic_id: int, first: bytes, rest: bytes, *, n: int, first_seq: int) -> LargeFrame:
+    """The frame of any kind whose payload is `first` and then `rest`, without a copy of `first`."""
+    length = len(first) + len(rest)
+    head = _HEADER.pack(MAGIC, kind, 0, 0, length, n, lsn, topic_id, first_seq, 0)
+    head += _CHECK.pack(xxh32_intdigest(head))
+    end = rest + _PADS[length & 7]
+    checksum = xxh3_64(head)
+    checksum.update(first)
+    checksum.update(end)
+    return LargeFrame((head, first, end + _CHECKSUM.pack(checksum.intdigest())))
 
 
 def encode(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec import Raw
 
 from tests.harness.machine import Machine, numbers
 from tests.harness.world import World
-from topics.engine import ConfigPatch, Delete
+from topics.engine import ConfigPatch, Delete, RecordIn, Write
 from topics.engine.restart.checkpoint import SLICE_TOPICS
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.checkpointer import UNSEALED_PART, WAIT_FACTOR
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.storage.job import Job, run_inline
+from topics.storage.snapshot import snapshot
+from topics.storage.wal import frame
 
 WAL_BYTES = 20_000
 SETTINGS = UpkeepSettings(segment_max_events=50, checkpoint_wal_bytes=WAL_BYTES)
@@ -126,6 +131,47 @@ def test_tail_is_captured_block_by_block_as_it_was(monkeypatch: pytest.MonkeyPat
     assert machine.read("t") == (seqs, gaps)
     machine.crash("dropped")
     assert machine.read("t")[0][: len(seqs)] == seqs
+
+
+def test_large_block_is_left_to_the_job_and_comes_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """STORE-18: however large a Block is, it is neither copied nor checked on the engine's thread."""
+    made: list[int] = []
+
+    def large(*args: Any, **fields: Any) -> frame.LargeFrame:
+        made.append(fields["n"])
+        return build(*args, **fields)
+
+    build = frame.large
+    machine = Machine(UpkeepSettings(segment_max_events=10**9, segment_max_bytes=1 << 40, checkpoint_wal_bytes=1 << 40))
+    datas = [f"{i}" * 1000 for i in range(100, 1000)]
+    machine.engine.write("t", numbers(1, 3))
+    records = [
+        RecordIn(Raw(b'"%b"' % data.encode()), tag="gone" if i in (1, 899) else None) for i, data in enumerate(datas)
+    ]
+    machine.engine.write("t", Write(records))
+    machine.engine.write("t", numbers(4, 6))
+    machine.run_until_idle()
+    machine.engine.delete("t", Delete(match="gone"))
+    machine.run_until_idle()
+    begin(machine)
+    monkeypatch.setattr(frame, "large", large)
+    jobs = [job for job in step(machine) if job.name == "snapshot"]
+    assert jobs
+    assert made == [], "nothing is done to it before it is written"
+    run_inline(jobs)
+    assert made == [900]
+    machine.run_until_idle()
+    assert machine.store.checkpoints_total == 1
+    assert machine.store.wal_bytes == 0
+    machine.crash("kill")
+    assert machine.engine.totals.corruption_total == 0
+    assert machine.datas("t") == [1, 2, 3, datas[0], *datas[2:-1], 4, 5, 6]
+
+
+def test_section_of_a_large_block_is_the_same_as_that_of_any_other() -> None:
+    """STORE-15: how a section is put together does not show in the file."""
+    large = snapshot.LargeBlock(7, 3, 11, 5, b"the text of a Block", b"\0\0\xd5\0\0")
+    assert b"".join(large.parts()) == snapshot.block_section(7, 3, 11, 5, large.raw + large.flags)
 
 
 def test_capture_begins_again_where_the_order_of_topics_has_changed() -> None:
