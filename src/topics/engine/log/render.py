@@ -27,6 +27,7 @@ WITH_META: Final = 2
 WITH_DATA: Final = 4
 
 WIRE_CACHE_BYTES_MAX: Final = 128 * 1024 * 1024
+LARGE_BYTES: Final = 64 * 1024
 _SINGLE_DATA: Final = slice(*SINGLE_DATA_AT)
 _OPEN: Final = b'{"$seq":'
 _BETWEEN: Final = b'},{"$seq":'
@@ -87,6 +88,8 @@ def render(block: Block, fields: int) -> list[bytes]:
     first_seq = block.first_seq
     if not bits & (HAS_NODE | HAS_TAG | HAS_META) and fields & WITH_DATA:
         if block.n == 1:
+            if len(block.raw) > LARGE_BYTES:
+                return [_render_large(block)]
             return [b'{"$seq":%d,"$ts":%d,"data":%b}' % (first_seq, block.first_ts, block.raw[_SINGLE_DATA])]
         raw = block.raw
         columns = block.columns
@@ -109,6 +112,12 @@ def render(block: Block, fields: int) -> list[bytes]:
             first_seq,
         )
     ]
+
+
+def _render_large(block: Block) -> bytes:
+    """A Block of one large record, whose text is copied only once."""
+    head = b'{"$seq":%d,"$ts":%d,"data":' % (block.first_seq, block.first_ts)
+    return b"".join((head, memoryview(block.raw)[_SINGLE_DATA], b"}"))
 
 
 def render_whole(block: Block, fields: int) -> Wire:

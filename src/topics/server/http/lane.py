@@ -162,12 +162,13 @@ class Lane:
         """Send a rendered HTTP/1.1 response as frames."""
         if self.over:
             return
-        head, _, body = answer.partition(b"\r\n\r\n")
+        head_end = answer.index(b"\r\n\r\n")
+        body_at = head_end + 4
         self._forget_body()
         self.ending = True
-        self._road.send_head(self, split_head(head), ends=not body)
-        if body:
-            self._write(body)
+        self._road.send_head(self, split_head(answer[:head_end]), ends=body_at == len(answer))
+        if body_at < len(answer):
+            self._write(answer, body_at)
 
     def open_stream(self, exchange: Exchange, head: bytes) -> Stream:
         """Send the head of a response and leave its body open."""
@@ -190,12 +191,16 @@ class Lane:
             self.ending = True
             self._road.pump(self)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, begin: int = 0) -> None:
+        """Send the data from `begin` on, which must be 0 where something is to be sent before it."""
         if self.over or not data:
             return
+        if begin:
+            # As if that much were sent already: a large body is not copied.
+            self._sent = begin
         self._unsent.append(data)
-        self.unsent_bytes += len(data)
-        self._road.count_unsent(len(data))
+        self.unsent_bytes += len(data) - begin
+        self._road.count_unsent(len(data) - begin)
         self._road.pump(self)
         if self.unsent_bytes > PAUSE_BYTES:
             self._drained_below = PAUSE_BYTES // 4

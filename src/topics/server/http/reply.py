@@ -63,11 +63,13 @@ def render(status: int, body: bytes, content_type: bytes = JSON, headers: bytes 
 
 
 def adapt(response: bytes, lines: bytes, send_body: bool) -> bytes:
-    """A rendered response with further lines added, and without its body for HEAD."""
+    """A rendered response with further lines added, and without its body for HEAD; copied at most once."""
     if not send_body:
         response = response[: response.index(b"\r\n\r\n") + 4]
+    if not lines:
+        return response
     line_end = response.index(b"\r\n") + 2
-    return response[:line_end] + lines + response[line_end:]
+    return b"".join((response[:line_end], lines, memoryview(response)[line_end:]))
 
 
 def gzip(body: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from collections import defaultdict
 
 import pytest
@@ -417,6 +418,24 @@ def test_requests_wait_while_the_client_leaves_answers_unread() -> None:
     client.exchange()
     assert sorted(client.ended) == asked
     assert account.total_bytes == 0
+
+
+def test_a_large_answer_is_put_together_once_and_not_copied_again() -> None:
+    """FAIR-1: each copy of 8 MiB is milliseconds in which nobody else is served."""
+    client = Http2Client()
+    client.acknowledge = False
+    stream = client.ask("GET", "/wait")
+    parts = [b"%d" % (i % 10) * (1 << 20) for i in range(8)]
+    tracemalloc.start()
+    client.app.waiting[0].respond_parts(list(parts), in_turn=True)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 1.5 * (8 << 20)
+    client.h2.increment_flow_control_window(16 << 20, stream)
+    client.h2.increment_flow_control_window(16 << 20)
+    client.exchange()
+    assert client.ended == [stream]
+    assert client.body[stream] == b"".join(parts)
 
 
 def test_unfinished_bodies_of_lanes_count_and_a_large_one_is_refused_over_the_bound() -> None:
