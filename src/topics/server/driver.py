@@ -131,8 +131,10 @@ class Driver:
         self._timer = self._loop.call_later(delay_s, self._timer_fired)
 
     def _timer_fired(self) -> None:
+        # A turn of its own would come besides the one that is asked for already, and as long as there is work each turn
+        # asks for the next one: with every timer, one turn more would run between two looks at the sockets.
         self._timer = None
-        self._turn()
+        self._wakeup.wake()
 
     def start(self, job: Job) -> None:
         """Execute a job on a thread; its `done` runs on the loop."""

@@ -92,3 +92,31 @@ def test_stop_does_not_wait_until_everything_is_copied(monkeypatch: pytest.Monke
         return engine.topics["source"].log.head, engine.topics["dest"].log.head
 
     assert asyncio.run(stop()) == (3000, 0)
+
+
+class Busy(Engine):
+    """Has more to do after each turn, and something that is due by time as well."""
+
+    def turn(self) -> None:
+        super().turn()
+        self.journal.wake()
+
+    def next_due_ns(self) -> int | None:
+        return self.clock.elapsed_ns()
+
+
+def test_between_two_looks_at_the_sockets_there_is_one_turn() -> None:
+    """PRESSURE-9: a timer that fires while a turn is asked for adds none."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        wakeup = Wakeup(loop)
+        driver = Turns(loop, wakeup, Busy(ManualClock(), wake=wakeup.wake), lambda: None)
+        wakeup.wake()
+        for looks in range(1, 51):
+            await asyncio.sleep(0)
+            assert driver.turns <= looks
+        assert driver.turns >= 49
+        driver.stop()
+
+    asyncio.run(main())
