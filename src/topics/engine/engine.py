@@ -271,12 +271,15 @@ class Engine:
         if topic.outbound is not None:
             # What is written from here on goes with the topic, and may be copied or not.
             yield from topic.outbound.catching_up(topic.log.head)
+        if not topic.deleted:
+            _check_empty(topic, if_empty)
+            # A topic that has to be empty gets no chance to be otherwise.
+            yield from self.routers.cascade(topic, at_once=if_empty)
         if topic.deleted:
             receipt.result = DeletedTopic(topic=name, deleted=False, routers_removed=[])
             receipt.follow(self._dropping.get(name))
             return
-        _check_empty(topic, if_empty)
-        removed = self.routers.cascade(topic)
+        removed = self.routers.forget(topic)
         receipt.result = DeletedTopic(topic=name, deleted=True, routers_removed=removed)
         drop = frames.Drop(self.clock.now_ms())
         self.journal.submit_twice(topic, frames.DROP, drop, receipt)

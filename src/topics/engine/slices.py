@@ -2,7 +2,8 @@
 
 A `Work` is a generator that yields wherever others may have their turn. It yields None, or the Miss of what has to be
 read before it can go on. It changes nothing that a reader may see before its last piece, so that others see all of its
-effect or none. Between two pieces everything may change: whatever it has learned by then it has to look at again.
+effect or none; only the routers of a topic that is deleted go before it (ROUTER-12). Between two pieces everything may
+change: whatever it has learned by then it has to look at again.
 
 The first piece is done at once: what is short is over when the command returns. The rest is done at about a millisecond
 per turn, for all of them together. Only so many are under way at a time, because each of them remembers what it has

@@ -92,11 +92,9 @@ class Burials:
         """Move the jobs of a queue that have spent their deliveries; some at a time."""
         last = last_delivery(topic)
         failures = queue.failures
-        spent = [lease for lease in failures.take_spent() if _is_spent(queue, lease, last)]
+        spent = [lease for lease in failures.take_spent(BURIED_MAX) if _is_spent(queue, lease, last)]
         now = self._journal.clock.steady_ms()
-        if len(spent) > BURIED_MAX:
-            failures.expect(last, spent[BURIED_MAX:])
-            del spent[BURIED_MAX:]
+        if failures.spent:
             self.look(topic, now)
         if not spent:
             return

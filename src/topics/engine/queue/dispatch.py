@@ -161,7 +161,7 @@ class Dispatch:
     def load(self, queue: Queue, image: bytes) -> None:
         """Take over a queue of a checkpoint."""
         state = lease_event.decode_image(image)
-        self._last_id = max([self._last_id, state.ts << LEASE_ID_SHIFT, *(lease[3] for lease in state.leases)])
+        self._last_id = max([self._last_id, state.ts << LEASE_ID_SHIFT, *(lease.id for lease in state.leases)])
         queue.restore(state)
 
     def restore(self, topic: Topic | None, payload: bytes) -> None:

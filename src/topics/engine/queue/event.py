@@ -77,23 +77,37 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     run: tuple[int, int] | None = None
 
 
-class QueueImage(msgspec.Struct, array_like=True):
-    """A queue in a checkpoint of the time `ts`. A lease is (seq, state, node, id, due_ms, deliveries).
+class LeaseImage(msgspec.Struct, array_like=True, frozen=True):
+    """A lease in a checkpoint: the first fields of a Lease, and what comes after them is passed over."""
 
-    `dates` are those by seq that delayed jobs wait for; every other `due_ms` is counted from `ts`. `reasons` are those
-    by seq for which jobs were given back.
+    seq: int
+    state: str
+    node: str
+    id: int
+    due_ms: int
+    deliveries: int
+
+
+class QueueImage(msgspec.Struct, array_like=True):
+    """A queue in a checkpoint of the time `ts`.
+
+    `dates` are those by seq that delayed jobs wait for; every other `due_ms` is counted from `ts`, and is `ahead_ms`
+    later in wall-clock time than it says. `reasons` are those by seq for which jobs were given back.
     """
 
     fresh: int
     dead_lettered: int
-    leases: list[tuple[int, str, str, int, int, int]]
+    leases: list[LeaseImage]
     free: list[int]
     ts: int = 0
     dates: dict[int, int] = {}
     reasons: dict[int, str] = {}
+    ahead_ms: int = 0
 
 
 encode = msgspec.msgpack.Encoder().encode
+# What a lease has to do with the stream of its worker ends with the process.
+encode_image = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode
 decode = msgspec.msgpack.Decoder(Event).decode
 decode_image = msgspec.msgpack.Decoder(QueueImage).decode
 decode_buried = msgspec.msgpack.Decoder(Buried).decode

@@ -8,6 +8,7 @@ may keeps no more until some of its jobs are gone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from topics.engine.queue.lease import NEVER_MS, READY, Lease
@@ -41,11 +42,10 @@ class Failures:
         self.last_delivery = last_delivery
         self.spent |= {each.seq: each for each in leases if each.state in READY and each.deliveries >= last_delivery}
 
-    def take_spent(self) -> list[Lease]:
-        """The jobs that were spent since the last call."""
-        spent = list(self.spent.values())
-        self.spent.clear()
-        return spent
+    def take_spent(self, count: int) -> list[Lease]:
+        """The first jobs of those that are spent, at most `count`."""
+        first = list(islice(self.spent, count))
+        return [self.spent.pop(seq) for seq in first]
 
     def keep(self, seqs: Iterable[int], reason: str) -> None:
         """These jobs were given back for this reason, which replaces an earlier one; an empty one replaces nothing."""

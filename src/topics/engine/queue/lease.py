@@ -91,10 +91,11 @@ class Stream(Protocol):
         """The job is no longer leased to this stream."""
 
 
-class Lease(Struct, eq=False):
+class Lease(Struct, eq=False, array_like=True):
     """One job that was delivered or delayed. `id` is that of the last delivery, `node` its holder.
 
-    A Struct because nothing else is made as fast, and a claim makes one for each of its jobs.
+    A Struct because nothing else is made as fast, and a claim makes one for each of its jobs. A checkpoint has its
+    fields in this order (event.LeaseImage), and the worker comes last because it is not part of that.
     """
 
     seq: int

@@ -385,13 +385,14 @@ class Queue(Ready):
     def restore(self, state: QueueImage) -> None:
         """Take over what `capture` gave."""
         self.dead_lettered = state.dead_lettered
-        for seq, name, node, id, due_ms, deliveries in state.leases:
-            lease = self._restored(seq, image.STATES[name])
-            lease.node, lease.id, lease.deliveries = node, id, deliveries
+        for each in state.leases:
+            seq = each.seq
+            lease = self._restored(seq, image.STATES[each.state])
+            lease.node, lease.id, lease.deliveries = each.node, each.id, each.deliveries
             if seq in state.dates:
                 self._until([lease], self._dates.add(seq, state.dates[seq]))
             elif lease.state is LEASED or lease.state is DELAYED:
-                self._until([lease], steady_of(self._clock, due_ms, state.ts))
+                self._until([lease], steady_of(self._clock, each.due_ms + state.ahead_ms, state.ts))
         self.fresh = state.fresh
         self.free = deque(state.free)
         self.failures.restore(state.reasons)

@@ -131,6 +131,7 @@ class Capture:
         self._store = store
         self._links_version = engine.routers.lineage.version
         self._rest: Iterator[Topic] = self._topics()
+        self._routers = capture_routers(engine.routers.graph, lsn)
         self._tail: Iterator[_Flagged] = iter(())
         self._tail_of = (0, 0)
         # Every section is there, and their second copies are being made.
@@ -169,15 +170,20 @@ class Capture:
     def _next_topic(self) -> bool:
         topic = next((topic for topic in self._rest if not topic.deleted), None)
         if topic is None:
-            for section in capture_routers(self._engine.routers.graph, self.lsn):
-                self.draft.snapshot.add(section, essential=True)
-            return False
+            return self._next_routers()
         taken_lsn = self._store.last_lsn
         lsn = self.lsn if topic.pending_records else taken_lsn
         section, tail = capture(topic, lsn, taken_lsn)
         self.draft.snapshot.add(section, essential=True)
         self._tail, self._tail_of = iter(tail), (lsn, topic.id)
         return True
+
+    def _next_routers(self) -> bool:
+        for section in self._routers:
+            if section is not None:
+                self.draft.snapshot.add(section, essential=True)
+            return True
+        return False
 
     def _add_block(self, block: Block, flags: bytes) -> None:
         lsn, topic_id = self._tail_of

@@ -8,7 +8,7 @@ forward holds what leaves its source (`Held`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from topics.engine.router import event as router_event
@@ -26,12 +26,21 @@ from topics.storage.snapshot import snapshot
 log = logging.getLogger("topics.routers")
 
 ROUTERS_SECTION: Final = snapshot.FIRST_ENGINE_KIND
+PIECE_ROUTERS: Final = 200
 
 
-def capture(graph: Graph, lsn: int) -> list[bytes]:
-    """The section of the routers for a checkpoint; none where there are no routers."""
-    images = [router_event.image_of(router) for router in graph.by_name.values()]
-    return [snapshot.engine_section(ROUTERS_SECTION, 0, router_event.encode(images), lsn=lsn)] if images else []
+def capture(graph: Graph, lsn: int) -> Iterator[bytes | None]:
+    """The section of the routers for a checkpoint, after a None per piece of work; none where there are no routers.
+
+    It is in vain where routers come or go meanwhile. One that changes has a frame after `lsn`.
+    """
+    images = []
+    for router in graph.by_name.values():
+        images.append(router_event.image_of(router))
+        if len(images) % PIECE_ROUTERS == 0:
+            yield None
+    if images:
+        yield snapshot.engine_section(ROUTERS_SECTION, 0, router_event.encode(images), lsn=lsn)
 
 
 class RestoredRouters:

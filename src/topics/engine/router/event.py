@@ -38,9 +38,19 @@ class RouterImage(msgspec.Struct, array_like=True, frozen=True):
 
 def image_of(router: Router) -> RouterImage:
     """The image of a router as it is."""
-    fields = msgspec.structs.asdict(router.rule) | {"filter": msgspec.json.encode(router.rule.filter)}
-    fields |= {"start_seq": router.start_seq, "created_ts": router.created_ts}
-    return RouterImage(router.name, router.source.id, router.dest.id, **fields)
+    rule = router.rule
+    return RouterImage(
+        router.name,
+        router.source.id,
+        router.dest.id,
+        rule.preserve_node,
+        rule.preserve_tag,
+        msgspec.json.encode(rule.filter),
+        rule.allow_cycle,
+        rule.guarantee,
+        router.start_seq,
+        router.created_ts,
+    )
 
 
 class Was(msgspec.Struct, array_like=True, frozen=True):

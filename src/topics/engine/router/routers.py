@@ -8,7 +8,7 @@ place in the WAL can take a router.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -30,11 +30,15 @@ from topics.engine.router.router import (
     rule_of,
 )
 from topics.engine.router.schedule import Schedule
+from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.engine.write.ticket import OnReceipt, Receipt
-from topics.errors import RETRY_AFTER_MS, RouterNotFound, Throttled, TopicNotFound
+from topics.errors import RETRY_AFTER_MS, RouterNotFound, Throttled, TopicNotFound, TopicsError
 from topics.names import check_router_name
 from topics.storage.wal import frame as frames
+
+CASCADE_FORWARDS: Final = 200
+"""How many routers go at a time, where a topic takes many with it."""
 
 
 class Routers:
@@ -50,6 +54,8 @@ class Routers:
         self.lineage = self.graph.lineage
         # Receipts of deleted routers, until their ROUTER_DROP frame is durable.
         self._dropping: dict[str, Receipt] = {}
+        # Topics that are about to go, with the names of the routers that have gone before them.
+        self._leaving: dict[Topic, set[str]] = {}
 
     def __len__(self) -> int:
         """How many routers there are."""
@@ -155,24 +161,33 @@ class Routers:
         if self._dropping.get(name) is dropping:
             del self._dropping[name]
 
-    def cascade(self, topic: Topic) -> list[str]:
-        """Remove every router that a topic which is about to go is part of; their names.
+    def cascade(self, topic: Topic, *, at_once: bool = False) -> Work:
+        """Remove every router that a topic which is about to go is part of, some at a time or all `at_once`.
 
-        What is to be copied before is copied by then.
+        What is to be copied before is copied by then. When it is over there are none, and the topic has to go in the
+        same piece (`forget`). Of two that do this for the same topic, each removes some.
         """
-        inbound = into(topic)
-        forwards = [*([] if inbound is None else [inbound]), *out_of(topic)]
-        routers = sorted((router for forward in forwards for router in forward.routers), key=lambda each: each.name)
-        logged: list[Router] = []
-        try:
-            for router in routers:
-                _log_drop(self._journal, router, None)
-                logged.append(router)
-        finally:
-            # Where the WAL takes no more, what it has taken is gone.
-            self.graph.remove_all(logged)
+        gone = self._leaving.setdefault(topic, set())
+        while routers := _some_of(topic):
+            logged: list[Router] = []
+            try:
+                for router in routers:
+                    _log_drop(self._journal, router, None)
+                    logged.append(router)
+            except TopicsError:
+                self._leaving.pop(topic, None)
+                raise
+            finally:
+                # Where the WAL takes no more, what it has taken is gone.
+                self.graph.remove_all(logged)
+            gone.update(router.name for router in logged)
+            if not at_once:
+                yield None
+
+    def forget(self, topic: Topic) -> list[str]:
+        """A topic is gone; the names of the routers that went with it."""
         self.lineage.forget(topic)
-        return [router.name for router in routers]
+        return sorted(self._leaving.pop(topic, ()))
 
     def _check_count(self) -> None:
         max_routers = self._catalog.limits.max_routers
@@ -194,6 +209,13 @@ class Routers:
         for name in missing:
             catalog.create_default(name)
         return catalog.topics[put.source], catalog.topics[put.dest]
+
+
+def _some_of(topic: Topic) -> list[Router]:
+    """Some of the routers that a topic is part of; none where it has none."""
+    inbound = into(topic)
+    forwards = [*([] if inbound is None else [inbound]), *out_of(topic)[:CASCADE_FORWARDS]]
+    return [router for forward in forwards for router in forward.routers][:CASCADE_FORWARDS]
 
 
 def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Receipt:

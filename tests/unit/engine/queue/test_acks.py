@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.machine import Machine, numbers
 from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
+from topics.engine.queue.claim import Worker
 from topics.engine.queue.event import Acked, decode_image
 from topics.engine.queue.requests import AckJobs, ClaimJobs
 from topics.engine.upkeep.upkeep import UpkeepSettings
@@ -16,6 +17,7 @@ from topics.engine.write import extra as extras
 from topics.engine.write.ticket import Receipt
 from topics.errors import TopicsError
 from topics.storage.wal import frame as frames
+from topics.testing.clock import START_MS
 from topics.testing.fault_disk import FaultDisk
 
 
@@ -169,6 +171,34 @@ def test_checkpoint_before_the_frame_of_an_ack_keeps_the_job_leased() -> None:
     other = Crew(2).queues.topic("q")[1]
     other.restore(decode_image(image))
     assert (other.in_flight, other.leaving, other.leases[1].state) == (1, 0, "leased")
+
+
+def test_image_has_the_leases_of_a_stream_without_the_stream() -> None:
+    """QUEUE-24: what is captured is what is restored, until the same moment."""
+    crew = Crew(3)
+    crew.claim("a", 2)
+    queue = crew.queues.topic("q")[1]
+    worker = Worker("a", 2, None, id, id)
+    worker.took([queue.leases[1]])
+    restored = decode_image(queue.capture())
+    other = Crew(3).queues.topic("q")[1]
+    other.restore(restored)
+    assert other.leases[1].worker is None
+    for seq in (1, 2):
+        was, now = queue.leases[seq], other.leases[seq]
+        assert (now.state, now.node, now.id, now.due_ms, now.deliveries) == ("leased", "a", was.id, was.due_ms, 1)
+
+
+def test_image_of_an_earlier_version_has_wall_clock_times() -> None:
+    """QUEUE-24: a lease was a tuple with its deadline in wall-clock time."""
+    queue = Crew(1).queues.topic("q")[1]
+    now_ms = START_MS
+    earlier = (2, 0, [(1, "leased", "a", 77, now_ms + 5_000, 3)], [], now_ms)
+    queue.restore(decode_image(msgspec.msgpack.encode(earlier)))
+    lease = queue.leases[1]
+    assert (lease.state, lease.node, lease.id, lease.deliveries) == ("leased", "a", 77, 3)
+    clock = queue._clock
+    assert lease.due_ms == clock.steady_ms() + now_ms + 5_000 - clock.now_ms()
 
 
 def test_frame_names_which_node_acked_what() -> None:

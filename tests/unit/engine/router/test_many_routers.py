@@ -5,9 +5,12 @@ The clock is one by which every look at it takes a millisecond, so that every pi
 
 from __future__ import annotations
 
+import pytest
+
 from tests.harness.machine import HastyClock
 from tests.harness.memory import ManyTopics
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Write
+from topics.engine.router import routers
 from topics.engine.router.backlog import SLICE_RECORDS
 from topics.engine.router.forward import BACKOFF_MS_MAX
 from topics.engine.router.router import PutRouter
@@ -48,17 +51,21 @@ def test_read_of_a_destination_that_is_far_behind_is_short() -> None:
     assert engine.diff("d", Diff()).head_seq == 20 * SLICE_RECORDS
 
 
-def test_topic_with_many_routers_is_deleted_in_slices() -> None:
-    """ROUTER-12: all copies are made first, a few at a time; then the topic and its routers are gone at once."""
+def test_topic_with_many_routers_is_deleted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ROUTER-12: all copies are made first, a few at a time; then the routers go, some at a time, then the topic."""
+    monkeypatch.setattr(routers, "CASCADE_FORWARDS", ROUTERS // 8)
     engine = fan_out()
     receipt = engine.delete_topic("s", on_done=id)
-    turns = 0
+    turns, left = 0, []
     while receipt.result is None:
         assert "s" in engine.topics
-        assert len(engine.routers) == ROUTERS
+        left.append(len(engine.routers))
+        if left[-1] < ROUTERS:
+            assert all(engine.topics[f"d{i:02}"].log.head >= 3 for i in range(ROUTERS))
         engine.turn()
         turns += 1
     assert turns > ROUTERS // 2
+    assert len(set(left)) == 8 + (0 in left)
     assert "s" not in engine.topics
     assert not len(engine.routers)
     assert receipt.result.routers_removed == [f"r{i:02}" for i in range(ROUTERS)]
@@ -66,13 +73,44 @@ def test_topic_with_many_routers_is_deleted_in_slices() -> None:
     assert {engine.state(f"d{i:02}").count for i in range(ROUTERS)} == {3}
 
 
-def test_topic_is_deleted_twice_at_the_same_time() -> None:
-    """ROUTER-12, TOPIC-20: one of them deletes it, and both wait until that is safe."""
+def test_topic_is_deleted_twice_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ROUTER-12, TOPIC-20: one of them deletes it and names every router, and both wait until that is safe."""
+    monkeypatch.setattr(routers, "CASCADE_FORWARDS", ROUTERS // 8)
     engine = fan_out()
     receipts = [engine.delete_topic("s", on_done=id) for _ in range(2)]
     engine.run_until_idle()
     assert sorted(receipt.result.deleted for receipt in receipts) == [False, True]
+    assert sorted(len(receipt.result.routers_removed) for receipt in receipts) == [0, ROUTERS]
     assert all(receipt.done and receipt.error is None for receipt in receipts)
+
+
+def test_router_that_comes_while_its_source_goes_goes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ROUTER-12: whatever has the topic for an end when it goes, goes with it and is named once."""
+    monkeypatch.setattr(routers, "CASCADE_FORWARDS", ROUTERS // 8)
+    engine = fan_out()
+    receipt = engine.delete_topic("s", on_done=id)
+    while len(engine.routers) == ROUTERS:
+        engine.turn()
+    engine.routers.put("r00", PutRouter("s", "d00"), on_done=id)
+    engine.routers.put("new", PutRouter("s", "elsewhere"), on_done=id)
+    engine.run_until_idle()
+    assert receipt.result.routers_removed == ["new", *(f"r{i:02}" for i in range(ROUTERS))]
+    assert not len(engine.routers)
+
+
+def test_topic_that_has_to_be_empty_takes_its_routers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ROUTER-12, TOPIC-20: nothing can be written between the look whether it is empty and its end."""
+    monkeypatch.setattr(routers, "CASCADE_FORWARDS", ROUTERS // 8)
+    engine = fan_out()
+    engine.run_until_idle()
+    engine.delete("s", Delete(before_seq=4))
+    receipt = engine.delete_topic("s", if_empty=True, on_done=id)
+    while receipt.result is None:
+        assert len(engine.routers) == ROUTERS
+        engine.turn()
+    assert not len(engine.routers)
+    assert receipt.result.deleted
+    assert len(receipt.result.routers_removed) == ROUTERS
 
 
 def test_delete_in_a_source_waits_for_its_copies_in_slices() -> None:
