@@ -234,20 +234,7 @@ class Engine:
     ) -> tuple[list[TopicSummary], str | None]:
         """A page of topics after the name `after`, and the name to continue from if there are more (TOPIC-19)."""
         self.queues.acks.apply_all()
-        now = self.clock.now_ms()
-        page: list[TopicSummary] = []
-        for name in self.catalog.names.after(after, prefix, allowed):
-            if len(page) == page_size:
-                return page, page[-1].topic
-            topic = self.topics[name]
-            topic.catch_up()
-            topic.expire(now)
-            if touch:
-                topic.touch(now)
-            log = topic.log
-            priority = topic.effective_priority(now)
-            page.append(TopicSummary(name, log.head, log.start, log.count, log.bytes, topic.config.durable, priority))
-        return page, None
+        return self.catalog.page(prefix, after, page_size, allowed, self.clock.now_ms(), touch=touch)
 
     def delete_topic(
         self, name: str, if_empty: bool = False, on_done: OnReceipt | None = None, context: Any = None
