@@ -21,7 +21,6 @@ from topics.engine.log.directory import Totals
 from topics.engine.log.log import Log
 from topics.engine.slices import Work
 from topics.engine.sorted_names import SortedNames
-from topics.engine.state import TopicSummary
 from topics.engine.topic import Jobs, Topic
 from topics.engine.write import room
 from topics.engine.write.ticket import Receipt
@@ -106,24 +105,6 @@ class Catalog:
         yield from topic.archive.clear()
         if topic.queue is not None:
             yield from topic.queue.clear()
-
-    def page(
-        self, prefix: str, after: str, page_size: int, allowed: tuple[str, ...], now: int, *, touch: bool
-    ) -> tuple[list[TopicSummary], str | None]:
-        """The topics after the name `after`, and the name to continue from if there are more (TOPIC-19)."""
-        page: list[TopicSummary] = []
-        for name in self.names.after(after, prefix, allowed):
-            if len(page) == page_size:
-                return page, page[-1].topic
-            topic = self.topics[name]
-            topic.catch_up()
-            topic.expire(now)
-            if touch:
-                topic.touch(now)
-            log = topic.log
-            priority = topic.effective_priority(now)
-            page.append(TopicSummary(name, log.head, log.start, log.count, log.bytes, topic.config.durable, priority))
-        return page, None
 
     def expire_all(self, now: int) -> None:
         """Apply every TTL, so that the totals are exact."""

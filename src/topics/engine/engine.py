@@ -16,7 +16,7 @@ import msgspec
 
 from topics.clock import Clock
 from topics.engine import config as configs
-from topics.engine import requests
+from topics.engine import listing, requests
 from topics.engine.catalog import Catalog
 from topics.engine.config import ConfigPatch, TopicConfig
 from topics.engine.journal import Journal
@@ -234,7 +234,7 @@ class Engine:
     ) -> tuple[list[TopicSummary], str | None]:
         """A page of topics after the name `after`, and the name to continue from if there are more (TOPIC-19)."""
         self.queues.acks.apply_all()
-        return self.catalog.page(prefix, after, page_size, allowed, self.clock.now_ms(), touch=touch)
+        return listing.page(self.catalog, prefix, after, page_size, allowed, self.clock.now_ms(), touch=touch)
 
     def delete_topic(
         self, name: str, if_empty: bool = False, on_done: OnReceipt | None = None, context: Any = None
