@@ -95,6 +95,10 @@ class Outbound(Protocol):
     def behind(self) -> int:
         """About how many copies are still to be made."""
 
+    @property
+    def rests(self) -> bool:
+        """Whether writes wait because copies have just held up everybody else."""
+
     def before_eviction(self) -> None:
         """A cap is about to take the oldest records."""
 

@@ -102,7 +102,7 @@ class Graph:
         forward = Forward(self._journal, self.lineage, self._joins, quota_bytes, retry_later, backlog, dest)
         fanout = fanout_of(source)
         if fanout is None:
-            source.outbound = fanout = Fanout(source, schedule.enqueue)
+            source.outbound = fanout = Fanout(source, self._journal.clock, schedule.enqueue)
         fanout.forwards.append(forward)
         return forward
 

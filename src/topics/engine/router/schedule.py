@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, cast
 
+from topics.clock import Clock
 from topics.engine.journal import Journal
 from topics.engine.router.copying import Joins
 from topics.engine.router.forward import Forward
@@ -23,14 +24,28 @@ from topics.engine.topic import Topic
 from topics.storage.job import Miss
 
 STEP_NS: Final = 1_000_000
+# Where the copies that a cap demanded took longer than this, the source rests: others come first.
+LONG_NS: Final = 5_000_000
 
 
 class Fanout:
     """The forwards out of one source, and whether they have work. `enqueue` asks for steps until one returns False."""
 
-    __slots__ = ("_again", "_at", "_done_seq", "_enqueue", "_slowest_seq", "dirty", "forwards", "source")
+    __slots__ = (
+        "_again",
+        "_at",
+        "_clock",
+        "_done_seq",
+        "_enqueue",
+        "_rests_to_ns",
+        "_slowest_seq",
+        "dirty",
+        "forwards",
+        "source",
+    )
 
-    def __init__(self, source: Topic, enqueue: Callable[[Fanout], None]) -> None:
+    def __init__(self, source: Topic, clock: Clock, enqueue: Callable[[Fanout], None]) -> None:
+        self._clock = clock
         self._enqueue = enqueue
         self.source = source
         self.forwards: list[Forward] = []
@@ -41,6 +56,7 @@ class Fanout:
         self._slowest_seq = 0
         self._at = 0
         self._again = False
+        self._rests_to_ns = 0
         source.listeners.append(self.published)
 
     def published(self, topic: Topic) -> None:
@@ -62,6 +78,13 @@ class Fanout:
     def behind(self) -> int:
         """About how many copies are still to be made: a start would make them before it serves (ROUTER-34)."""
         return (self.source.log.head - self._slowest_seq) * len(self.forwards) if self.dirty else 0
+
+    @property
+    def rests(self) -> bool:
+        """Whether the source gives way, after copies that a cap demanded and that held up others (ROUTER-35)."""
+        if self._rests_to_ns and self._clock.elapsed_ns() >= self._rests_to_ns:
+            self._rests_to_ns = 0
+        return self._rests_to_ns > 0
 
     def step(self) -> bool:
         """Copy the next forward's slice; whether there is more to do. May raise Miss."""
@@ -112,7 +135,11 @@ class Fanout:
         if (config.cap_records and waiting > config.cap_records) or (
             config.cap_bytes and log.count and waiting * (log.bytes // log.count + 1) > config.cap_bytes // 2
         ):
+            began_ns = self._clock.elapsed_ns()
             self.catch_up()
+            now_ns = self._clock.elapsed_ns()
+            if now_ns - began_ns > LONG_NS:
+                self._rests_to_ns = 2 * now_ns - began_ns
 
     def lagging(self) -> list[tuple[int, int]]:
         """(destination id, cursor) of each forward that has not looked at everything."""

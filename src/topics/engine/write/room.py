@@ -7,7 +7,8 @@ There is also the memory of all topics together: what is not sealed yet has a bo
 the sealer has made room (PRESSURE-8). A small write goes on for a while: it would wait for what others have filled.
 
 And there are the copies that routers have not made yet. They are in no file, so a restart has to make them before it
-serves; a write to a source that is too far ahead of its copies waits for them (ROUTER-34).
+serves; a write to a source that is too far ahead of its copies waits for them (ROUTER-34), and so does one to a source
+whose cap has just demanded many at once (ROUTER-35).
 """
 
 from __future__ import annotations
@@ -38,12 +39,19 @@ class CopiesBehind(QueueFull):
 
 
 def check_copies(topic: Topic) -> None:
-    """Raise CopiesBehind where the copies of a source are so far behind that a restart would take long."""
+    """Raise CopiesBehind where the copies of a source are too far behind for a restart, or have just held up others."""
     assert topic.outbound is not None
     behind = topic.outbound.behind
     if behind >= COPIES_BEHIND_MAX:
         raise CopiesBehind(
             f'the routers of topic "{topic.name}" are {behind} copies behind; retry when they have caught up',
+            retry_after_ms=RETRY_AFTER_MS,
+            limit="copies_behind",
+            max=COPIES_BEHIND_MAX,
+        )
+    if topic.outbound.rests:
+        raise CopiesBehind(
+            f'topic "{topic.name}" evicts faster than its routers copy; retry shortly, or give it a larger cap',
             retry_after_ms=RETRY_AFTER_MS,
             limit="copies_behind",
             max=COPIES_BEHIND_MAX,

@@ -492,3 +492,22 @@ def test_a_source_waits_for_copies_that_are_too_far_behind(monkeypatch: pytest.M
     engine.write("a", Write.of([1]), lambda _: None)
     engine.run_until_idle()
     assert len(topics.datas("x")) == len(topics.datas("y")) == 31
+
+
+def test_a_source_rests_after_a_cap_demanded_many_copies() -> None:
+    """ROUTER-35: for as long as the copies took; nothing is lost, and other topics go on."""
+    topics = ManyTopics()
+    engine = topics.engine
+    engine.put_topic("a", ConfigPatch(cap_records=1))
+    topics.route("a", "b")
+    engine.topics["b"].listeners.append(lambda _: topics.clock.advance(10))
+    engine.write("a", Write.of([1, 2]), lambda _: None)
+    engine.store.write()
+    with pytest.raises(CopiesBehind) as refused:
+        engine.write("a", Write.of([3]), lambda _: None)
+    assert refused.value.of_topic
+    engine.write("c", Write.of([1]), lambda _: None)
+    topics.clock.advance(10)
+    engine.write("a", Write.of([3]), lambda _: None)
+    engine.run_until_idle()
+    assert topics.datas("b") == [1, 2, 3]
