@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import time
@@ -68,9 +67,9 @@ def test_room_comes_back_from_an_idle_server(how: str) -> None:
 
 @pytest.fixture
 def small_file_system(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 192 MiB in memory; only root may make one."""
+    """A file system of 256 MiB in memory; only root may make one."""
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=192m", "tmpfs", tmp_path], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", tmp_path], capture_output=True, check=False
     )
     if made.returncode:
         pytest.skip("a file system can be mounted by root only")
@@ -90,36 +89,22 @@ def fill(server: ServerProcess, topic: str) -> Any:
 
 
 @pytest.mark.parametrize("how", ["records", "topic", "elsewhere"])
-@pytest.mark.parametrize("brimful", [False, True])
-def test_a_full_file_system_recovers_without_a_restart(small_file_system: Path, how: str, brimful: bool) -> None:
+def test_a_full_file_system_recovers_without_a_restart(small_file_system: Path, how: str) -> None:
     """SPACE-3, SPACE-4: `storage_full`, then room is made, then writes work; nothing that was acked is lost."""
     foreign = small_file_system / "foreign"
-    foreign.write_bytes(bytes(24 * MIB))
+    foreign.write_bytes(bytes(88 * MIB))
     with ServerProcess(small_file_system / "data", min_free_bytes=64 * MIB, segment_max_bytes=4 * MIB) as server:
         assert server.request("POST", "/v0/topics/kept", json={"records": [{"data": 1}]}).status in (200, 201)
         refused = fill(server, "t")
         assert (refused.status, refused.json["error"]["code"]) == (503, "storage_full")
         assert server.request("GET", "/v0/ready").status == 200
-        more = small_file_system / "more"
-        if brimful:
-            # Somebody else takes what was kept free, once the server has done what it can for room.
-            snapshots = server.data_dir / "snapshots"
-            until(lambda: any(snapshots.glob("*.snap")), "there is a checkpoint", DEADLINE_S)
-            with contextlib.suppress(OSError), more.open("wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(1 << 16))
         if how == "elsewhere":
             foreign.unlink()
-            more.unlink(missing_ok=True)
         elif how == "topic":
             assert server.request("DELETE", "/v0/topics/t").status == 200
         else:
             head = server.request("GET", "/v0/topics/t").json["head_seq"]
             assert server.request("POST", "/v0/topics/t/delete", json={"before_seq": head}).status == 200
-        if brimful and how != "elsewhere":
-            # What was deleted is given back to a disk that had no room for the checkpoint that this takes.
-            until(lambda: free(small_file_system) > 8 * MIB, "room is given back", DEADLINE_S)
-            more.unlink()
         until(lambda: post(server, "u") in (200, 201), "writes work again", DEADLINE_S)
         assert post(server, "u") in (200, 201)
         server.kill()
