@@ -31,12 +31,6 @@ def taken(directory: Path) -> int:
     return found
 
 
-def free(directory: Path) -> int:
-    """What is left on a file system."""
-    status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize
-
-
 def post(server: ServerProcess, topic: str) -> int:
     return server.request("POST", f"/v0/topics/{topic}", json=RECORDS).status
 
