@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
+import topics
 from bench import records
 from bench.bed import Bench, Process, cpu_s
 from bench.load import quantiles
 from bench.row import Row, Target, at_least
-from topics import AsyncClient, Client
 from topics.testing import ServerProcess
 
 ROWS = (
@@ -117,14 +117,14 @@ async def _atimed(write: Callable[[], Awaitable[Any]], seconds: float) -> tuple[
 
 
 def _write(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
-    with Client(server.url) as client:
+    with topics.Client(server.url) as client:
         topic = client.topic("t")
         return _timed(lambda: topic.write(DATA), seconds)
 
 
 def _awrite(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
     async def main() -> tuple[int, int, list[float]]:
-        async with AsyncClient(server.url) as client:
+        async with topics.AsyncClient(server.url) as client:
             topic = client.topic("t")
             return await _atimed(lambda: topic.write(DATA), seconds)
 
@@ -132,7 +132,7 @@ def _awrite(server: ServerProcess, seconds: float) -> tuple[int, int, list[float
 
 
 def _produce(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
-    with Client(server.url) as client, client.producer("t") as producer:
+    with topics.Client(server.url) as client, client.producer("t") as producer:
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             for _ in range(LOOK_EVERY):
@@ -143,7 +143,7 @@ def _produce(server: ServerProcess, seconds: float) -> tuple[int, int, list[floa
 
 def _aproduce(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
     async def main() -> tuple[int, int, list[float]]:
-        async with AsyncClient(server.url) as client, client.producer("t") as producer:
+        async with topics.AsyncClient(server.url) as client, client.producer("t") as producer:
             end = time.perf_counter() + seconds
             while time.perf_counter() < end:
                 for _ in range(LOOK_EVERY):
@@ -157,7 +157,7 @@ def _aproduce(server: ServerProcess, seconds: float) -> tuple[int, int, list[flo
 def _follow(server: ServerProcess, seconds: float) -> tuple[Any, ...]:
     records.fill(server, "t", FOLLOWED)
     seen, begin = 0, time.monotonic()
-    with Client(server.url) as client:
+    with topics.Client(server.url) as client:
         for record in client.topic("t").follow():
             seen += 1
             _ = record.data
@@ -171,7 +171,7 @@ def _afollow(server: ServerProcess, seconds: float) -> tuple[Any, ...]:
 
     async def main() -> int:
         seen = 0
-        async with AsyncClient(server.url) as client:
+        async with topics.AsyncClient(server.url) as client:
             async for record in client.topic("t").follow():
                 seen += 1
                 _ = record.data
@@ -185,7 +185,7 @@ def _afollow(server: ServerProcess, seconds: float) -> tuple[Any, ...]:
 
 def _latency(server: ServerProcess, seconds: float) -> tuple[int, int, list[float]]:
     latencies_ms: list[float] = []
-    with Client(server.url) as client:
+    with topics.Client(server.url) as client:
         topic = client.topic("t")
         topic.write(0)
         follower = topic.follow(tail=True)
@@ -212,7 +212,7 @@ def _latency(server: ServerProcess, seconds: float) -> tuple[int, int, list[floa
 def _work(server: ServerProcess, seconds: float) -> tuple[Any, ...]:
     records.create(server, "q", type="queue")
     records.fill(server, "q", JOBS)
-    with Client(server.url) as client:
+    with topics.Client(server.url) as client:
         worker = client.worker("q", concurrency=8, prefetch=248)
         done = threading.Lock()
         times: list[float] = []
@@ -235,7 +235,7 @@ def _awork(server: ServerProcess, seconds: float) -> tuple[Any, ...]:
     times: list[float] = []
 
     async def main() -> int:
-        async with AsyncClient(server.url) as client:
+        async with topics.AsyncClient(server.url) as client:
             worker = client.worker("q", concurrency=8, prefetch=248)
 
             @worker.task

@@ -48,7 +48,7 @@ function tilesOf(metrics, pulse) {
     tile("Topics", count(metrics.topics_topics), `${plural(metrics.topics_queue_topics, "queue")}, ${plural(metrics.topics_routers, "router")}`),
     tile("Streams", count(metrics.topics_sse_connections), plural(metrics.topics_watch_sessions, "watch session")),
     tile("Jobs leased", count(metrics.topics_queue_leases_in_flight), "over all queues"),
-    tile("Pressure", String(metrics.topics_pressure_level ?? 0), metrics.topics_wal_read_only ? "the log is read-only" : `${plural(metrics.topics_wal_queue_depth, "frame")} waiting for the disk`, metrics.topics_wal_read_only),
+    tile("Pressure", String(metrics.topics_pressure_level), metrics.topics_wal_read_only ? "the log is read-only" : `${plural(metrics.topics_wal_queue_depth, "frame")} waiting for the disk`, metrics.topics_wal_read_only),
     tile("Damage found", count(metrics.topics_corruption_total), broken ? "see the server's log, then topics verify" : "none", broken),
     tile("Up", duration(metrics.topics_uptime_ms), "since the last start"),
   ];

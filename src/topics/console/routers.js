@@ -23,8 +23,8 @@ export function routers({ client }) {
     }
     at = now;
     if (!found.length) return show(holder, h("p", { class: "soft" }, "No router. ", h("code", {}, "PUT /v0/routers/:router"), " copies what is appended to one topic to another."));
-    const heads = ["router", "from", "to", "guarantee", "#forwarded", "#rate", "#lag"];
-    const rows = found.map((one) => h("tr", {}, h("th", { scope: "row" }, one.router), h("td", {}, link(one.source)), h("td", {}, link(one.dest)), h("td", {}, one.guarantee), h("td", { class: "num" }, count(one.forwarded_total)), h("td", { class: "num" }, rate(one.rate)), h("td", { class: "num" }, count(one.lag))));
+    const heads = ["router", "from", "to", "guarantee", "#forwarded", "#rate"];
+    const rows = found.map((one) => h("tr", {}, h("th", { scope: "row" }, one.router), h("td", {}, link(one.source)), h("td", {}, link(one.dest)), h("td", {}, one.guarantee), h("td", { class: "num" }, count(one.forwarded_total)), h("td", { class: "num" }, rate(one.rate))));
     show(holder, h("div", { class: "scroll graph", tabindex: "0", role: "region", "aria-label": "graph of the routers" }, draw(found.slice(0, DRAWN_MAX))), table("Routers", heads, rows));
   };
   return {

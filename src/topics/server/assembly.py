@@ -75,7 +75,7 @@ class Assembly:
         account, turns = self.account, self.turns
         attempts = Attempts(self.driver.run_then)
         large = LargeWrites(loop, engine, settings.max_command_bytes, self.driver.run_then)
-        metrics = Metrics(engine, slots, self.phase, account, cache)
+        metrics = Metrics(engine, slots, self.phase, self.pressure, account, cache)
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission, attempts, large),

@@ -84,7 +84,7 @@ def fill(server: ServerProcess, topic: str) -> Any:
 
 @pytest.mark.parametrize("how", ["records", "topic", "elsewhere"])
 def test_a_full_file_system_recovers_without_a_restart(small_file_system: Path, how: str) -> None:
-    """SPACE-3, SPACE-4: `storage_full`, then room is made, then writes work; nothing that was acked is lost."""
+    """SPACE-3: `storage_full`, then room is made, then writes work; nothing that was acked is lost."""
     foreign = small_file_system / "foreign"
     foreign.write_bytes(bytes(88 * MIB))
     with ServerProcess(small_file_system / "data", min_free_bytes=64 * MIB, segment_max_bytes=4 * MIB) as server:

@@ -148,6 +148,7 @@ GAUGES = [
     "topics_records_live",
     "topics_bytes_live",
     "topics_unsealed_bytes",
+    "topics_pressure_level",
     "topics_resident_bytes",
     "topics_rendered_bytes",
     "topics_queue_topics",

@@ -21,6 +21,7 @@ from topics.engine import Engine
 from topics.engine.log.log import Log
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
+from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
 from topics.server.http.account import Account
 from topics.storage.memory import MemoryShard
@@ -51,11 +52,20 @@ _WAL_COUNTERS: Final = (
 class Metrics:
     """The metrics of one server, with the values of the moment."""
 
-    def __init__(self, engine: Engine, slots: Slots, phase: Phase, account: Account, cache: BlockCache | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        slots: Slots,
+        phase: Phase,
+        pressure: Pressure,
+        account: Account,
+        cache: BlockCache | None,
+    ) -> None:
         """`cache` is the one of sealed Blocks; None where nothing is sealed."""
         self._engine = engine
         self._slots = slots
         self._phase = phase
+        self._pressure = pressure
         self._account = account
         self._cache = cache
 
@@ -99,6 +109,7 @@ class Metrics:
             ("topics_queue_leases_in_flight", "Jobs that are leased right now.", leases),
             ("topics_sse_connections", "Open streams, SSE and WebSocket.", slots.sse_connections.used),
             ("topics_watch_sessions", "Watch sessions.", slots.watch_sessions.used),
+            ("topics_pressure_level", "The level of elastic throttling, 0 (calm) to 4.", self._pressure.level),
             ("topics_ready", "1 while the server serves.", int(phase.ready)),
             ("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", phase.progress()),
             ("topics_uptime_ms", "Milliseconds since the start.", phase.uptime_ms),

@@ -15,6 +15,7 @@ from topics.engine.router.router import PutRouter
 from topics.engine.write import room
 from topics.engine.write.room import CopiesBehind
 from topics.server.flow.parking import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX
+from topics.server.flow.pressure import REFUSE_WRITES
 from topics.storage.wal.shard import QueueFull
 from topics.testing import ManualClock
 
@@ -333,3 +334,15 @@ def test_a_source_that_waits_for_its_copies_holds_up_no_other_topic(
     manual.loop.advance(WAIT_MS_MAX)
     reply, body = only(held)
     assert (reply.status, body["error"]["detail"]["limit"]) == (429, "copies_behind")
+
+
+def test_the_level_of_pressure_is_a_metric(manual: ManualServer) -> None:
+    """PROBE-7: as the console shows it."""
+
+    def level() -> float:
+        (reply,) = manual.send("GET", "/v0/metrics", None, "Accept: application/json").replies()
+        return json.loads(reply.body)["topics_pressure_level"]
+
+    assert level() == 0
+    manual.overload()
+    assert level() == REFUSE_WRITES
