@@ -71,69 +71,57 @@ class Metrics:
         self._pressure = pressure
         self._account = account
         self._cache = cache
-        # What took long to make, by kind and key, and until when it is given again.
+        # What about topics took long to make, by kind and key, and until when it is given again.
         self._kept: dict[tuple[str, str | None], tuple[int, Any]] = {}
 
     def exposition(self, principal: Principal) -> bytes:
         """The metrics as Prometheus text."""
-        text: bytes = self._seldom("text", principal, self._make_text)
-        return text
+        topics: bytes = self._seldom("text", principal, _text)
+        return _text(self._of_server()) + topics
 
     def snapshot(self, principal: Principal) -> dict[str, Any]:
         """The metrics as a JSON object: a number per name, an object of numbers where there are labels."""
-        values: dict[str, Any] = self._seldom("json", principal, self._make_snapshot)
-        return values
+        topics: dict[str, Any] = self._seldom("json", principal, _values)
+        return _values(self._of_server()) | topics
 
-    def _seldom(self, kind: str, principal: Principal, make: Callable[[Principal], Any]) -> Any:
-        """Make it; where many topics make it long, so seldom that it takes a small part of the time, whoever asks."""
+    def _seldom(self, kind: str, principal: Principal, make: Callable[[Iterable[Metric]], Any]) -> Any:
+        """What there is to say of topics; where many make it long, so seldom that it takes a small part of the time."""
         elapsed_ns = self._engine.clock.elapsed_ns
         key = (kind, principal.key_id)
         began_ns = elapsed_ns()
         until_ns, made = self._kept.get(key, (0, None))
         if began_ns < until_ns:
             return made
-        made = make(principal)
+        made = make(self._of_topics(principal))
         ended_ns = elapsed_ns()
         if ended_ns - began_ns > SLOW_NS and len(self._engine.topics) > TOPICS_SHOWN_MAX:
             self._kept[key] = ended_ns + (ended_ns - began_ns) * REST_FACTOR, made
         return made
 
-    def _make_text(self, principal: Principal) -> bytes:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(list(self.collect(principal))))
-        return generate_latest(registry)
-
-    def _make_snapshot(self, principal: Principal) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for family in self.collect(principal):
-            for sample in family.samples:
-                if not sample.labels:
-                    values[sample.name] = sample.value
-                else:
-                    label = ",".join(sample.labels.values())
-                    values.setdefault(sample.name, {})[label] = sample.value
-        return values
-
-    def collect(self, principal: Principal) -> Iterator[Metric]:
-        """Every metric with its current value, as far as `principal` may see it."""
-        engine, slots, phase = self._engine, self._slots, self._phase
+    def _of_topics(self, principal: Principal) -> Iterator[Metric]:
+        """What takes a look at every topic, as far as `principal` may see it."""
+        engine = self._engine
         engine.catalog.expire_all(engine.clock.now_ms())
-        topics = engine.topics
-        by_class = Counter(map(_class_of, topics.values()))
+        by_class = Counter(map(_class_of, engine.topics.values()))
         classes = {name: by_class[name] for name in CLASSES}
-        queues = [topic for topic in topics.values() if topic.queue is not None]
+        queues = [topic for topic in engine.topics.values() if topic.queue is not None]
         leases = sum(engine.queues.state(topic).in_flight for topic in queues)
-        yield GaugeMetricFamily("topics_topics", "Topics.", len(topics))
         yield _labelled("topics_topics_by_class", "Topics per durability class.", "class", classes.items())
+        yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", len(queues))
+        yield GaugeMetricFamily("topics_queue_leases_in_flight", "Jobs that are leased right now.", leases)
+        yield from _per_topic(engine, principal)
+
+    def _of_server(self) -> Iterator[Metric]:
+        """Everything else, always as it is now: it costs the same however many topics there are."""
+        engine, slots, phase = self._engine, self._slots, self._phase
         for name, help, value in (
+            ("topics_topics", "Topics.", len(engine.topics)),
             ("topics_routers", "Routers.", len(engine.routers)),
             ("topics_records_live", "Live records over all topics.", engine.totals.count),
             ("topics_bytes_live", "Live record bytes over all topics.", engine.totals.bytes),
             ("topics_unsealed_bytes", "Bytes in memory that are not sealed yet.", engine.totals.unsealed.bytes),
             ("topics_resident_bytes", "Bytes of ephemeral topics in memory.", engine.totals.resident.bytes),
             ("topics_rendered_bytes", "Bytes of rendered Blocks that are kept in memory.", engine.wires.bytes),
-            ("topics_queue_topics", "Topics that are queues.", len(queues)),
-            ("topics_queue_leases_in_flight", "Jobs that are leased right now.", leases),
             ("topics_sse_connections", "Open streams, SSE and WebSocket.", slots.sse_connections.used),
             ("topics_watch_sessions", "Watch sessions.", slots.watch_sessions.used),
             ("topics_pressure_level", "The level of elastic throttling, 0 (calm) to 4.", self._pressure.level),
@@ -143,13 +131,30 @@ class Metrics:
         ):
             yield GaugeMetricFamily(name, help, value)
         yield from _buffered(self._account)
-        yield from _per_topic(engine, principal)
         yield CounterMetricFamily(
             "topics_corruption", "Damaged places found in the data directory.", value=engine.totals.corruption_total
         )
         yield from _wal(engine.store.shards)
         if self._cache is not None:
             yield from _block_cache(self._cache)
+
+
+def _text(families: Iterable[Metric]) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(list(families)))
+    return generate_latest(registry)
+
+
+def _values(families: Iterable[Metric]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for family in families:
+        for sample in family.samples:
+            if not sample.labels:
+                values[sample.name] = sample.value
+            else:
+                label = ",".join(sample.labels.values())
+                values.setdefault(sample.name, {})[label] = sample.value
+    return values
 
 
 class _Collected(Collector):
