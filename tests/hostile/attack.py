@@ -66,7 +66,8 @@ class Attack(NamedTuple):
     name: str
     act: Act
     prepare: Act | None
-    settings: Mapping[str, object]
+    settings: Callable[[], Mapping[str, object]]
+    """Asked for when its server starts, because some depend on the machine as it is then."""
     in_slice: bool
     """Whether `make test` repeats it; what takes many seconds to prepare is left to `tools/attack.py`."""
 
@@ -80,13 +81,18 @@ _attacks: dict[str, Attack] = {}
 
 
 def attack(
-    name: str, *, prepare: Act | None = None, settings: Mapping[str, object] | None = None, in_slice: bool = True
+    name: str,
+    *,
+    prepare: Act | None = None,
+    settings: Mapping[str, object] | Callable[[], Mapping[str, object]] | None = None,
+    in_slice: bool = True,
 ) -> Callable[[Act], Act]:
-    """Add a function to the attacks; `settings` are those of the server, as for `ServerProcess`."""
+    """Add a function to the attacks; `settings` are those of the server, as for `ServerProcess`, or make them."""
 
     def add(act: Act) -> Act:
         assert name not in _attacks, f"there are two attacks {name}"
-        _attacks[name] = Attack(name, act, prepare, settings or {}, in_slice)
+        asked = settings if callable(settings) else lambda: settings or {}
+        _attacks[name] = Attack(name, act, prepare, asked, in_slice)
         return act
 
     return add

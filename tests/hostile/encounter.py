@@ -59,7 +59,7 @@ def _server(attack: Attack, tree: Path) -> ServerProcess:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(tree / "src")
     try:
-        return ServerProcess(**attack.settings)  # type: ignore[arg-type]
+        return ServerProcess(**attack.settings())  # type: ignore[arg-type]
     finally:
         if before is None:
             del os.environ["PYTHONPATH"]

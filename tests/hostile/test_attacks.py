@@ -20,7 +20,7 @@ TRIES = 3
 
 def most_mib(attack: Attack) -> float:
     """FAIR-6: the formula, for the settings of the attack."""
-    return most_bytes(Settings(**attack.settings), topics=1000, connections=1000) / (1 << 20)  # type: ignore[arg-type]
+    return most_bytes(Settings(**attack.settings()), topics=1000, connections=1000) / (1 << 20)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("attack", [one for one in attacks().values() if one.in_slice], ids=lambda one: one.name)

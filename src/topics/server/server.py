@@ -125,6 +125,7 @@ class Server:
             listener.close()
             return EXIT_CANNOT_STORE
         if recovered:
+            memory.Collector().start()
             assembly.phase.serve()
             assembly.driver.begin()
             assembly.governor.start()

@@ -19,9 +19,9 @@ SMALL = {"records": [{"data": {"n": i, "text": "y" * 80}, "tag": f"t{i % 10}"} f
 SEGMENTS = 40
 
 
-def _min_free_bytes() -> int:
-    """As much as leaves the server about `ROOM_BYTES` of the disk on which its directory will be."""
-    return max(0, shutil.disk_usage(tempfile.gettempdir()).free - ROOM_BYTES)
+def _little_room() -> dict[str, object]:
+    """What leaves the server about `ROOM_BYTES` of the disk on which its directory will be."""
+    return {"min_free_bytes": max(0, shutil.disk_usage(tempfile.gettempdir()).free - ROOM_BYTES)}
 
 
 def _data_dir(target: Target) -> Path:
@@ -40,7 +40,7 @@ def _taken(directory: Path) -> int:
     return found
 
 
-@attack("disk-fills", settings={"min_free_bytes": _min_free_bytes()}, in_slice=False)
+@attack("disk-fills", settings=_little_room, in_slice=False)
 def disk_fills(target: Target) -> None:
     """Fills the disk until writes are refused, deletes its topic, and expects that writes work again within seconds."""
     for _ in range(1_000):

@@ -20,6 +20,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from topics.errors import TopicsError
 from topics.server.http.account import LIMIT, SMALL_BYTES, Account, Hold
 from topics.server.http.connection import LINGER_MAX_BYTES
 from topics.server.http.credit import ANSWER_EARNS, Credit, Overdrawn
@@ -47,6 +48,27 @@ def message_bytes_max(settings: Settings) -> int:
     return min(settings.max_body_bytes, wanted)
 
 
+class _Gone:
+    """Stands in for the WebSocket of a connection that is lost: nothing keeps it in memory."""
+
+    full: Final = False
+
+    def receive(self, text: bytes) -> None:
+        """A message arrived."""
+
+    def refuse(self, error: TopicsError, request_id: object) -> None:
+        """Report an error."""
+
+    def drained(self) -> None:
+        """The client reads again."""
+
+    def over(self) -> None:
+        """The connection is gone."""
+
+
+GONE: Final = _Gone()
+
+
 class FrameLink(Upgraded):
     """The frames of one client, see the module."""
 
@@ -69,7 +91,7 @@ class FrameLink(Upgraded):
         self.write_paused = False
         self.heard = True
         """Whether anything arrived since the owner last cleared this."""
-        self._owner = owner
+        self._owner: WebSocket | _Gone = owner
         self._loop = loop
         self._place = Place(turns, self._take)
         self._account = account
@@ -245,6 +267,8 @@ class FrameLink(Upgraded):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: nothing of it stays."""
         self._end()
+        self._place.leave()
+        self._owner = GONE
         if self._closing is not None:
             self._closing.cancel()
 

@@ -123,3 +123,5 @@ class SseStream(EventStream):
     def _closed(self) -> None:
         self._on_end(self)
         super()._closed()
+        # Feeds know their stream: the two would keep each other until the garbage collector finds them.
+        self._feeds, self._undo = [], []

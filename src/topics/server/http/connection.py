@@ -155,6 +155,8 @@ class Connection(asyncio.Protocol):
         self.hold.release()
         self._connections.remove(self, refused=self._refused)
         self.outbox.abandon()
+        self._intake.leave()
+        self._place.leave()
 
     def pause_writing(self) -> None:
         """The client does not read its answers: parse and read nothing more until it does."""

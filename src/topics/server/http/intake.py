@@ -48,6 +48,10 @@ UNREADABLE: Final = Head("GET", b"/", {b"host": b"", b"connection": b"close"})
 """Stands in for a head that could not be parsed."""
 
 
+def _admit_none(head: Head) -> None:
+    """What admits for a connection that is gone."""
+
+
 class Message(NamedTuple):
     """A request, or its refusal if `error` is set."""
 
@@ -115,6 +119,11 @@ class Intake:
         rest = self._data[self._position :]
         self.stop()
         return rest
+
+    def leave(self) -> None:
+        """The connection is gone: nothing more is admitted, and nothing of it is kept in memory."""
+        self.stop()
+        self._admit = _admit_none
 
     def stop(self) -> None:
         """Parse nothing more and drop everything held."""
@@ -265,6 +274,8 @@ class Intake:
                 raise limit.exceeded(length)
             head.require_supported()
         except TopicsError as error:
+            # Where it was raised does not matter any more, and the frames there would keep each other in memory.
+            error.__traceback__ = None
             started_ns = self._started_ns
             self._end_message()
             length = head.content_length or 0

@@ -9,6 +9,7 @@ Rules:
    handles a request that came alone in its read, `Connections.owe`, which sends at the end of the loop's turn; and
    while a read holds more requests, both gather, so that one system call sends all answers of the read.
 3. Nothing is sent once the connection is lost or handed over.
+4. A lost connection is not known here any longer: the two would keep each other until the garbage collector finds them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,32 @@ def _ignore(data: bytes) -> None:
     """Where the bytes of a lost connection go."""
 
 
+class _Gone:
+    """Stands in for a connection that is lost: there is nothing left to do, and nothing keeps it in memory."""
+
+    def finish(self) -> None:
+        """Close with the last answer."""
+
+    def carry_on(self) -> None:
+        """Parse on."""
+
+    def stop_parsing(self) -> None:
+        """Parse nothing more."""
+
+    def close(self) -> None:
+        """Close."""
+
+    def stream_begins(self) -> None:
+        """A stream has its turn."""
+
+    def hand_over(self, exchange: Exchange, upgrade: Upgrade) -> None:
+        """Give the transport away."""
+        raise RuntimeError("the connection cannot be handed over now")
+
+
+GONE: Final = _Gone()
+
+
 class Outbox:
     """The answers of one connection, see the module."""
 
@@ -61,7 +88,7 @@ class Outbox:
         self.stream: Stream | None = None
         """The answer without an end, once it has its turn."""
         self.gathering = False
-        self._owner = owner
+        self._owner: Connection | _Gone = owner
         self._turns = turns
         self._lost = False
         self._held_bytes = 0
@@ -207,11 +234,13 @@ class Outbox:
         """No answer can be sent any more: end everything that is outstanding."""
         if self.stream is not None:
             self.stream.end()
+            self.stream = None
         outstanding = self.outstanding()
         self.current = None
         self.queue.clear()
         for exchange in outstanding:
             exchange.abandon()
+        self._owner = GONE
 
     def _begin(self, stream: Stream) -> None:
         """The stream's turn has come. Requests after it will never be answered."""

@@ -104,6 +104,10 @@ class Turns:
             self._begun = False
 
 
+def _nothing() -> None:
+    """What a connection that is gone still has to do."""
+
+
 class Place:
     """The place of one connection in the line."""
 
@@ -127,6 +131,10 @@ class Place:
         if not self.waits and turns.clock_ns() >= turns.deadline_ns():
             self.wait()
         return self.waits
+
+    def leave(self) -> None:
+        """The connection is gone: whatever waits in line for it does nothing."""
+        self._go_on = _nothing
 
     def _serve(self) -> None:
         self.waits = False
