@@ -22,6 +22,7 @@ from topics.server.http.body import BodyLimit
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.query import Query
+from topics.server.http.traffic import Tally
 from topics.server.origins import Origins
 from topics.server.routes import Routes
 from topics.settings import Settings
@@ -43,7 +44,9 @@ class App:
         admission: Admission,
         attempts: Attempts,
         settings: Settings,
+        preflights: Tally,
     ) -> None:
+        """`preflights` counts the questions of browsers whether a page may send a request, at whatever path."""
         self._routes = routes
         self._keys = keys
         self._origins = origins
@@ -51,6 +54,7 @@ class App:
         self._inflight_per_key = inflight_per_key
         self._admission = admission
         self._attempts = attempts
+        self._preflights = preflights
         self._probe_auth = settings.probe_auth
         self._write_limit = BodyLimit("max_body_bytes", settings.max_body_bytes, in_parts=True)
         self._command_limit = BodyLimit("max_command_bytes", settings.max_command_bytes)
@@ -62,7 +66,8 @@ class App:
         origins = self._origins
         origins.greet(head)
         if origins.is_preflight(head):
-            return self._route(head, Row("OPTIONS", head.path, None, origins.preflight, always_open=True), "")
+            row = Row("OPTIONS", head.path, None, origins.preflight, always_open=True, tally=self._preflights)
+            return self._route(head, row, "")
         match = self._routes.find(head.path)
         if match is None:
             raise NotFound(f"there is nothing at {head.path[:200]}{self._hint(head.path)}", path=head.path[:200])
@@ -80,6 +85,7 @@ class App:
 
     def _route(self, head: Head, row: Row, name: str) -> Route:
         """What answers the head at this row, if its key allows it."""
+        head.tally = row.tally
         principal = self._authorise(head, row)
         if row.check_name is not None:
             row.check_name(name)

@@ -38,6 +38,7 @@ from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
 from topics.server.http.account import Account
+from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
 from topics.server.origins import Origins
 from topics.server.routes import Routes, rows
@@ -64,6 +65,7 @@ class Assembly:
         """`wakeup` is what the engine asks for turns; `unsynced` is what its store reports syncs to."""
         self.engine = engine
         self.account = Account(settings.max_buffered_bytes)
+        self.traffic = Traffic()
         self.turns = Turns(loop, engine.clock.elapsed_ns)
         self.pressure = Pressure()
         self.parking = Parking(loop, engine.clock, self.pressure)
@@ -85,13 +87,15 @@ class Assembly:
             routers=RouterHandlers(engine),
             work=Work(engine, self.delivery, self.parking, slots),
             watch=Watch(engine, self.delivery, slots, settings),
-            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, turns, account, loop, large),
+            websockets=WebSockets(
+                engine, self.delivery, self.admission, slots, settings, turns, account, loop, large, self.traffic
+            ),
             probes=Probes(engine, self.phase, metrics),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
         )
         self.app = App(
-            Routes(self.rows),
+            Routes(self.rows, self.traffic),
             keys,
             Origins(settings, guarded=len(keys) > 0),
             self.phase,
@@ -99,6 +103,7 @@ class Assembly:
             self.admission,
             attempts,
             settings,
+            self.traffic.tally("OPTIONS", "preflight"),
         )
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
         self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, self.delivery.pulse)

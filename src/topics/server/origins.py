@@ -113,6 +113,7 @@ class Origins:
             lines += b"Access-Control-Allow-Headers: %b\r\n" % names
         if headers.get(b"access-control-request-private-network") == b"true":
             lines += b"Access-Control-Allow-Private-Network: true\r\n"
+        exchange.head.tally.count_status(204)
         exchange.respond_raw(reply.status_line(204) + lines + b"\r\n")
 
     def _allow_lines(self, origin: bytes) -> bytes:

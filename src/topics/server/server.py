@@ -96,7 +96,7 @@ class Server:
             replayed=lambda: store.history.progress,
         )
         connections = Connections(
-            assembly.app, loop, self._connection_limits(), assembly.turns, assembly.account, Http2
+            assembly.app, loop, self._connection_limits(), assembly.turns, assembly.account, Http2, assembly.traffic
         )
         code = await self._run(assembly, connections, store, upkeep, stop)
         connections.stop()

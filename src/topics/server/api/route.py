@@ -11,6 +11,7 @@ from topics.server.api.principal import Principal
 from topics.server.flow.slots import Cap
 from topics.server.http.exchange import Exchange
 from topics.server.http.query import Query
+from topics.server.http.traffic import UNROUTED, Tally
 
 Handler = Callable[[Exchange], None]
 
@@ -41,6 +42,8 @@ class Row(NamedTuple):
     """Whether a page of any origin may load it: what is no secret and holds no data."""
     get_changes: bool = False
     """Whether this is a GET that changes something, as every other method does: a foreign page may not (AUTH-22)."""
+    tally: Tally = UNROUTED
+    """What its requests are counted in."""
 
 
 class Route(Struct, eq=False):

@@ -47,6 +47,7 @@ from topics.server.http.account import Account, Share
 from topics.server.http.body import WHOLE_MAX_BYTES, Gathered, Plain
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
+from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
 from topics.settings import Settings
 
@@ -73,8 +74,10 @@ class WebSockets:
         account: Account,
         loop: asyncio.AbstractEventLoop,
         large: LargeWrites,
+        traffic: Traffic,
     ) -> None:
         self.engine = engine
+        self.traffic = traffic
         self.large = large
         self.delivery = delivery
         self.admission = admission
@@ -143,7 +146,9 @@ class WebSocket(Subscriber):
 
     def __init__(self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slot: Slot) -> None:
         """The handshake is answered; `slot` is freed when the connection ends."""
-        self.frames = FrameLink(self, service.loop, service.turns, service.account, transport, service.settings)
+        self.frames = FrameLink(
+            self, service.loop, service.turns, service.account, transport, service.settings, service.traffic
+        )
         super().__init__(service.delivery, self.frames)
         self._service = service
         self._principal = principal

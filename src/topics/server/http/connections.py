@@ -19,6 +19,7 @@ from topics.server.http.exchange import App
 from topics.server.http.limits import ConnectionLimits
 from topics.server.http.outbox import Outbox
 from topics.server.http.reply import JSON_PREFIXES
+from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
 from topics.server.http.upgrade import Upgraded
 
@@ -41,6 +42,7 @@ class Connections:
         turns: Turns,
         account: Account,
         http2: Http2Factory | None,
+        traffic: Traffic,
     ) -> None:
         """`http2` makes the protocol of a connection that begins with the HTTP/2 preface."""
         self.app = app
@@ -48,6 +50,7 @@ class Connections:
         self.turns = turns
         self.account = account
         self.http2 = http2
+        self.traffic = traffic
         self.live: set[Connection] = set()
         self.clock = SweepClock(self.limits.idle_timeout_ms)
         self.draining = False
@@ -110,9 +113,11 @@ class Connections:
     def add(self, connection: Connection) -> bool:
         """Count a connection in; False if there are already `max_connections`."""
         self.live.add(connection)
+        self.traffic.accepted_total += 1
         if not 0 < self.limits.max_connections < len(self):
             return True
         self._refused += 1
+        self.traffic.refused_total += 1
         return False
 
     def may_refuse(self) -> bool:

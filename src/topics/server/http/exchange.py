@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +28,7 @@ from topics.server.http.body import Rest
 from topics.server.http.head import Head
 from topics.server.http.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON, JSON_PREFIXES
 from topics.server.http.stream import Sink, Stream
+from topics.server.http.traffic import LATENCY_BOUNDS_NS
 from topics.server.http.upgrade import Upgrade
 
 log = logging.getLogger("topics.server")
@@ -91,7 +93,7 @@ class Exchange:
 
     __slots__ = (
         "answer", "answered", "body", "carrier", "closes", "head", "on_disconnect", "on_over", "plain", "rest",
-        "started_ns", "throttled_ns",
+        "started_ns", "throttled_ns", "waited_ns",
     )  # fmt: skip
 
     def __init__(self, carrier: Carrier, head: Head, body: bytes, started_ns: int) -> None:
@@ -115,11 +117,22 @@ class Exchange:
         """Whether a rendered keep-alive response can go out as it is. Belongs to the carrier."""
         self.throttled_ns = 0
         """How long the request was held back under pressure."""
+        self.waited_ns = 0
+        """How long it waited because its client asked for that. Negative while it does, see `begin_wait`."""
 
     @property
     def elapsed_ms(self) -> float:
         """Milliseconds since the request's first byte was dispatched, rounded to microseconds."""
         return round((perf_counter_ns() - self.started_ns) / 1e6, 3)
+
+    def begin_wait(self) -> None:
+        """The client asked to wait until there is something for it: that time is not the server's."""
+        self.waited_ns -= perf_counter_ns()
+
+    def end_wait(self) -> None:
+        """There is something, or the time is up."""
+        if self.waited_ns < 0:
+            self.waited_ns += perf_counter_ns()
 
     def _begin_answer(self) -> None:
         if self.answered:
@@ -131,6 +144,11 @@ class Exchange:
         if self.answered:
             raise RuntimeError("the exchange is already answered")
         self.answered = True
+        tally = self.head.tally
+        took_ns = perf_counter_ns() - self.started_ns - self.waited_ns
+        tally.buckets[bisect_left(LATENCY_BOUNDS_NS, took_ns)] += 1
+        tally.total_ns += took_ns
+        tally.sent_bytes += len(response)
         if not self.plain:
             response = self._fit(response)
         carrier = self.carrier
@@ -146,6 +164,8 @@ class Exchange:
 
     def respond(self, status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"") -> None:
         """Answer; `headers` are further complete lines. Compressed if the client takes gzip and it is worth it."""
+        if status != 200:
+            self.head.tally.count_status(status)
         if self.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
             headers += b"Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
             if len(body) > GZIP_INLINE_MAX_BYTES:
@@ -193,6 +213,8 @@ class Exchange:
 
     def fail(self, error: TopicsError) -> None:
         """Answer with the error's status and envelope."""
+        self.end_wait()
+        self.head.tally.count_status(error.status)
         body = reply.error_body(error, perf_counter_ns() - self.started_ns)
         self.respond_raw(reply.render(error.status, body, headers=reply.error_headers(error)))
 
@@ -203,6 +225,7 @@ class Exchange:
         """
         self._begin_answer()
         head = reply.status_line(status) + self.head.answer_headers + headers
+        self._count(status, len(head))
         opened = self.carrier.open_stream(self, head + b"\r\n")
         self.over()
         return opened
@@ -214,8 +237,19 @@ class Exchange:
         request is answered, and parses nothing after them.
         """
         self._begin_answer()
+        self._count(101, 0)
         self.carrier.hand_over(self, upgrade)
         self.over()
+
+    def _count(self, status: int, size: int) -> None:
+        """Count an answer without an end, as `respond_raw` counts the others."""
+        tally = self.head.tally
+        took_ns = perf_counter_ns() - self.started_ns
+        tally.buckets[bisect_left(LATENCY_BOUNDS_NS, took_ns)] += 1
+        tally.total_ns += took_ns
+        tally.sent_bytes += size
+        if status != 200:
+            tally.count_status(status)
 
     def over(self) -> None:
         """Call `on_over`, once. Belongs to the carrier."""

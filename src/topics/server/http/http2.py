@@ -64,7 +64,7 @@ class Http2(Upgraded):
     __slots__ = (
         "_account", "_app", "_at", "_awaited", "_body_limit", "_connection", "_credit", "_deadlines", "_h2", "_limits",
         "_linger_left", "_mark", "_meter", "_place", "_progress", "_reading", "_receiving", "_road", "_stopping",
-        "_transport", "_unread", "_waiting",
+        "_traffic", "_transport", "_unread", "_waiting",
     )  # fmt: skip
 
     def __init__(self, connections: Connections, connection: Connection, transport: asyncio.Transport) -> None:
@@ -94,11 +94,14 @@ class Http2(Upgraded):
         self._awaited = False
         self._progress = 0
         self._mark = 0
+        self._traffic = connections.traffic
+        self._traffic.http2 += 1
         self._road.flush()
         self._await_next()
 
     def data_received(self, data: bytes) -> None:
         """Frames arrived."""
+        self._traffic.http2_bytes += len(data)
         if self._linger_left >= 0:
             self._linger_left -= len(data)
             if self._linger_left < 0:
@@ -173,6 +176,7 @@ class Http2(Upgraded):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every exchange ends."""
+        self._traffic.http2 -= 1
         self._waiting.clear()
         self._road.end()
 
