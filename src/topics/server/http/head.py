@@ -49,8 +49,8 @@ class Head:
     __slots__ = (
         "accepts_gzip", "answer_headers", "body_limit", "cacheable", "chunked", "content_length", "expects_continue",
         "gzip_body",
-        "headers", "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "target",
-        "tally", "upgrade", "version",
+        "headers", "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "tally",
+        "target", "upgrade", "version",
     )  # fmt: skip
 
     def __init__(self, method: str, target: bytes, headers: dict[bytes, bytes], version: bytes = b"1.1") -> None:
