@@ -52,8 +52,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_app", "_barrier", "_connections", "_eof", "_held", "_intake", "_known", "_limits", "_linger_left", "_lost",
-        "_owe", "_place", "_reading_paused", "_ready", "_refused", "_taking", "_traffic", "_upgraded",
-        "deadlines", "hold", "outbox",
+        "_owe", "_place", "_reading_paused", "_ready", "_refused", "_taking", "_upgraded", "deadlines",
+        "hold", "outbox",
     )  # fmt: skip
 
     def __init__(self, connections: Connections) -> None:
@@ -61,7 +61,6 @@ class Connection(asyncio.Protocol):
         self.deadlines = Deadlines(connections.clock, limits)
         self._connections = connections
         self._app = connections.app
-        self._traffic = connections.traffic
         self._limits = limits
         self.outbox = Outbox(self, connections.turns)
         # Stands in for `write` while a request is handled that was alone in its read.
@@ -101,7 +100,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
-        self._traffic.http1_bytes += len(data)
         outbox = self.outbox
         if outbox.owing:
             self._connections.send_answers()

@@ -78,6 +78,7 @@ class Connections:
         """Let every connection that is overdue at `now` (seconds of the loop's clock) act on it."""
         JSON_PREFIXES.clear()
         self.clock.set(now)
+        self.traffic.adapt()
         overdue = [each for each in self.live if each.deadlines.read <= now or each.deadlines.write <= now]
         for connection in overdue:
             connection.expire(now)

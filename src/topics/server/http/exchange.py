@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +27,6 @@ from topics.server.http.body import Rest
 from topics.server.http.head import Head
 from topics.server.http.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON, JSON_PREFIXES
 from topics.server.http.stream import Sink, Stream
-from topics.server.http.traffic import LATENCY_BOUNDS_NS
 from topics.server.http.upgrade import Upgrade
 
 log = logging.getLogger("topics.server")
@@ -145,10 +143,10 @@ class Exchange:
             raise RuntimeError("the exchange is already answered")
         self.answered = True
         tally = self.head.tally
-        took_ns = perf_counter_ns() - self.started_ns - self.waited_ns
-        tally.buckets[bisect_left(LATENCY_BOUNDS_NS, took_ns)] += 1
-        tally.total_ns += took_ns
-        tally.sent_bytes += len(response)
+        if tally.unseen:
+            tally.unseen -= 1
+        else:
+            self._look(len(response))
         if not self.plain:
             response = self._fit(response)
         carrier = self.carrier
@@ -225,7 +223,9 @@ class Exchange:
         """
         self._begin_answer()
         head = reply.status_line(status) + self.head.answer_headers + headers
-        self._count(status, len(head))
+        if status != 200:
+            self.head.tally.count_status(status)
+        self._look(len(head))
         opened = self.carrier.open_stream(self, head + b"\r\n")
         self.over()
         return opened
@@ -237,19 +237,18 @@ class Exchange:
         request is answered, and parses nothing after them.
         """
         self._begin_answer()
-        self._count(101, 0)
+        self.head.tally.count_status(101)
+        self._look(0)
         self.carrier.hand_over(self, upgrade)
         self.over()
 
-    def _count(self, status: int, size: int) -> None:
-        """Count an answer without an end, as `respond_raw` counts the others."""
-        tally = self.head.tally
-        took_ns = perf_counter_ns() - self.started_ns
-        tally.buckets[bisect_left(LATENCY_BOUNDS_NS, took_ns)] += 1
-        tally.total_ns += took_ns
-        tally.sent_bytes += size
-        if status != 200:
-            tally.count_status(status)
+    def _look(self, sent_bytes: int) -> None:
+        """Count the request with its latency and its size."""
+        head = self.head
+        received_bytes = head.message_bytes
+        if head.chunked or not received_bytes:
+            received_bytes += len(self.body)
+        head.tally.look(perf_counter_ns() - self.started_ns - self.waited_ns, received_bytes, sent_bytes)
 
     def over(self) -> None:
         """Call `on_over`, once. Belongs to the carrier."""

@@ -101,7 +101,6 @@ class Http2(Upgraded):
 
     def data_received(self, data: bytes) -> None:
         """Frames arrived."""
-        self._traffic.http2_bytes += len(data)
         if self._linger_left >= 0:
             self._linger_left -= len(data)
             if self._linger_left < 0:
