@@ -66,8 +66,8 @@ class App:
         origins = self._origins
         origins.greet(head)
         if origins.is_preflight(head):
-            row = Row("OPTIONS", head.path, None, origins.preflight, always_open=True, tally=self._preflights)
-            return self._route(head, row, "")
+            asked = Row("OPTIONS", head.path, None, origins.preflight, always_open=True, tally=self._preflights)
+            return self._route(head, asked, "")
         match = self._routes.find(head.path)
         if match is None:
             raise NotFound(f"there is nothing at {head.path[:200]}{self._hint(head.path)}", path=head.path[:200])

@@ -72,12 +72,14 @@ class Assembly:
         self.admission = Admission(engine, self.parking, wakeup.wake)
         self.driver = Driver(loop, wakeup, engine, self.admission.flush, upkeep)
         self.phase = Phase(replayed)
-        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, self.account, settings)
+        self.delivery = Delivery(
+            engine, loop, self.driver.run_then, unsynced, self.account, settings, self.traffic.pushes
+        )
         slots = Slots(settings)
         account, turns = self.account, self.turns
         attempts = Attempts(self.driver.run_then)
         large = LargeWrites(loop, engine, settings.max_command_bytes, self.driver.run_then)
-        metrics = Metrics(engine, slots, self.phase, self.pressure, account, cache)
+        metrics = Metrics(engine, slots, self.phase, self.pressure, self.parking, account, self.traffic, cache, upkeep)
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission, attempts, large),

@@ -20,6 +20,9 @@ DELETE: Final = 4
 ADMIN: Final = 8
 ALL_SCOPES: Final = READ | WRITE | DELETE | ADMIN
 
+REVOKED: Final = "the key was removed or its rights were changed; connect again"
+"""What a client is told whose key is not valid any more."""
+
 SCOPE_NAMES: Final = {READ: "read", WRITE: "write", DELETE: "delete", ADMIN: "admin"}
 
 

@@ -115,6 +115,7 @@ class Connections:
         """Count a connection in; False if there are already `max_connections`."""
         self.live.add(connection)
         self.traffic.accepted_total += 1
+        self.traffic.connections += 1
         if not 0 < self.limits.max_connections < len(self):
             return True
         self._refused += 1
@@ -128,6 +129,7 @@ class Connections:
     def remove(self, connection: Connection, *, refused: bool) -> None:
         """Count a lost connection out; `refused` if `add` returned False."""
         self.live.discard(connection)
+        self.traffic.connections -= 1
         self._refused -= refused
         if not self.live and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)

@@ -88,7 +88,7 @@ class Tally:
         return ({200: ok} if ok > 0 else {}) | self.other_statuses
 
     def adapt(self) -> None:
-        """A second has passed: look at fewer requests where there were many, and at all of them where there were not."""
+        """A second has passed: look at fewer requests where there were many, and else at all of them."""
         now = self.requests
         self._stride = STRIDE if now - self._before > BUSY_REQUESTS else 1
         self._before = now
@@ -98,16 +98,39 @@ UNROUTED: Final = Tally("none", NO_ROUTE)
 """The requests of this process that led to no route: malformed ones, and those for which there is nothing."""
 
 
+class Pushes:
+    """What is pushed to streams. The delivery loop counts in it, some frames at a time."""
+
+    __slots__ = ("frames_total", "jobs_total", "lag", "open", "sent_bytes", "slow_total", "stalled")
+
+    def __init__(self) -> None:
+        self.open: dict[str, int] = {}
+        """Open streams by kind."""
+        self.frames_total = 0
+        self.jobs_total = 0
+        self.sent_bytes = 0
+        """JSON of records and tombstones, once for each stream that got it."""
+        self.lag = Histogram()
+        """From the publish of a record until every stream of its topic that reads was written to."""
+        self.stalled = 0
+        self.slow_total = 0
+        """Streams that do not read right now, and those that were closed for it."""
+
+
 class Traffic:
     """What the clients of one server send and are sent."""
 
-    __slots__ = ("accepted_total", "http2", "refused_total", "tallies", "websocket_bytes", "websockets")
+    __slots__ = (
+        "accepted_total", "connections", "http2", "pushes", "refused_total", "tallies", "websocket_bytes", "websockets",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.tallies: list[Tally] = [UNROUTED]
+        self.pushes = Pushes()
+        self.connections = 0
         self.accepted_total = 0
         self.refused_total = 0
-        """Connections, and those among them that were over `max_connections`."""
+        """Open connections; those that came, and those among them that were over `max_connections`."""
         self.http2 = self.websockets = 0
         """Open connections that speak something else than HTTP/1.1."""
         self.websocket_bytes = 0
