@@ -189,6 +189,9 @@ class HeadTooLarge(TopicsError):
 class Internal(TopicsError):
     """Something went wrong inside the server."""
 
+    request_id: str | None = None
+    """What the log calls the request, where it has a line about it already."""
+
 
 class NotReady(TopicsError):
     """The server is still replaying its log."""

@@ -19,6 +19,7 @@ from topics.server.api.large_writes import LargeWrites
 from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
 from topics.server.api.phase import Phase
+from topics.server.api.principal import Principal
 from topics.server.api.probes import Probes
 from topics.server.api.queues import QueueHandlers
 from topics.server.api.records import RecordHandlers
@@ -64,9 +65,9 @@ class Assembly:
     ) -> None:
         """`wakeup` is what the engine asks for turns; `unsynced` is what its store reports syncs to."""
         self.engine = engine
-        self.account = Account(settings.max_buffered_bytes)
-        self.traffic = Traffic()
-        self.turns = Turns(loop, engine.clock.elapsed_ns)
+        self.account = account = Account(settings.max_buffered_bytes)
+        self.traffic = traffic = Traffic()
+        self.turns = turns = Turns(loop, engine.clock.elapsed_ns)
         self.pressure = Pressure()
         self.parking = Parking(loop, engine.clock, self.pressure)
         self.admission = Admission(engine, self.parking, wakeup.wake)
@@ -75,11 +76,12 @@ class Assembly:
         self.delivery = Delivery(
             engine, loop, self.driver.run_then, unsynced, self.account, settings, self.traffic.pushes
         )
-        slots = Slots(settings)
-        account, turns = self.account, self.turns
+        self._slots = slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
         large = LargeWrites(loop, engine, settings.max_command_bytes, self.driver.run_then)
-        metrics = Metrics(engine, slots, self.phase, self.pressure, self.parking, account, self.traffic, cache, upkeep)
+        self._metrics = metrics = Metrics(
+            engine, slots, self.phase, self.pressure, self.parking, account, traffic, cache, upkeep
+        )
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission, attempts, large),
@@ -97,7 +99,7 @@ class Assembly:
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
         )
         self.app = App(
-            Routes(self.rows, self.traffic),
+            Routes(self.rows, traffic),
             keys,
             Origins(settings, guarded=len(keys) > 0),
             self.phase,
@@ -105,7 +107,14 @@ class Assembly:
             self.admission,
             attempts,
             settings,
-            self.traffic.tally("OPTIONS", "preflight"),
+            traffic.tally("OPTIONS", "preflight"),
         )
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
         self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, self.delivery.pulse)
+
+    def revoke(self, principals: frozenset[Principal]) -> None:
+        """These keys are not valid any more: their streams end, and nothing is kept for them (AUTH-26)."""
+        self._metrics.forget()
+        for principal in principals:
+            self._slots.forget(principal)
+        self.delivery.revoke(principals)

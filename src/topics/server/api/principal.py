@@ -40,6 +40,10 @@ class Principal:
     def __repr__(self) -> str:
         return f"<Principal {self.key_id or 'anyone'} {scope_text(self.scopes)}>"
 
+    def same_rights(self, other: Principal) -> bool:
+        """Whether this is a principal that may do exactly what the other may."""
+        return (self.key_id, self.scopes, self.prefixes) == (other.key_id, other.scopes, other.prefixes)
+
     def may_touch(self, name: str) -> bool:
         """Whether the topic or router `name` lies within the key's prefixes."""
         return not self.prefixes or name.startswith(self.prefixes)

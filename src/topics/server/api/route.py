@@ -60,3 +60,12 @@ class Route(Struct, eq=False):
     """The cap on requests of the key that are answered at the same time."""
     return_seqs: bool
     idempotency_key: str | None
+    traceparent: str | None
+    """The trace context that is kept with the records of a write."""
+    log_name: str
+    """The name as it may be logged; empty for that of a watch session, which is a secret."""
+
+    def log_fields(self) -> dict[str, str]:
+        """What a log line says about a request, besides what HTTP knows."""
+        named = (("name", self.log_name), ("key", self.principal.key_id))
+        return {name: value for name, value in named if value}

@@ -219,9 +219,7 @@ class Channel:
             log.exception('delivering topic "%s" failed', topic.name)
             self._give_up(todo[at - 1])
         self._at = at
-        pushes = self._delivery.pushes
-        pushes.frames_total += frames
-        pushes.sent_bytes += written
+        self._delivery.pushes.count(frames, written)
         if at == len(todo):
             self._forget_parcels()
         return at - begin, written

@@ -22,6 +22,7 @@ from typing import Final
 from topics.engine import Engine
 from topics.engine.topic import Topic
 from topics.server.api.attempts import RunThen
+from topics.server.api.principal import Principal
 from topics.server.delivery.channel import Channel, Unsynced
 from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.wheel import Wheel
@@ -39,6 +40,7 @@ REST_MS: Final = 10
 PACE_RETRY_AFTER_MS: Final = 1_500
 PACED_TOPICS_MAX: Final = 16
 WATCH_TOGETHER: Final = 16
+REVOKED_TOGETHER: Final = 64
 TIGHT_TIMEOUT_MS: Final = 1_000
 """How long a stream may leave everything unread while too much is buffered for all clients."""
 
@@ -76,6 +78,7 @@ class Delivery:
         self._resting: dict[Channel, None] = {}
         self._beats: deque[Subscriber] = deque()
         self._watched: deque[Subscriber] = deque()
+        self._revoked: deque[Subscriber] = deque()
         self._unflushed: list[Subscriber] = []
         self._slice_due = False
         self._rest_due = False
@@ -126,6 +129,19 @@ class Delivery:
         for feed in list(subscriber.feeds()):
             if feed.channel is not None:
                 feed.channel.detach(feed)
+
+    def revoke(self, principals: frozenset[Principal]) -> None:
+        """End the streams of keys that are not valid any more, some in each turn of the loop."""
+        self._revoked.extend(each for each in self.open if each.principal in principals)
+        self._revoke_some()
+
+    def _revoke_some(self) -> None:
+        for _ in range(min(REVOKED_TOGETHER, len(self._revoked))):
+            subscriber = self._revoked.popleft()
+            if not subscriber.closed:
+                subscriber.revoke()
+        if self._revoked:
+            self._loop.call_soon(self._revoke_some)
 
     # Serving
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from topics.errors import TopicsError
 from topics.server.http.account import SMALL_BYTES, Account
 from topics.server.http.deadlines import SWEEP_S, SweepClock
 from topics.server.http.exchange import App
@@ -133,6 +134,11 @@ class Connections:
         self._refused -= refused
         if not self.live and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
+
+    def revoke(self, is_revoked: Callable[[Any], bool], error: TopicsError) -> None:
+        """Keys have changed: every head is resolved again, and what is under way on a route that is revoked ends."""
+        for connection in list(self.live):
+            connection.revoke(lambda head: head.route is not None and is_revoked(head.route), error)
 
     async def drain(self, timeout_s: float) -> bool:
         """Let what is in flight finish, close everything else; after `timeout_s` cut off the rest.

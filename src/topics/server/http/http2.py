@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 import re
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from h2 import events
@@ -211,6 +212,14 @@ class Http2(Upgraded):
             elif lane.exchange is not None:
                 lane.exchange.hurry()
         self._await_next()
+
+    def revoke(self, is_revoked: Callable[[Head], bool], error: TopicsError) -> None:
+        """Keys have changed: turn away the requests that wait, or whose body arrives, with a revoked one."""
+        for lane in [each for each in self._road.lanes.values() if is_revoked(each.head)]:
+            if lane.exchange is None:
+                lane.fail(error)
+            elif lane.stream is None:
+                lane.exchange.turn_away(error)
 
     def expire(self, now: float) -> None:
         """A deadline has passed: the connection is idle, a body is too slow, or answers are not read."""

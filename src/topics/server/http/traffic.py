@@ -116,6 +116,11 @@ class Pushes:
         self.slow_total = 0
         """Streams that do not read right now, and those that were closed for it."""
 
+    def count(self, frames: int, sent_bytes: int) -> None:
+        """So much was sent."""
+        self.frames_total += frames
+        self.sent_bytes += sent_bytes
+
 
 class Traffic:
     """What the clients of one server send and are sent."""
