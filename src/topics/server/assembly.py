@@ -73,15 +73,11 @@ class Assembly:
         self.admission = Admission(engine, self.parking, wakeup.wake)
         self.driver = Driver(loop, wakeup, engine, self.admission.flush, upkeep)
         self.phase = Phase(replayed)
-        self.delivery = Delivery(
-            engine, loop, self.driver.run_then, unsynced, self.account, settings, self.traffic.pushes
-        )
+        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, account, settings, traffic.pushes)
         self._slots = slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
         large = LargeWrites(loop, engine, settings.max_command_bytes, self.driver.run_then)
-        self._metrics = metrics = Metrics(
-            engine, slots, self.phase, self.pressure, self.parking, account, traffic, cache, upkeep
-        )
+        self._metrics = Metrics(engine, slots, self.phase, self.pressure, self.parking, account, traffic, cache, upkeep)
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission, attempts, large),
@@ -94,7 +90,7 @@ class Assembly:
             websockets=WebSockets(
                 engine, self.delivery, self.admission, slots, settings, turns, account, loop, large, self.traffic
             ),
-            probes=Probes(engine, self.phase, metrics),
+            probes=Probes(engine, self.phase, self._metrics),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
         )

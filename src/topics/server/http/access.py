@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from topics.server.http.exchange import Exchange
 
 access: Final = logging.getLogger("topics.access")
+access.setLevel(logging.CRITICAL + 1)
 
 _GIVEN: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _TRACEPARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
