@@ -1,0 +1,53 @@
+"""The trace context of a write is kept with its records, where the operator asks for that (TRACE-1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.harness.server import ManualServer
+from topics.settings import Settings
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def written(manual: ManualServer, records: list[dict[str, Any]], traceparent: str = PARENT) -> list[Any]:
+    """The meta of records that were written with this header."""
+    (reply,) = manual.send("POST", "/v0/topics/t", {"records": records}, f"traceparent: {traceparent}").replies()
+    first = reply.ok()["first_seq"]
+    (reply,) = manual.send("POST", "/v0/topics/t/diff", {"from_seq": first - 1}).replies()
+    return [record.get("meta") for record in reply.ok(200)["records"]]
+
+
+@pytest.fixture
+def tracing() -> ManualServer:
+    return ManualServer(settings=Settings(trace_context=True))
+
+
+def test_every_record_of_a_write_has_it(tracing: ManualServer) -> None:
+    """TRACE-1: besides the meta that the client gave, and never in the place of a trace of its own."""
+    records = [{"data": 1}, {"data": 2, "meta": {"a": "b"}}, {"data": 3, "meta": {"traceparent": "mine"}}]
+    assert written(tracing, records) == [
+        {"traceparent": PARENT},
+        {"a": "b", "traceparent": PARENT},
+        {"traceparent": "mine"},
+    ]
+
+
+@pytest.mark.parametrize("header", ["secret", PARENT.upper(), "ff" + PARENT[2:], PARENT + "-more"])
+def test_what_is_no_trace_context_is_not_kept(tracing: ManualServer, header: str) -> None:
+    """TRACE-1."""
+    assert written(tracing, [{"data": 1}], header) == [None]
+
+
+def test_it_is_off_unless_asked_for() -> None:
+    """TRACE-1."""
+    assert written(ManualServer(), [{"data": 1}]) == [None]
+
+
+def test_bad_meta_is_refused_as_ever(tracing: ManualServer) -> None:
+    """WRITE-6: the trace context hides no mistake."""
+    body = {"records": [{"data": 1, "meta": {"n": 1}}]}
+    (reply,) = tracing.send("POST", "/v0/topics/t", body, f"traceparent: {PARENT}").replies()
+    reply.refused(400, "invalid_request")
