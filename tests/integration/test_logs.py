@@ -114,7 +114,7 @@ def test_json_lines_and_the_id_of_a_request() -> None:
 
 
 def test_keys_are_read_again_on_sighup(tmp_path: Path) -> None:
-    """AUTH-26: what a removed or changed key has open ends, what stays the same goes on."""
+    """AUTH-29: what a removed or changed key has open ends, what stays the same goes on."""
     file = tmp_path / "keys"
     file.write_text("# who may do what\nstays-k1\n\nleaves-k2:read\nchanges-k3:rw\n")
     with ServerProcess(api_keys="fixed-k0", api_keys_file=file, slow_consumer_timeout_ms=5_000) as running:
@@ -155,7 +155,7 @@ def test_keys_are_read_again_on_sighup(tmp_path: Path) -> None:
 
 
 def test_waiting_requests_of_a_removed_key_end(tmp_path: Path) -> None:
-    """AUTH-26: on HTTP/1.1 and on WebSockets; a claim that waits gets no job any more."""
+    """AUTH-29: on HTTP/1.1 and on WebSockets; a claim that waits gets no job any more."""
     file = tmp_path / "keys"
     file.write_text("admin-k1\nworker-k2:rw\n")
     with ServerProcess(api_keys_file=file) as running, ThreadPoolExecutor(1) as pool:

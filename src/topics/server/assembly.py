@@ -109,7 +109,7 @@ class Assembly:
         self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, self.delivery.pulse)
 
     def revoke(self, principals: frozenset[Principal]) -> None:
-        """These keys are not valid any more: their streams end, and nothing is kept for them (AUTH-26)."""
+        """These keys are not valid any more: their streams end, and nothing is kept for them (AUTH-29)."""
         self._metrics.forget()
         for principal in principals:
             self._slots.forget(principal)

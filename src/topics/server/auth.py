@@ -3,7 +3,7 @@
 `TOPICS_API_KEYS` is a comma-separated list of `secret`, `secret:scopes`, `secret:scopes:prefixes` or
 `secret::prefixes`. Scopes are joined by `+`, prefixes by `|`. The secret ends at the first `:` and the scopes at the
 second; the rest is prefixes, which may contain `:` themselves (`dash:read:tenant42:`). `TOPICS_API_KEYS_FILE` names a
-file with further entries, one per line; it is read again on SIGHUP (AUTH-26).
+file with further entries, one per line; it is read again on SIGHUP (AUTH-29).
 
 Guarantees:
 - Only the SHA-256 digest of a key is kept. The variable leaves the process environment when it is read. CPython cannot

@@ -248,7 +248,7 @@ def test_the_token_of_a_websocket_is_a_subprotocol(offered: bytes | None, token:
 
 
 def test_keys_of_a_file_come_besides_those_of_the_environment(tmp_path: Path) -> None:
-    """AUTH-26: one entry per line; empty lines and comments are left out."""
+    """AUTH-29: one entry per line; empty lines and comments are left out."""
     file = tmp_path / "keys"
     file.write_text("# a comment\n\n  one:read  \r\ntwo:rw:tenant42:\n")
     keys = Keys("zero")
@@ -260,7 +260,7 @@ def test_keys_of_a_file_come_besides_those_of_the_environment(tmp_path: Path) ->
 
 
 def test_a_key_that_says_the_same_is_the_same_principal(tmp_path: Path) -> None:
-    """AUTH-26: its streams and sessions go on; one whose rights have changed is another one."""
+    """AUTH-29: its streams and sessions go on; one whose rights have changed is another one."""
     file = tmp_path / "keys"
     file.write_text("same:read\nchanged:read\ngone\n")
     keys = Keys("fixed")
@@ -291,7 +291,7 @@ def test_a_key_that_says_the_same_is_the_same_principal(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_changes_nothing_and_is_not_quoted(
     tmp_path: Path, text: str | None, said: str
 ) -> None:
-    """AUTH-26, AUTH-16: at a start it is refused; read again, the keys stay as they were."""
+    """AUTH-29, AUTH-16: at a start it is refused; read again, the keys stay as they were."""
     file = tmp_path / "keys"
     file.write_text("before\n")
     keys = Keys("fixed")

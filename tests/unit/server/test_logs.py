@@ -188,7 +188,7 @@ def test_a_defect_is_logged_under_the_id_that_the_client_gets(
 
 
 def test_trace_context_is_logged(access_lines: list[logging.LogRecord]) -> None:
-    """TRACE-2: if it is one."""
+    """LOG-6: if it is one."""
     access.setLevel(logging.WARNING)
     manual = ManualServer()
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -83,7 +83,7 @@ class RecordHandlers:
 
 
 def _trace(write: Write, traceparent: str) -> None:
-    """Keep the trace context in the meta of each record that has none of its own (TRACE-1)."""
+    """Keep the trace context in the meta of each record that has none of its own (LOG-5)."""
     for record in write.records:
         meta = bytes(record.meta) or None
         if meta is None or b'"traceparent"' not in meta:

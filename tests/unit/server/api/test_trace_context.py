@@ -1,4 +1,4 @@
-"""The trace context of a write is kept with its records, where the operator asks for that (TRACE-1)."""
+"""The trace context of a write is kept with its records, where the operator asks for that (LOG-5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tracing() -> ManualServer:
 
 
 def test_every_record_of_a_write_has_it(tracing: ManualServer) -> None:
-    """TRACE-1: besides the meta that the client gave, and never in the place of a trace of its own."""
+    """LOG-5: besides the meta that the client gave, and never in the place of a trace of its own."""
     records = [{"data": 1}, {"data": 2, "meta": {"a": "b"}}, {"data": 3, "meta": {"traceparent": "mine"}}]
     assert written(tracing, records) == [
         {"traceparent": PARENT},
@@ -37,12 +37,12 @@ def test_every_record_of_a_write_has_it(tracing: ManualServer) -> None:
 
 @pytest.mark.parametrize("header", ["secret", PARENT.upper(), "ff" + PARENT[2:], PARENT + "-more"])
 def test_what_is_no_trace_context_is_not_kept(tracing: ManualServer, header: str) -> None:
-    """TRACE-1."""
+    """LOG-5."""
     assert written(tracing, [{"data": 1}], header) == [None]
 
 
 def test_it_is_off_unless_asked_for() -> None:
-    """TRACE-1."""
+    """LOG-5."""
     assert written(ManualServer(), [{"data": 1}]) == [None]
 
 
