@@ -261,10 +261,7 @@ class Exchange:
         """
         self._begin_answer()
         head = reply.status_line(status) + self.head.answer_headers + headers
-        if status != 200:
-            self.head.tally.count_status(status)
-        self._look(len(head))
-        access.note(self, status, len(head))
+        self._count(status, len(head))
         opened = self.carrier.open_stream(self, head + b"\r\n")
         self.over()
         return opened
@@ -276,11 +273,20 @@ class Exchange:
         request is answered, and parses nothing after them.
         """
         self._begin_answer()
-        self.head.tally.count_status(101)
-        self._look(0)
-        access.note(self, 101, 0)
+        self._count(101, 0)
         self.carrier.hand_over(self, upgrade)
         self.over()
+
+    def _count(self, status: int, sent_bytes: int) -> None:
+        """Count and log an answer without an end, as `respond_raw` and `_fit` do for the others."""
+        tally = self.head.tally
+        if status != 200:
+            tally.count_status(status)
+        if tally.unseen:
+            tally.unseen -= 1
+        else:
+            self._look(sent_bytes)
+        access.note(self, status, sent_bytes)
 
     def _look(self, sent_bytes: int) -> None:
         """Count the request with its latency and its size."""
