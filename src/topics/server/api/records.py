@@ -86,9 +86,9 @@ def _trace(write: Write, traceparent: str) -> None:
     """Keep the trace context in the meta of each record that has none of its own (LOG-5)."""
     for record in write.records:
         meta = bytes(record.meta) or None
-        if meta is None or b'"traceparent"' not in meta:
+        if meta is None or (meta.lstrip().startswith(b"{") and b'"traceparent"' not in meta):
+            # Where `meta` is not what it must be, the write is refused for it.
             with contextlib.suppress(msgspec.MsgspecError):
-                # Where `meta` is not what it must be, the write is refused for it.
                 record.meta = msgspec.Raw(with_fields(meta, {TRACEPARENT: traceparent}))
 
 

@@ -46,8 +46,21 @@ def test_it_is_off_unless_asked_for() -> None:
     assert written(ManualServer(), [{"data": 1}]) == [None]
 
 
-def test_bad_meta_is_refused_as_ever(tracing: ManualServer) -> None:
-    """WRITE-6: the trace context hides no mistake."""
-    body = {"records": [{"data": 1, "meta": {"n": 1}}]}
-    (reply,) = tracing.send("POST", "/v0/topics/t", body, f"traceparent: {PARENT}").replies()
-    reply.refused(400, "invalid_request")
+@pytest.mark.parametrize("meta", [{"n": 1}, [1], "x", 5, {"\u00e9": []}])
+def test_bad_meta_is_refused_as_ever(tracing: ManualServer, meta: Any) -> None:
+    """LOG-5: the trace context hides no mistake, and the refusal is the same."""
+    body = {"records": [{"data": 1, "meta": meta}]}
+    refused = []
+    for headers in ((), (f"traceparent: {PARENT}",)):
+        (reply,) = tracing.send("POST", "/v0/topics/t", body, *headers).replies()
+        reply.refused(400, "invalid_request")
+        refused.append(reply.json["error"]["message"])
+    assert refused[0] == refused[1]
+
+
+def test_it_counts_towards_the_limit_of_meta() -> None:
+    """LOG-5: a record may not grow beyond its limit by it."""
+    manual = ManualServer(settings=Settings(trace_context=True))
+    body = {"records": [{"data": 1, "meta": {"a": "x" * (16 * 1024 - 30)}}]}
+    (reply,) = manual.send("POST", "/v0/topics/t", body, f"traceparent: {PARENT}").replies()
+    reply.refused(400, "record_too_large")
