@@ -34,7 +34,7 @@ from topics.server.api.principal import ALL_SCOPES, READ, SCOPE_NAMES, WRITE, Pr
 from topics.settings import KEYS_VARIABLE, BadSettings, Settings
 
 FILE_VARIABLE = "TOPICS_API_KEYS_FILE"
-FILE_BYTES_MAX = 1 << 20
+FILE_BYTES_MAX = 256 << 10
 _SCOPE_TOKENS = {name: bit for bit, name in SCOPE_NAMES.items()}
 _SCOPE_TOKENS |= {name[0]: bit for name, bit in _SCOPE_TOKENS.items()} | {"rw": READ | WRITE}
 _KEY_ID_CHARS = 8
@@ -184,10 +184,12 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
 def _parse(entries: Iterable[tuple[str, str]], before: list[tuple[bytes, Principal]]) -> list[tuple[bytes, Principal]]:
     """Those that were there before, and the entries, each with its place."""
     parsed = list(before)
+    known = {digest for digest, _ in before}
     for place, entry in entries:
         digest, principal = _parse_entry(entry, place)
-        if any(digest == known for known, _ in parsed):
+        if digest in known:
             raise _malformed(place, "it repeats the secret of an earlier entry; give each key one entry")
+        known.add(digest)
         parsed.append((digest, principal))
     return parsed
 
