@@ -34,15 +34,23 @@ def value(api: Api, name: str, **labels: str) -> float:
 
 def test_requests_are_counted_by_route_method_and_status(metered: Api) -> None:
     """PROBE-14."""
+
+    def counts() -> list[float]:
+        name, took = "topics_http_requests_total", "topics_http_request_duration_seconds"
+        return [
+            value(metered, name, route=TOPIC, method="PUT", status="201"),
+            value(metered, name, route=TOPIC, method="POST", status="200"),
+            value(metered, name, route=f"{TOPIC}/diff", method="POST", status="404"),
+            value(metered, f"{took}_count", route=TOPIC, method="POST"),
+        ]
+
+    metered.topics().ok(200)
+    before = counts()
     metered.put("by-route").ok(201)
     for _ in range(3):
         metered.write("by-route", {"data": 1})
     metered.diff("not-there").refused(404, "topic_not_found")
-    name = "topics_http_requests_total"
-    assert value(metered, name, route=TOPIC, method="PUT", status="201") == 1
-    assert value(metered, name, route=TOPIC, method="POST", status="200") == 3
-    assert value(metered, name, route=f"{TOPIC}/diff", method="POST", status="404") == 1
-    assert value(metered, "topics_http_request_duration_seconds_count", route=TOPIC, method="POST") == 3
+    assert [after - before for after, before in zip(counts(), before, strict=True)] == [1, 3, 1, 3]
     assert 0 < value(metered, "topics_http_request_duration_seconds_sum", route=TOPIC, method="POST") < 60
 
 
@@ -110,7 +118,7 @@ def test_jobs_by_state_and_the_age_of_the_oldest(metered: Api) -> None:
         return {name: value(metered, f"topics_topic_queue_{name}", topic="q") for name in names}
 
     until(lambda: state() == {"ready": 1, "in_flight": 1, "delayed": 1, "dead": 1}, "the dead letter has moved")
-    assert value(metered, "topics_queue_jobs", state="delayed") == 1
+    assert value(metered, "topics_queue_jobs", state="delayed") >= 1
     age_s = value(metered, "topics_topic_queue_oldest_age_seconds", topic="q")
     until(lambda: value(metered, "topics_topic_queue_oldest_age_seconds", topic="q") > age_s, "it grows older")
 
@@ -126,7 +134,7 @@ def test_evictions_are_counted_by_reason(metered: Api) -> None:
     metered.put("short", ttl_ms=40).ok(201)
     metered.fill("short", 4)
     until(lambda: value(metered, name, reason="ttl") == expired + 4, "all of it has expired")
-    assert value(metered, "topics_lost_records_total") == 0
+    assert value(metered, "topics_lost_records_total", reason="corruption") == 0
 
 
 def test_router_lag_is_there_and_falls_to_zero(metered: Api) -> None:
