@@ -1,8 +1,8 @@
 """What can go wrong on the client's side, in one family with what a server refuses (`topics.errors`).
 
 A refusal is raised as the class of its `code` (`topic_not_found` is `TopicNotFound`), with the server's `message`,
-`detail` and `request_id`; a code that this version does not know is a plain `TopicsError` that carries it. Every class here has a code
-of its own, so that a program may branch on `code` alone.
+`detail` and `request_id`; a code that this version does not know is a plain `TopicsError` that carries it. Every class
+here has a code of its own, so that a program may branch on `code` alone.
 """
 
 from __future__ import annotations

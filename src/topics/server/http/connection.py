@@ -321,9 +321,8 @@ class Connection(asyncio.Protocol):
         if self._upgraded is not None:
             self._upgraded.revoke(is_revoked, error)
             return
-        for exchange in self.outbox.outstanding():
-            if is_revoked(exchange.head):
-                exchange.turn_away(error)
+        for exchange in [each for each in self.outbox.outstanding() if is_revoked(each.head)]:
+            exchange.turn_away(error)
         if awaited is not None and is_revoked(awaited):
             self._turn_away(error)
 
