@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
-from bench import checkpoint, clients, delivery, growth, nats, queues, reads, redis, restart, spark, sustained, writes
+from bench import (
+    checkpoint,
+    clients,
+    delivery,
+    growth,
+    metrics,
+    nats,
+    queues,
+    reads,
+    redis,
+    restart,
+    spark,
+    sustained,
+    writes,
+)
 
 SECTIONS = {
     module.__name__.removeprefix("bench."): module
-    for module in (redis, nats, writes, reads, growth, checkpoint, restart, sustained, delivery, queues, clients, spark)
+    for module in (
+        redis,
+        nats,
+        writes,
+        reads,
+        growth,
+        checkpoint,
+        restart,
+        sustained,
+        delivery,
+        queues,
+        clients,
+        metrics,
+        spark,
+    )
 }

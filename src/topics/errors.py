@@ -19,6 +19,8 @@ class TopicsError(Exception):
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
+    request_id: str | None = None
+    """What the server's log calls the request. In the server: where the log has a line about it already."""
 
     def __init__(self, message: str | None = None, *, retry_after_ms: int | None = None, **detail: Any) -> None:
         self.message = message or inspect.cleandoc(type(self).__doc__ or "").split("\n")[0]

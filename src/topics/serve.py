@@ -24,6 +24,8 @@ def serve(flags: Mapping[str, str]) -> int:
         # Keys first: whatever happens next, the plaintext has left the environment.
         keys = Keys.take(os.environ)
         chosen, warnings = settings.read(os.environ, flags)
+        if chosen.api_keys_file is not None:
+            keys.read_file(chosen.api_keys_file)
         check_exposure(chosen, keys)
     except settings.BadSettings as error:
         _print(str(error).splitlines())

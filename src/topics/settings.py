@@ -140,7 +140,17 @@ class Settings:
     port: int = _whole(4000, "TCP port to listen on. 0 picks a free one.", least=0, most=65535)
     port_file: Path | None = _optional_path("File into which `host:port` is written once the server listens.")
     log_level: str = _choice("info", LOG_LEVELS, "Least severe log line that is printed.")
+    log_format: str = _choice("text", ("text", "json"), "What a log line looks like: text, or one JSON object.")
+    access_log: str = _choice(
+        "off", ("off", "errors", "all"), "Which requests have a log line: none, those answered with an error, or all."
+    )
+    trace_context: bool = _switch(
+        False, "Keep the `traceparent` header of a write in the meta of its records, where they have none of their own."
+    )
 
+    api_keys_file: Path | None = _optional_path(
+        "File with keys, one per line, besides those of `TOPICS_API_KEYS`; read again on SIGHUP."
+    )
     allow_insecure_no_auth: bool = _switch(False, "Permit a bind beyond loopback without any key.")
     probe_auth: bool = _switch(False, "Require a key on the health and readiness probes too.")
     allowed_hosts: tuple[str, ...] = _list(

@@ -75,7 +75,8 @@ class Reply:
         body = self.json
         assert set(body) <= {"error", "performance"}, self
         error = body["error"]
-        assert set(error) <= {"code", "message", "detail"}, self
+        assert set(error) - {"detail"} == {"code", "message", "request_id"}, self
+        assert self.headers["x-request-id"] == error["request_id"], self
         assert error["code"] == code, self
         assert isinstance(error["message"], str), self
         assert error["message"], self

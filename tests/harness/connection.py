@@ -17,6 +17,7 @@ from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.limits import ConnectionLimits
 from topics.server.http.stream import Stream
+from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
 from topics.testing import ManualClock
 
@@ -135,7 +136,7 @@ def connections_of(
     clock = ManualClock()
     loop = cast("Any", ManualLoop(clock))
     turns = Turns(loop, clock_ns or clock.elapsed_ns)
-    return Connections(app or PathApp(), loop, ConnectionLimits(**limits), turns, Account(buffered), http2)
+    return Connections(app or PathApp(), loop, ConnectionLimits(**limits), turns, Account(buffered), http2, Traffic())
 
 
 class Client:

@@ -8,12 +8,14 @@ from typing import Any, cast
 
 from tests.harness.loop import ManualLoop
 from topics.engine import Engine, Write
+from topics.server.api.principal import ALL_SCOPES, Principal
 from topics.server.delivery.channel import Unsynced
 from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.notice import Notice
 from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.view import View, WatchOptions, view_of
 from topics.server.http.account import Account
+from topics.server.http.traffic import Pushes
 from topics.settings import Settings
 from topics.storage.job import Job
 from topics.testing import MemoryEngine
@@ -32,7 +34,7 @@ class ManualDelivery:
         self.jobs: list[tuple[Job, Callable[[], None]]] = []
         loop = cast("Any", self.loop)
         settings = Settings(buffer_grace_ms=GRACE_MS, slow_consumer_timeout_ms=slow_consumer_timeout_ms)
-        self.delivery = Delivery(self.engine, loop, self._run_then, Unsynced(), Account(), settings)
+        self.delivery = Delivery(self.engine, loop, self._run_then, Unsynced(), Account(), settings, Pushes())
 
     def _run_then(self, job: Job, then: Callable[[], None]) -> None:
         self.jobs.append((job, then))
@@ -66,8 +68,10 @@ class ManualDelivery:
 class Listener(Subscriber):
     """A stream that remembers what it was sent, and pauses on demand."""
 
+    kind = "watch"
+
     def __init__(self, delivery: Delivery) -> None:
-        super().__init__(delivery, self)
+        super().__init__(delivery, self, Principal(None, ALL_SCOPES))
         self._delivery = delivery
         self.write_paused = False
         self.unsent_bytes = 0
@@ -104,6 +108,9 @@ class Listener(Subscriber):
 
     def warn(self, retry_after_ms: int, topics: list[str]) -> None:
         self.warnings.append(topics)
+
+    def revoke(self) -> None:
+        self.delivery.leave(self)
 
     def give_up(self) -> None:
         self.given_up = True

@@ -1,8 +1,8 @@
 """What can go wrong on the client's side, in one family with what a server refuses (`topics.errors`).
 
-A refusal is raised as the class of its `code` (`topic_not_found` is `TopicNotFound`), with the server's `message` and
-`detail`; a code that this version does not know is a plain `TopicsError` that carries it. Every class here has a code
-of its own, so that a program may branch on `code` alone.
+A refusal is raised as the class of its `code` (`topic_not_found` is `TopicNotFound`), with the server's `message`,
+`detail` and `request_id`; a code that this version does not know is a plain `TopicsError` that carries it. Every class
+here has a code of its own, so that a program may branch on `code` alone.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ class _Error(msgspec.Struct):
     code: str
     message: str
     detail: dict[str, Any] = {}
+    request_id: str | None = None
 
 
 class _Envelope(msgspec.Struct):
@@ -140,6 +141,7 @@ def refusal(status: int, content: bytes) -> TopicsError:
     kind = _CLASSES.get(error.code, TopicsError)
     refused = kind(error.message)
     refused.detail = error.detail
+    refused.request_id = error.request_id
     retry_after_ms = error.detail.get("retry_after_ms")
     refused.retry_after_ms = retry_after_ms if isinstance(retry_after_ms, int) else None
     # A newer server may have codes that this version does not know, or another status for one that it does.

@@ -18,10 +18,12 @@ from topics.server.api.route import Route, Row
 from topics.server.auth import Keys, bearer_token, subprotocol_token
 from topics.server.flow.admission import Admission
 from topics.server.flow.slots import CapPerKey
+from topics.server.http.access import log_all, traceparent_of
 from topics.server.http.body import BodyLimit
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.query import Query
+from topics.server.http.traffic import Tally
 from topics.server.origins import Origins
 from topics.server.routes import Routes
 from topics.settings import Settings
@@ -43,7 +45,9 @@ class App:
         admission: Admission,
         attempts: Attempts,
         settings: Settings,
+        preflights: Tally,
     ) -> None:
+        """`preflights` counts the questions of browsers whether a page may send a request, at whatever path."""
         self._routes = routes
         self._keys = keys
         self._origins = origins
@@ -51,6 +55,8 @@ class App:
         self._inflight_per_key = inflight_per_key
         self._admission = admission
         self._attempts = attempts
+        self._preflights = preflights
+        self._trace_context = settings.trace_context
         self._probe_auth = settings.probe_auth
         self._write_limit = BodyLimit("max_body_bytes", settings.max_body_bytes, in_parts=True)
         self._command_limit = BodyLimit("max_command_bytes", settings.max_command_bytes)
@@ -61,8 +67,12 @@ class App:
         """The route of a head, or the error that answers it."""
         origins = self._origins
         origins.greet(head)
+        if log_all():
+            # Then an answer passes through what adapts it, where it is logged.
+            head.plain = False
         if origins.is_preflight(head):
-            return self._route(head, Row("OPTIONS", head.path, None, origins.preflight, always_open=True), "")
+            asked = Row("OPTIONS", head.path, None, origins.preflight, always_open=True, tally=self._preflights)
+            return self._route(head, asked, "")
         match = self._routes.find(head.path)
         if match is None:
             raise NotFound(f"there is nothing at {head.path[:200]}{self._hint(head.path)}", path=head.path[:200])
@@ -80,6 +90,7 @@ class App:
 
     def _route(self, head: Head, row: Row, name: str) -> Route:
         """What answers the head at this row, if its key allows it."""
+        head.tally = row.tally
         principal = self._authorise(head, row)
         if row.check_name is not None:
             row.check_name(name)
@@ -100,6 +111,8 @@ class App:
             inflight=self._inflight_per_key.of(principal) if counted else None,
             return_seqs=query.flag("return_seqs", True) if row.appends else True,
             idempotency_key=_header_key(head) if row.appends else None,
+            traceparent=traceparent_of(head) if row.appends and self._trace_context else None,
+            log_name=name if row.check_name is not None else "",
         )
 
     def _authorise(self, head: Head, row: Row) -> Principal:

@@ -19,6 +19,7 @@ from topics.server.api.large_writes import LargeWrites
 from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
 from topics.server.api.phase import Phase
+from topics.server.api.principal import Principal
 from topics.server.api.probes import Probes
 from topics.server.api.queues import QueueHandlers
 from topics.server.api.records import RecordHandlers
@@ -38,6 +39,7 @@ from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
 from topics.server.http.account import Account
+from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
 from topics.server.origins import Origins
 from topics.server.routes import Routes, rows
@@ -63,19 +65,19 @@ class Assembly:
     ) -> None:
         """`wakeup` is what the engine asks for turns; `unsynced` is what its store reports syncs to."""
         self.engine = engine
-        self.account = Account(settings.max_buffered_bytes)
-        self.turns = Turns(loop, engine.clock.elapsed_ns)
+        self.account = account = Account(settings.max_buffered_bytes)
+        self.traffic = traffic = Traffic()
+        self.turns = turns = Turns(loop, engine.clock.elapsed_ns)
         self.pressure = Pressure()
         self.parking = Parking(loop, engine.clock, self.pressure)
         self.admission = Admission(engine, self.parking, wakeup.wake)
         self.driver = Driver(loop, wakeup, engine, self.admission.flush, upkeep)
         self.phase = Phase(replayed)
-        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, self.account, settings)
-        slots = Slots(settings)
-        account, turns = self.account, self.turns
+        self.delivery = Delivery(engine, loop, self.driver.run_then, unsynced, account, settings, traffic.pushes)
+        self._slots = slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
         large = LargeWrites(loop, engine, settings.max_command_bytes, self.driver.run_then)
-        metrics = Metrics(engine, slots, self.phase, self.pressure, account, cache)
+        self._metrics = Metrics(engine, slots, self.phase, self.pressure, self.parking, account, traffic, cache, upkeep)
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission, attempts, large),
@@ -85,13 +87,15 @@ class Assembly:
             routers=RouterHandlers(engine),
             work=Work(engine, self.delivery, self.parking, slots),
             watch=Watch(engine, self.delivery, slots, settings),
-            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, turns, account, loop, large),
-            probes=Probes(engine, self.phase, metrics),
+            websockets=WebSockets(
+                engine, self.delivery, self.admission, slots, settings, turns, account, loop, large, self.traffic
+            ),
+            probes=Probes(engine, self.phase, self._metrics),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
         )
         self.app = App(
-            Routes(self.rows),
+            Routes(self.rows, traffic),
             keys,
             Origins(settings, guarded=len(keys) > 0),
             self.phase,
@@ -99,6 +103,14 @@ class Assembly:
             self.admission,
             attempts,
             settings,
+            traffic.tally("OPTIONS", "preflight"),
         )
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
         self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, self.delivery.pulse)
+
+    def revoke(self, principals: frozenset[Principal]) -> None:
+        """These keys are not valid any more: their streams end, and nothing is kept for them (AUTH-29)."""
+        self._metrics.forget()
+        for principal in principals:
+            self._slots.forget(principal)
+        self.delivery.revoke(principals)

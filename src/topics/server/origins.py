@@ -36,7 +36,7 @@ PREFLIGHT_MAX_AGE_S: Final = 7200
 """How long a browser may keep the answer to a preflight; Chromium keeps none for longer."""
 
 _METHODS: Final = b"GET, HEAD, POST, PUT, DELETE"
-_EXPOSED: Final = b"Access-Control-Expose-Headers: Retry-After, Allow, WWW-Authenticate, Date\r\n"
+_EXPOSED: Final = b"Access-Control-Expose-Headers: Retry-After, Allow, WWW-Authenticate, X-Request-Id, Date\r\n"
 _NOT_EMBEDDED: Final = b"Cross-Origin-Resource-Policy: same-origin\r\n"
 _VARY: Final = b"Vary: Origin\r\n"
 _DEFAULT_PORTS: Final = {b"http": b":80", b"https": b":443"}
@@ -113,6 +113,7 @@ class Origins:
             lines += b"Access-Control-Allow-Headers: %b\r\n" % names
         if headers.get(b"access-control-request-private-network") == b"true":
             lines += b"Access-Control-Allow-Private-Network: true\r\n"
+        exchange.head.tally.count_status(204)
         exchange.respond_raw(reply.status_line(204) + lines + b"\r\n")
 
     def _allow_lines(self, origin: bytes) -> bytes:

@@ -21,6 +21,7 @@ from topics.server.api.topics import TopicHandlers
 from topics.server.delivery.watch import Watch
 from topics.server.delivery.websocket import WebSockets
 from topics.server.delivery.work import Work
+from topics.server.http.traffic import Traffic
 
 
 def rows(
@@ -84,10 +85,12 @@ class Match(NamedTuple):
 class Routes:
     """The table, by path."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[Row], traffic: Traffic) -> None:
+        """`traffic` gets a tally for each row."""
         self._by_path: dict[str, dict[str, Row]] = {}
         for row in rows:
-            self._by_path.setdefault(row.path, {})[row.method] = row
+            counted = row._replace(tally=traffic.tally(row.method, row.path))
+            self._by_path.setdefault(row.path, {})[row.method] = counted
         self._patterns = [
             (re.compile(re.sub(r":\w+", "([^/]+)", path)), rows_of)
             for path, rows_of in self._by_path.items()

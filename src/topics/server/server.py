@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Final, TypeVar
@@ -25,7 +24,9 @@ from topics.engine import Engine, Limits
 from topics.engine.log.archive import Shelf
 from topics.engine.upkeep.sealer import GATHER_NS
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
-from topics.server import descriptors, memory, startup_errors
+from topics.errors import Unauthorized
+from topics.server import descriptors, logs, memory, startup_errors
+from topics.server.api.principal import REVOKED
 from topics.server.assembly import Assembly
 from topics.server.auth import Keys
 from topics.server.delivery.channel import Unsynced
@@ -34,7 +35,7 @@ from topics.server.http.connection import Connection
 from topics.server.http.connections import Connections
 from topics.server.http.http2 import Http2
 from topics.server.http.limits import ConnectionLimits
-from topics.settings import Settings
+from topics.settings import BadSettings, Settings
 from topics.storage.damage import UnknownFormat, Unusable
 from topics.storage.disk import Locked, RealDisk
 from topics.storage.store import Store
@@ -60,17 +61,14 @@ class Server:
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; the exit code."""
-        logging.basicConfig(
-            level=self._settings.log_level.upper(),
-            stream=sys.stderr,
-            format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        )
+        logs.set_up(self._settings)
         memory.tune()
         return uvloop.run(self._serve())
 
     async def _serve(self) -> int:
         """Build everything, serve, and take it down again."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(logs.on_loop_error)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
@@ -96,8 +94,10 @@ class Server:
             replayed=lambda: store.history.progress,
         )
         connections = Connections(
-            assembly.app, loop, self._connection_limits(), assembly.turns, assembly.account, Http2
+            assembly.app, loop, self._connection_limits(), assembly.turns, assembly.account, Http2, assembly.traffic
         )
+        if self._settings.api_keys_file is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._reload_keys, assembly, connections)
         code = await self._run(assembly, connections, store, upkeep, stop)
         connections.stop()
         assembly.driver.stop()
@@ -107,6 +107,17 @@ class Server:
         if code == 0:
             log.info("stopped")
         return code
+
+    def _reload_keys(self, assembly: Assembly, connections: Connections) -> None:
+        """SIGHUP: read the file of keys again. Requests that come from now on are judged by what it says."""
+        try:
+            revoked = self._keys.reload()
+        except BadSettings as error:
+            log.error("the keys stay as they were: %s", error)
+            return
+        connections.revoke(lambda route: route.principal in revoked, Unauthorized(REVOKED))
+        assembly.revoke(revoked)
+        log.info("keys: %s", ", ".join(self._keys.key_ids()))
 
     async def _run(
         self, assembly: Assembly, connections: Connections, store: Store, upkeep: Upkeep, stop: asyncio.Event

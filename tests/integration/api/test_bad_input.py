@@ -191,7 +191,7 @@ def test_odd_query_is_answered_in_the_envelope(api: Api, query: str) -> None:
         reply.ok(200)
     else:
         assert 400 <= reply.status < 500
-        assert set(reply.json["error"]) <= {"code", "message", "detail"}
+        assert set(reply.json["error"]) <= {"code", "message", "request_id", "detail"}
 
 
 def test_error_never_echoes_the_whole_payload(api: Api, topic_name: str) -> None:

@@ -133,7 +133,7 @@ def test_error_envelope_is_exactly_the_documented_one(api: Api, topic_name: str)
     reply = api.get(f"/v0/topics/{topic_name}")
     assert reply.refused(404, "topic_not_found")["topic"] == topic_name
     assert set(reply.json) == {"error", "performance"}
-    assert set(reply.json["error"]) == {"code", "message", "detail"}
+    assert set(reply.json["error"]) == {"code", "message", "request_id", "detail"}
     assert topic_name in reply.json["error"]["message"]
     assert reply.json["performance"]["server_total_ms"] >= 0
 

@@ -200,6 +200,7 @@ def test_conditional_append_and_refusals_have_their_classes(client: Any, topic_n
         topic.state()
     assert isinstance(missing.value, NotFound)
     assert (missing.value.code, missing.value.status) == ("topic_not_found", 404)
+    assert missing.value.request_id
     with pytest.raises(TopicNotFound):
         topic.write(1, create=False)
     topic.write(1, expected_head_seq=0)

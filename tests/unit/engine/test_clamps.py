@@ -38,6 +38,8 @@ def asked(body: object, name: str = "t") -> Any:
         answers=[],
         on_disconnect=None,
         answered=False,
+        begin_wait=lambda: None,
+        end_wait=lambda: None,
         carrier=SimpleNamespace(clogged=False, in_turn=lambda call: call()),
     )
     exchange.respond = lambda status, body: exchange.answers.append((status, body))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,3 +245,66 @@ def test_a_public_bind_without_keys_refuses_to_start(host: str) -> None:
 def test_the_token_of_a_websocket_is_a_subprotocol(offered: bytes | None, token: bytes | None) -> None:
     """JS-7: in base64url, since a subprotocol is a token."""
     assert subprotocol_token(offered) == token
+
+
+def test_keys_of_a_file_come_besides_those_of_the_environment(tmp_path: Path) -> None:
+    """AUTH-29: one entry per line; empty lines and comments are left out."""
+    file = tmp_path / "keys"
+    file.write_text("# a comment\n\n  one:read  \r\ntwo:rw:tenant42:\n")
+    keys = Keys("zero")
+    keys.read_file(file)
+    assert len(keys) == 3
+    assert keys.authenticate(b"one").scopes == READ
+    assert keys.authenticate(b"two").prefixes == ("tenant42:",)
+    assert keys.authenticate(b"zero").scopes == ALL_SCOPES
+
+
+def test_a_key_that_says_the_same_is_the_same_principal(tmp_path: Path) -> None:
+    """AUTH-29: its streams and sessions go on; one whose rights have changed is another one."""
+    file = tmp_path / "keys"
+    file.write_text("same:read\nchanged:read\ngone\n")
+    keys = Keys("fixed")
+    keys.read_file(file)
+    before = {name: keys.authenticate(name) for name in ("fixed", "same", "changed", "gone")}
+    file.write_text("new\nchanged:rw\nsame:r\n")
+    assert keys.reload() == {before["changed"], before["gone"]}
+    assert keys.authenticate("same") is before["same"]
+    assert keys.authenticate("fixed") is before["fixed"]
+    assert keys.authenticate("changed").scopes == READ | WRITE
+    with pytest.raises(Unauthorized):
+        keys.authenticate("gone")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("good\nhush-hush:bogus\n", "line 2"),
+        ("hush-hush,other\n", "line 1"),
+        ("hush-hush\nhush-hush\n", "line 2"),
+        ("fixed\n", "line 1"),
+        ("# none\n", "no key"),
+        ("", "no key"),
+        ("x" * (auth.FILE_BYTES_MAX + 1), "larger than"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_changes_nothing_and_is_not_quoted(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    """AUTH-29, AUTH-16: at a start it is refused; read again, the keys stay as they were."""
+    file = tmp_path / "keys"
+    file.write_text("before\n")
+    keys = Keys("fixed")
+    keys.read_file(file)
+    if text is None:
+        file.unlink()
+    else:
+        file.write_text(text)
+    for call in (keys.reload, lambda: Keys("fixed").read_file(file)):
+        with pytest.raises(BadSettings) as refused:
+            call()
+        assert "TOPICS_API_KEYS_FILE" in str(refused.value)
+        assert said in str(refused.value)
+        assert "hush" not in str(refused.value)
+    keys.authenticate("before")
+    keys.authenticate("fixed")

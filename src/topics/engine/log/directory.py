@@ -51,7 +51,9 @@ class Totals:
         "corruption_total",
         "count",
         "dedupe_bytes",
+        "evicted_total",
         "freed_bytes",
+        "lost_total",
         "pending_bytes",
         "resident",
         "unsealed",
@@ -68,6 +70,9 @@ class Totals:
         # Of everything on the disk that was live and is not any more, since the start.
         self.freed_bytes = 0
         self.corruption_total = 0
+        # Records since the start, by the reason that a tombstone gives: taken by retention, and lost.
+        self.evicted_total: dict[str, int] = {}
+        self.lost_total: dict[str, int] = {}
         # What idempotency keys and producers take in memory.
         self.dedupe_bytes = 0
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from topics.engine.log.directory import Directory, Totals, held_by
-from topics.engine.log.loss import LostRange, with_range
+from topics.engine.log.loss import CAP, TTL, LostRange, with_range
 from topics.storage.block import Block, Extent
 
 # A seq after every record.
@@ -88,7 +88,7 @@ class Log(Directory):
                 return
             self.ttl_expired = max(self.ttl_expired, entry.first_seq + entry.last_live(j))
             self.evicted_ts = max(self.evicted_ts, entry.ts_at(j - 1))
-            self._take(entry, i, j)
+            self._count_evicted(TTL, self._take(entry, i, j))
 
     def evict(self, cap_records: int, cap_bytes: int) -> None:
         """Take the oldest records until the caps hold; 0 is no cap (RETAIN-4)."""
@@ -102,7 +102,7 @@ class Log(Directory):
             j = entry.n if whole else self._cut(entry, i, over, over_bytes)
             self.cap_evicted = max(self.cap_evicted, entry.first_seq + entry.last_live(j))
             self.evicted_ts = max(self.evicted_ts, entry.ts_at(j - 1))
-            self._take(entry, i, j)
+            self._count_evicted(CAP, self._take(entry, i, j))
 
     def evictable_bytes(self, over: int, over_bytes: int) -> int:
         """About how many bytes would go if the oldest `over` records, or records of `over_bytes`, had to.
@@ -150,13 +150,19 @@ class Log(Directory):
                 return b
         return entry.n
 
-    def _take(self, entry: Extent, i: int, j: int) -> None:
+    def _count_evicted(self, reason: str, records: int) -> None:
+        total = self.totals.evicted_total
+        total[reason] = total.get(reason, 0) + records
+
+    def _take(self, entry: Extent, i: int, j: int) -> int:
+        """The records [i, j) of an entry are gone; how many of them were live."""
         live, size = entry.live_in(i, j)
         self._add(-live, -size)
         self.start = entry.first_seq + j
         self._move_start()
         if self.lost:
             self._forget_losses()
+        return live
 
     def _forget_losses(self) -> None:
         """A cursor below the floor gets the tombstone of the floor, whatever was lost there."""
@@ -190,6 +196,8 @@ class Log(Directory):
             if empty:
                 self.start = last + 1
         self.lost = with_range(self.lost, LostRange(first, last, reason))
+        total = self.totals.lost_total
+        total[reason] = total.get(reason, 0) + last + 1 - first
 
     def lost_at(self, seq: int) -> LostRange | None:
         """The lost range that holds `seq`, or None."""

@@ -20,6 +20,7 @@ from topics.engine.restart.checkpoint import Capture
 from topics.engine.upkeep.eraser import Eraser, Pass
 from topics.engine.upkeep.reclaimer import Reclaimer
 from topics.engine.upkeep.sealer import Sealer
+from topics.engine.upkeep.timing import Timing
 from topics.storage.job import run_inline
 from topics.storage.store import Store
 from topics.storage.wal.shard import Shard
@@ -52,6 +53,8 @@ class Checkpointer:
         self._derived_bytes = 0
         # The next checkpoint after one that failed does not begin before then.
         self._retry_ns = 0
+        self._began_ns = 0
+        self.timing = Timing()
 
     def step(self) -> bool:
         """Do a slice of what is due; returns whether there is more to do at once."""
@@ -93,7 +96,8 @@ class Checkpointer:
             # What one that failed has left is still being removed.
             return
         self._erasing = self._eraser.take() if erase else []
-        self._reclaimer.began(self._engine.clock.elapsed_ns())
+        self._began_ns = self._engine.clock.elapsed_ns()
+        self._reclaimer.began(self._began_ns)
         self._under_way = True
         self._derived_bytes = self._engine.journal.derived_bytes
         self._capture = Capture(self._engine, store, store.last_lsn, draft)
@@ -141,6 +145,7 @@ class Checkpointer:
     def _ended(self, error: BaseException | None) -> None:
         now_ns = self._engine.clock.elapsed_ns()
         self._under_way = False
+        self.timing.ended(self._began_ns, now_ns, failed=error is not None)
         self._reclaimer.ended(now_ns)
         self._eraser.erased(self._erasing, complete=error is None and not self._store.removals_failed)
         self._erasing = []

@@ -20,6 +20,7 @@ from typing import Final
 from topics.clock import Clock
 from topics.engine.log.archive import Sealable, Shelf
 from topics.engine.upkeep.seal import Seal
+from topics.engine.upkeep.timing import Timing
 from topics.storage.segment.segment import Segment
 
 log = logging.getLogger("topics.sealer")
@@ -51,6 +52,8 @@ class Sealer:
         self._retry_ns = 0
         self.held_bytes = 0
         """What is being sealed takes this much in memory."""
+        self.timing = Timing()
+        """Of the jobs that write segments."""
 
     @property
     def waits(self) -> bool:
@@ -119,9 +122,11 @@ class Sealer:
         if not written:
             return
         self._jobs += 1
+        began_ns = self._clock.elapsed_ns()
 
         def sealed(segments: list[Segment], error: BaseException | None) -> None:
             self._jobs -= 1
+            self.timing.ended(began_ns, self._clock.elapsed_ns(), failed=error is not None)
             if error is not None:
                 self._retry_ns = self._clock.elapsed_ns() + RETRY_NS
                 names = ", ".join(seal.topic.name for seal in written)

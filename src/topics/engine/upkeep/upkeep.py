@@ -23,6 +23,7 @@ from topics.engine.upkeep.merger import Merger
 from topics.engine.upkeep.rewriter import Rewriter
 from topics.engine.upkeep.sealer import Sealer
 from topics.engine.upkeep.survey import Survey
+from topics.engine.upkeep.timing import Timing
 from topics.errors import TopicsError
 from topics.storage.job import Miss
 from topics.storage.store import Store
@@ -76,6 +77,16 @@ class Upkeep:
         self._checkpointer = Checkpointer(
             engine, store, self._sealer, self._eraser, self._settings.checkpoint_wal_bytes
         )
+
+    @property
+    def checkpoints(self) -> Timing:
+        """How the checkpoints went."""
+        return self._checkpointer.timing
+
+    @property
+    def seals(self) -> Timing:
+        """How the jobs went that write segments."""
+        return self._sealer.timing
 
     def recover(self) -> Iterator[None]:
         """Take over what the data directory holds, then open it for writing; yields between events."""

@@ -101,11 +101,13 @@ class LongPoll:
         self._over = False
         self._topic.listeners.append(self._published)
         exchange.on_disconnect = self._time_is_up
+        exchange.begin_wait()
         self._timer = handler.loop.call_later(min(diff.wait_ms, WAIT_MS_MAX) / 1000, self._time_is_up)
 
     def _published(self, topic: Topic) -> None:
         if not self._due:
             self._due = True
+            self._exchange.end_wait()
             self._handler.turns.wait(self._look_soon)
 
     def _look_soon(self) -> None:
@@ -133,6 +135,8 @@ class LongPoll:
             raise
         if not _is_empty(self._difference):
             self._time_is_up()
+        else:
+            exchange.begin_wait()
 
     def _time_is_up(self) -> None:
         self._stop()
@@ -142,6 +146,7 @@ class LongPoll:
 
     def _stop(self) -> None:
         self._exchange.on_disconnect = None
+        self._exchange.end_wait()
         if self._published in self._topic.listeners:
             self._topic.listeners.remove(self._published)
         self._timer.cancel()

@@ -20,6 +20,9 @@ DELETE: Final = 4
 ADMIN: Final = 8
 ALL_SCOPES: Final = READ | WRITE | DELETE | ADMIN
 
+REVOKED: Final = "the key was removed or its rights were changed; connect again"
+"""What a client is told whose key is not valid any more."""
+
 SCOPE_NAMES: Final = {READ: "read", WRITE: "write", DELETE: "delete", ADMIN: "admin"}
 
 
@@ -36,6 +39,10 @@ class Principal:
 
     def __repr__(self) -> str:
         return f"<Principal {self.key_id or 'anyone'} {scope_text(self.scopes)}>"
+
+    def same_rights(self, other: Principal) -> bool:
+        """Whether this is a principal that may do exactly what the other may."""
+        return (self.key_id, self.scopes, self.prefixes) == (other.key_id, other.scopes, other.prefixes)
 
     def may_touch(self, name: str) -> bool:
         """Whether the topic or router `name` lies within the key's prefixes."""

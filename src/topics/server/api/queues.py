@@ -67,6 +67,7 @@ class QueueHandlers:
         claim = self._queues.claim(name, _claim(exchange.body), _claimed, exchange)
         if not claim.done:
             exchange.on_disconnect = lambda: self._queues.give_up(name, claim)
+            exchange.begin_wait()
 
     def ack(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/ack`."""
@@ -98,6 +99,7 @@ class QueueHandlers:
 def _claimed(claim: Claim) -> None:
     exchange: Exchange = claim.context
     exchange.on_disconnect = None
+    exchange.end_wait()
     if claim.error is not None:
         exchange.fail(claim.error)
         return

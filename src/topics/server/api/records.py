@@ -6,6 +6,7 @@ know are named in it (HTTP-15).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter_ns
@@ -14,6 +15,7 @@ from typing import Final
 import msgspec
 
 from topics.engine import Engine
+from topics.engine.meta import with_fields
 from topics.engine.requests import Write
 from topics.engine.write.ticket import OnDone, Ticket
 from topics.server.api import bodies
@@ -26,6 +28,7 @@ from topics.server.http.body import Rest
 from topics.server.http.exchange import Exchange
 
 _encode: Final = msgspec.json.Encoder().encode
+TRACEPARENT: Final = "traceparent"
 _BOOL: Final = (b"false", b"true")
 _WRITTEN: Final = (
     b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
@@ -70,11 +73,23 @@ class RecordHandlers:
             route.principal.require_config(write.config)
         if write.idempotency_key is None:
             write.idempotency_key = route.idempotency_key
+        if route.traceparent is not None:
+            _trace(write, route.traceparent)
         self._admission.write(route.name, write, on_done, exchange)
 
     def delete(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic/delete`."""
         self._engine.delete(exchange.head.route.name, bodies.delete(exchange.body), answer_receipt, exchange)
+
+
+def _trace(write: Write, traceparent: str) -> None:
+    """Keep the trace context in the meta of each record that has none of its own (LOG-5)."""
+    for record in write.records:
+        meta = bytes(record.meta) or None
+        if meta is None or (meta.lstrip().startswith(b"{") and b'"traceparent"' not in meta):
+            # Where `meta` is not what it must be, the write is refused for it.
+            with contextlib.suppress(msgspec.MsgspecError):
+                record.meta = msgspec.Raw(with_fields(meta, {TRACEPARENT: traceparent}))
 
 
 def _written(ticket: Ticket, unknown: Sequence[str] = ()) -> None:

@@ -11,6 +11,7 @@ from topics.server.api.principal import Principal
 from topics.server.flow.slots import Cap
 from topics.server.http.exchange import Exchange
 from topics.server.http.query import Query
+from topics.server.http.traffic import UNROUTED, Tally
 
 Handler = Callable[[Exchange], None]
 
@@ -41,6 +42,8 @@ class Row(NamedTuple):
     """Whether a page of any origin may load it: what is no secret and holds no data."""
     get_changes: bool = False
     """Whether this is a GET that changes something, as every other method does: a foreign page may not (AUTH-22)."""
+    tally: Tally = UNROUTED
+    """What its requests are counted in."""
 
 
 class Route(Struct, eq=False):
@@ -57,3 +60,12 @@ class Route(Struct, eq=False):
     """The cap on requests of the key that are answered at the same time."""
     return_seqs: bool
     idempotency_key: str | None
+    traceparent: str | None
+    """The trace context that is kept with the records of a write."""
+    log_name: str
+    """The name as it may be logged; empty for that of a watch session, which is a secret."""
+
+    def log_fields(self) -> dict[str, str]:
+        """What a log line says about a request, besides what HTTP knows."""
+        named = (("name", self.log_name), ("key", self.principal.key_id))
+        return {name: value for name, value in named if value}

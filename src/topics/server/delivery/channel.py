@@ -70,8 +70,9 @@ class Channel:
     """The feeds of one topic."""
 
     __slots__ = (
-        "_at", "_backlog", "_delivery", "_fresh", "_missing", "_parcels", "_parcels_bytes", "_parcels_state", "_todo",
-        "_unfiltered", "_unsynced", "feeds", "name", "round_ms", "synced_seq", "topic",
+        "_at", "_backlog", "_delivery", "_fresh", "_fresh_since_ns", "_missing", "_parcels", "_parcels_bytes",
+        "_parcels_state", "_todo", "_unfiltered", "_unsynced", "feeds", "name", "round_ms", "round_since_ns",
+        "synced_seq", "topic",
     )  # fmt: skip
 
     def __init__(self, delivery: Delivery, topic: Topic) -> None:
@@ -79,9 +80,12 @@ class Channel:
         self.name = topic.name.encode()
         self.feeds: dict[Feed, None] = {}
         self.round_ms = 0
+        self.round_since_ns = 0
+        """When the first record was published that the round is for; 0 where it is for what came before."""
         self.synced_seq = -1
         self._delivery = delivery
         self._fresh = False
+        self._fresh_since_ns = 0
         self._backlog: dict[Feed, None] = {}
         self._missing: dict[Feed, None] = {}
         self._unfiltered: dict[tuple[int, tuple[object, ...], int | None], Unfiltered] = {}
@@ -143,7 +147,9 @@ class Channel:
     # Rounds
 
     def _published(self, topic: Topic) -> None:
-        self._fresh = True
+        if not self._fresh:
+            self._fresh = True
+            self._fresh_since_ns = self._delivery.engine.clock.elapsed_ns()
         if self._unsynced is not None:
             self._note_unsynced()
         self._delivery.dirty(self)
@@ -170,7 +176,7 @@ class Channel:
         topic.touch(now_ms)
         parcels = self._parcels_now()
         caught_up: dict[int, Notice] = {}
-        written = 0
+        written = frames = 0
         at, end = begin, min(len(todo), begin + feeds_max)
         try:
             while at < end:
@@ -195,6 +201,7 @@ class Channel:
                 for each in parcel.notices:
                     subscriber.send(feed, each)
                     written += len(each.json)
+                    frames += 1
                 if written >= bytes_max:
                     end = at
                 feed.cursor = parcel.cursor
@@ -212,6 +219,7 @@ class Channel:
             log.exception('delivering topic "%s" failed', topic.name)
             self._give_up(todo[at - 1])
         self._at = at
+        self._delivery.pushes.count(frames, written)
         if at == len(todo):
             self._forget_parcels()
         return at - begin, written
@@ -253,6 +261,7 @@ class Channel:
         self._todo = list(self.feeds if self._fresh or self.topic.deleted else self._backlog)
         self._at = 0
         self._fresh = False
+        self.round_since_ns, self._fresh_since_ns = self._fresh_since_ns, 0
         self._backlog.clear()
 
     def _say_goodbye(self, feeds_max: int) -> int:

@@ -22,12 +22,14 @@ from typing import Final
 from topics.engine import Engine
 from topics.engine.topic import Topic
 from topics.server.api.attempts import RunThen
+from topics.server.api.principal import Principal
 from topics.server.delivery.channel import Channel, Unsynced
 from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.wheel import Wheel
 from topics.server.flow.bands import AGE_TICK_MS, Bands
 from topics.server.flow.pressure import COALESCE, PAUSE_LOW_PRIORITY
 from topics.server.http.account import Account
+from topics.server.http.traffic import Pushes
 from topics.settings import Settings
 
 SLICE_FEEDS: Final = 128
@@ -38,6 +40,7 @@ REST_MS: Final = 10
 PACE_RETRY_AFTER_MS: Final = 1_500
 PACED_TOPICS_MAX: Final = 16
 WATCH_TOGETHER: Final = 16
+REVOKED_TOGETHER: Final = 64
 TIGHT_TIMEOUT_MS: Final = 1_000
 """How long a stream may leave everything unread while too much is buffered for all clients."""
 
@@ -53,8 +56,12 @@ class Delivery:
         unsynced: Unsynced,
         account: Account,
         settings: Settings,
+        pushes: Pushes,
     ) -> None:
+        """`pushes` counts what is sent."""
         self.account = account
+        self.pushes = pushes
+        self.open: dict[Subscriber, None] = {}
         self.engine = engine
         self.run_then = run_then
         self.unsynced = unsynced
@@ -71,6 +78,7 @@ class Delivery:
         self._resting: dict[Channel, None] = {}
         self._beats: deque[Subscriber] = deque()
         self._watched: deque[Subscriber] = deque()
+        self._revoked: deque[Subscriber] = deque()
         self._unflushed: list[Subscriber] = []
         self._slice_due = False
         self._rest_due = False
@@ -100,6 +108,11 @@ class Delivery:
         self._bands.discard(channel)
         self.unsynced.discard(channel.look_at_sync)
 
+    def join(self, subscriber: Subscriber) -> None:
+        """A stream has begun."""
+        self.open[subscriber] = None
+        self.pushes.open[subscriber.kind] = self.pushes.open.get(subscriber.kind, 0) + 1
+
     def enrol(self, subscriber: Subscriber, due_ms: int) -> None:
         """Look at a stream when it is due, for its heartbeat."""
         subscriber.beat_ms = self.wheel.add(subscriber, due_ms)
@@ -107,12 +120,28 @@ class Delivery:
     def leave(self, subscriber: Subscriber) -> None:
         """A stream has ended, in whatever way: nothing of it stays."""
         subscriber.closed = True
+        if subscriber in self.open:
+            del self.open[subscriber]
+            self.pushes.open[subscriber.kind] -= 1
         subscriber.release()
         self.wheel.remove(subscriber, subscriber.beat_ms)
         self.stalled.pop(subscriber, None)
         for feed in list(subscriber.feeds()):
             if feed.channel is not None:
                 feed.channel.detach(feed)
+
+    def revoke(self, principals: frozenset[Principal]) -> None:
+        """End the streams of keys that are not valid any more, some in each turn of the loop."""
+        self._revoked.extend(each for each in self.open if each.principal in principals)
+        self._revoke_some()
+
+    def _revoke_some(self) -> None:
+        for _ in range(min(REVOKED_TOGETHER, len(self._revoked))):
+            subscriber = self._revoked.popleft()
+            if not subscriber.closed:
+                subscriber.revoke()
+        if self._revoked:
+            self._loop.call_soon(self._revoke_some)
 
     # Serving
 
@@ -161,11 +190,15 @@ class Delivery:
             served, written = channel.deliver(left, bytes_left, deadline_ns)
             left -= served + 1
             bytes_left -= written
+            now_ns = self.engine.clock.elapsed_ns()
             if channel.mid_round:
                 bands.put(channel, self.tick_ms)
-            elif channel.hungry and channel.feeds:
-                self.dirty(channel)
-            if bytes_left <= 0 or self.engine.clock.elapsed_ns() > deadline_ns:
+            else:
+                if channel.round_since_ns:
+                    self.pushes.lag.add(now_ns - channel.round_since_ns)
+                if channel.hungry and channel.feeds:
+                    self.dirty(channel)
+            if bytes_left <= 0 or now_ns > deadline_ns:
                 left = 0
         while left > 0 and self._beats:
             left -= 1
@@ -206,6 +239,7 @@ class Delivery:
         deadline_ns = self.engine.clock.elapsed_ns() + SLICE_NS
         # Where too much is buffered, a stream has until the next look to read, and not its whole time (FAIR-5).
         timeout_ms = TIGHT_TIMEOUT_MS if self.account.tight else self._slow_consumer_timeout_ms
+        self.pushes.stalled = len(self.stalled)
         if not self._watched:
             self._watched.extend(self.stalled)
         for left in range(len(self._watched), 0, -1):

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from topics.errors import NotAcceptable
+from topics.errors import NotAcceptable, Unauthorized
+from topics.server.api.principal import REVOKED, Principal
 from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.notice import event
 from topics.server.delivery.subscriber import Subscriber
@@ -71,9 +72,11 @@ class EventStream(Subscriber):
 
     __slots__ = ("_subject", "heartbeat_ms", "stream")
 
-    def __init__(self, delivery: Delivery, stream: Stream, heartbeat_ms: int, subject: str) -> None:
+    def __init__(
+        self, delivery: Delivery, stream: Stream, principal: Principal, heartbeat_ms: int, subject: str
+    ) -> None:
         """A comment is sent when nothing else was for `heartbeat_ms`; `subject` is named in its warnings."""
-        super().__init__(delivery, stream.sink)
+        super().__init__(delivery, stream.sink, principal)
         self.stream = stream
         self.heartbeat_ms = heartbeat_ms
         self._subject = subject
@@ -101,6 +104,10 @@ class EventStream(Subscriber):
         """Report that topics are paced; the stream stays open."""
         text = f"{self._subject} throttled under CPU pressure"
         self.stream.write(error_event(429, text, retry_after_ms=retry_after_ms, topics=topics))
+
+    def revoke(self) -> None:
+        """The key was removed or changed: send a last error, and end."""
+        self.finish(Unauthorized.status, REVOKED)
 
     def give_up(self) -> None:
         """The client does not read: send a last error, and end."""

@@ -24,6 +24,7 @@ from topics.errors import TopicsError
 from topics.server.http.account import LIMIT, SMALL_BYTES, Account, Hold
 from topics.server.http.connection import LINGER_MAX_BYTES
 from topics.server.http.credit import ANSWER_EARNS, Credit, Overdrawn
+from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Place, Turns
 from topics.server.http.upgrade import Upgraded
 from topics.settings import Settings
@@ -75,7 +76,7 @@ class FrameLink(Upgraded):
     __slots__ = (
         "_account", "_buffer", "_close_timeout_s", "_closing", "_credit", "_fragments", "_hold", "_linger_left",
         "_loop", "_outbox", "_outbox_bytes", "_owner", "_partial_bytes", "_place", "_protocol", "_reading",
-        "_stopping", "_transport", "closed", "heard", "write_paused",
+        "_stopping", "_traffic", "_transport", "closed", "heard", "write_paused",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +87,7 @@ class FrameLink(Upgraded):
         account: Account,
         transport: asyncio.Transport,
         settings: Settings,
+        traffic: Traffic,
     ) -> None:
         self.closed = False
         self.write_paused = False
@@ -110,11 +112,14 @@ class FrameLink(Upgraded):
         self._closing: asyncio.TimerHandle | None = None
         self._linger_left = LINGER_MAX_BYTES
         self._stopping = False
+        self._traffic = traffic
+        traffic.websockets += 1
 
     # In
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
+        self._traffic.websocket_bytes += len(data)
         if self.closed:
             self._linger_left -= len(data)
             if self._linger_left < 0:
@@ -266,6 +271,7 @@ class FrameLink(Upgraded):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: nothing of it stays."""
+        self._traffic.websockets -= 1
         self._end()
         self._place.leave()
         self._owner = GONE

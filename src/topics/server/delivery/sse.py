@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from topics.errors import TopicsError
+from topics.server.api.principal import Principal
 from topics.server.delivery.composite import Layout, Position
 from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import RETRY, EventStream
@@ -30,6 +31,7 @@ OnEnd = Callable[["SseStream"], None]
 class SseStream(EventStream):
     """One open stream of a watch session."""
 
+    kind = "watch"
     __slots__ = ("_alone", "_feeds", "_left", "_on_end", "_undo", "epochs", "layout")
 
     def __init__(
@@ -38,10 +40,11 @@ class SseStream(EventStream):
         stream: Stream,
         layout: Layout,
         epochs: dict[int, int],
+        principal: Principal,
         heartbeat_ms: int,
         on_end: OnEnd,
     ) -> None:
-        super().__init__(delivery, stream, heartbeat_ms, "watch")
+        super().__init__(delivery, stream, principal, heartbeat_ms, "watch")
         self.layout = layout
         self.epochs = epochs
         """The epochs of topics, by index, that are not those the session began with."""

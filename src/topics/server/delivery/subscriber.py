@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from topics.errors import TopicsError
+from topics.server.api.principal import Principal
 from topics.server.delivery.notice import Notice
 from topics.server.delivery.view import View
 
@@ -68,12 +69,16 @@ class Subscriber(ABC):
 
     __slots__ = (
         "_kept", "_mark", "_progress_ms", "aged", "beat_ms", "closed", "delivery", "last_ms", "link", "paced",
-        "stalled_ms",
+        "principal", "stalled_ms",
     )  # fmt: skip
 
-    def __init__(self, delivery: Delivery, link: Link) -> None:
+    kind: ClassVar[str]
+    """What the stream is called in the metrics."""
+
+    def __init__(self, delivery: Delivery, link: Link, principal: Principal) -> None:
         self.delivery = delivery
         self.link = link
+        self.principal = principal
         self.closed = False
         self.last_ms = delivery.tick_ms
         self.beat_ms = 0
@@ -86,6 +91,7 @@ class Subscriber(ABC):
         self._mark = 0
         self._progress_ms = 0
         self._kept: list[Share] = []
+        delivery.join(self)
 
     def keep(self, share: Share) -> None:
         """A frame was written that the transport has not taken: it counts until the client reads."""
@@ -122,6 +128,10 @@ class Subscriber(ABC):
     @abstractmethod
     def warn(self, retry_after_ms: int, topics: list[str]) -> None:
         """Warn the client that these topics are paced under pressure."""
+
+    @abstractmethod
+    def revoke(self) -> None:
+        """The key of the client is not valid any more: report that and close."""
 
     @abstractmethod
     def give_up(self) -> None:
@@ -169,4 +179,5 @@ class Subscriber(ABC):
             self._progress_ms = tick_ms
         elif tick_ms - self._progress_ms >= timeout_ms:
             self.recovered()
+            self.delivery.pushes.slow_total += 1
             self.give_up()

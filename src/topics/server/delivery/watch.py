@@ -181,7 +181,9 @@ class Watch:
         epochs = {
             i: epoch for i, (_, epoch) in enumerate(positions) if epoch is not None and epoch != session.epochs[i]
         }
-        opened = SseStream(self._delivery, stream, session.layout, epochs, session.heartbeat_ms, on_end)
+        opened = SseStream(
+            self._delivery, stream, session.layout, epochs, session.principal, session.heartbeat_ms, on_end
+        )
         feeds = [
             Feed(opened, i, position.seq, view)
             for i, (position, view) in enumerate(zip(positions, session.views, strict=True))

@@ -29,10 +29,10 @@ from websockets.typing import Subprotocol
 from topics.engine import Engine
 from topics.engine.requests import Write
 from topics.engine.write.ticket import Ticket
-from topics.errors import InvalidRequest, TopicNotFound, TopicsError
+from topics.errors import InvalidRequest, TopicNotFound, TopicsError, Unauthorized
 from topics.names import check_topic_name
 from topics.server.api.large_writes import LargeWrites
-from topics.server.api.principal import ADMIN, READ, WRITE, Principal
+from topics.server.api.principal import ADMIN, READ, REVOKED, WRITE, Principal
 from topics.server.delivery import commands
 from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import tune
@@ -47,6 +47,7 @@ from topics.server.http.account import Account, Share
 from topics.server.http.body import WHOLE_MAX_BYTES, Gathered, Plain
 from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
+from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
 from topics.settings import Settings
 
@@ -73,8 +74,10 @@ class WebSockets:
         account: Account,
         loop: asyncio.AbstractEventLoop,
         large: LargeWrites,
+        traffic: Traffic,
     ) -> None:
         self.engine = engine
+        self.traffic = traffic
         self.large = large
         self.delivery = delivery
         self.admission = admission
@@ -139,14 +142,16 @@ class Publishing(Struct, eq=False):
 class WebSocket(Subscriber):
     """One client on `/v0/ws`."""
 
-    __slots__ = ("_feeds", "_later", "_pinged", "_principal", "_publishing", "_service", "_slot", "frames")
+    kind = "websocket"
+    __slots__ = ("_feeds", "_later", "_pinged", "_publishing", "_service", "_slot", "frames")
 
     def __init__(self, service: WebSockets, principal: Principal, transport: asyncio.Transport, slot: Slot) -> None:
         """The handshake is answered; `slot` is freed when the connection ends."""
-        self.frames = FrameLink(self, service.loop, service.turns, service.account, transport, service.settings)
-        super().__init__(service.delivery, self.frames)
+        self.frames = FrameLink(
+            self, service.loop, service.turns, service.account, transport, service.settings, service.traffic
+        )
+        super().__init__(service.delivery, self.frames, principal)
         self._service = service
-        self._principal = principal
         self._slot = slot
         self._feeds: dict[str, Feed] = {}
         self._publishing = 0
@@ -228,7 +233,7 @@ class WebSocket(Subscriber):
         return self._later
 
     def _subscribe(self, command: commands.Subscribe) -> None:
-        principal, settings = self._principal, self._service.settings
+        principal, settings = self.principal, self._service.settings
         principal.require_scopes(READ)
         named = command.named()
         if not named:
@@ -262,7 +267,7 @@ class WebSocket(Subscriber):
         names = [command.topic] if command.topic is not None else command.topics or []
         for name in names:
             check_topic_name(name)
-            self._principal.require_name(name)
+            self.principal.require_name(name)
         for name in names:
             self._drop(name)
         named = {"topic": command.topic} if command.topic is not None else {"topics": names}
@@ -274,7 +279,7 @@ class WebSocket(Subscriber):
             feed.channel.detach(feed)
 
     def _publish(self, command: commands.Publish, write: Write, unknown: list[str]) -> None:
-        principal = self._principal
+        principal = self.principal
         principal.require_scopes(WRITE | ADMIN if command.config is not None else WRITE)
         check_topic_name(command.topic)
         principal.require_name(command.topic)
@@ -390,6 +395,11 @@ class WebSocket(Subscriber):
         text = "watch throttled under CPU pressure"
         detail = {"retry_after_ms": retry_after_ms, "topics": topics}
         self._answer({"op": "error", "code": "throttled", "message": text, "detail": detail}, None)
+
+    def revoke(self) -> None:
+        """The key was removed or changed: send a last error, and end."""
+        self.refuse(Unauthorized(REVOKED), None)
+        self.frames.close(CloseCode.POLICY_VIOLATION, "the key is not valid any more")
 
     def give_up(self) -> None:
         """The client does not read: send a last error, and end."""

@@ -13,6 +13,7 @@ from typing import Final
 from topics.engine import Engine
 from topics.engine.queue.claim import Hand, Worker
 from topics.errors import InvalidRequest, NotAQueue, TopicsError
+from topics.server.api.principal import Principal
 from topics.server.api.route import Route
 from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import (
@@ -66,7 +67,7 @@ class Work:
             return
         self.delivery.refresh()
         max_ = min(max_, self._max_claim) if self._max_claim else max_
-        WorkStream(self, stream, slot, route.name, node, max_, lease_ms)
+        WorkStream(self, stream, route.principal, slot, route.name, node, max_, lease_ms)
 
 
 class WorkStream(EventStream):
@@ -74,11 +75,21 @@ class WorkStream(EventStream):
 
     __slots__ = ("_name", "_queues", "_slot", "_topic", "_worker")
 
+    kind = "work"
+
     def __init__(
-        self, work: Work, stream: Stream, slot: Slot, name: str, node: str, max: int, lease_ms: int | None
+        self,
+        work: Work,
+        stream: Stream,
+        principal: Principal,
+        slot: Slot,
+        name: str,
+        node: str,
+        max: int,
+        lease_ms: int | None,
     ) -> None:
         """Greet the client, and ask for jobs."""
-        super().__init__(work.delivery, stream, HEARTBEAT_MS_DEFAULT, "work")
+        super().__init__(work.delivery, stream, principal, HEARTBEAT_MS_DEFAULT, "work")
         self._queues = work.queues
         self._slot = slot
         self._name = name.encode()
@@ -95,6 +106,7 @@ class WorkStream(EventStream):
         written = b"".join(frames)
         self.stream.write(written)
         self.last_ms = self.delivery.tick_ms
+        self.delivery.pushes.jobs_total += len(frames)
         if self.link.write_paused:
             self.keep(Share(self.delivery.account, len(written)))
             self._worker.paused = True

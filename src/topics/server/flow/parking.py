@@ -65,6 +65,9 @@ class Parking:
         self.waiting: deque[Parked] = deque()
         self.shut = False
         """Whether what did not opt out of backpressure has to wait."""
+        self.parked_total = 0
+        self.refused_total = 0
+        """Requests that had to wait, and those that were refused, whether they had waited or not."""
 
     def set_level(self, level: int) -> None:
         """The pressure has changed."""
@@ -94,6 +97,7 @@ class Parking:
             raise self._refusal()
         parked = Parked(run, writer, opted_out, self._clock.elapsed_ns(), topic)
         self.waiting.append(parked)
+        self.parked_total += 1
         self._pump_soon()
         return parked
 
@@ -132,11 +136,14 @@ class Parking:
                     writer.fail(error)
                     continue
             if now_ns - each.since_ns >= (OPTED_OUT_WAIT_MS_MAX if each.opted_out else WAIT_MS_MAX) * 1_000_000:
-                writer.fail(full_topics.get(each.topic) or full or self._refusal())
+                full_now = full_topics.get(each.topic) or full
+                self.refused_total += full_now is not None
+                writer.fail(full_now or self._refusal())
             else:
                 kept.append(each)
 
     def _refusal(self) -> Throttled:
+        self.refused_total += 1
         return Throttled(
             "the server is under pressure; retry later, or let a write wait with disable_backpressure",
             retry_after_ms=self._pressure.retry_after_ms,

@@ -74,7 +74,7 @@ class CapPerKey:
     def __init__(self, name: str, max: int) -> None:
         self.name = name
         self.max = max
-        # Keys are fixed when the server starts, so there are never more entries than keys.
+        # One for each key that has asked for something; a key that is removed is forgotten.
         self._caps: dict[Holder, Cap] = {}
 
     def of(self, holder: Holder) -> Cap:
@@ -83,6 +83,10 @@ class CapPerKey:
         if cap is None:
             cap = self._caps[holder] = Cap(self.name, self.max if holder.key_id is not None else 0)
         return cap
+
+    def forget(self, holder: Holder) -> None:
+        """The key is gone. What it holds still counts in its own cap until it is given back."""
+        self._caps.pop(holder, None)
 
 
 class Slots:
@@ -95,6 +99,11 @@ class Slots:
         self.watch_sessions = Cap("max_watch_sessions", settings.max_watch_sessions)
         self.sse_connections = Cap("max_sse_connections", settings.max_sse_connections)
         self.sse_connections_per_key = CapPerKey("max_sse_connections_per_key", settings.max_sse_connections_per_key)
+
+    def forget(self, holder: Holder) -> None:
+        """The key is gone."""
+        self.inflight_per_key.forget(holder)
+        self.sse_connections_per_key.forget(holder)
 
     def take_stream(self, holder: Holder) -> Slot:
         """The slot of one more open stream of `holder`, or `Throttled`; free it when the stream ends."""

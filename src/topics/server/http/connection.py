@@ -33,7 +33,7 @@ from topics.server.http import reply
 from topics.server.http.account import SMALL_BYTES, Hold
 from topics.server.http.connections import Connections
 from topics.server.http.deadlines import NEVER, Deadlines
-from topics.server.http.exchange import Exchange, as_answer
+from topics.server.http.exchange import Exchange, admit
 from topics.server.http.head import Head
 from topics.server.http.intake import DEAF, IDLE, IN_BODY, IN_HEAD, SKIPPING, Intake, Message
 from topics.server.http.known_heads import KnownHeads
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self.outbox = Outbox(self, connections.turns)
         # Stands in for `write` while a request is handled that was alone in its read.
         self._owe: Callable[[bytes], None] = partial(connections.owe, self.outbox)
-        self._intake = Intake(self._admit, limits, http2_known=connections.http2 is not None)
+        self._intake = Intake(partial(admit, connections.app), limits, http2_known=connections.http2 is not None)
         self._known = KnownHeads(limits.max_body_bytes, limits.max_header_bytes)
         # Whether the next read may be a whole request with a known head.
         self._ready = False
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
                 try:
                     self._app.handle(exchange)
                 except Exception as error:
-                    self._failed(exchange, error)
+                    exchange.raised(error)
                 outbox.answer = outbox.write
                 # Where the answer is still to come, nothing is left to parse: `waiting` stays false, and `expire`
                 # renews this.
@@ -292,12 +292,6 @@ class Connection(asyncio.Protocol):
             else:
                 self.transport.resume_reading()
 
-    def _admit(self, head: Head) -> None:
-        try:
-            head.route = self._app.resolve(head)
-        except Exception as error:
-            raise as_answer(error, "resolving", head) from None
-
     def _dispatch(self, message: Message) -> Exchange:
         """Make an exchange of the message, in its place in the order, and have it handled."""
         exchange = Exchange(self.outbox, message.head, message.body, message.started_ns)
@@ -311,20 +305,26 @@ class Connection(asyncio.Protocol):
             else:
                 self._app.handle(exchange)
         except Exception as error:
-            self._failed(exchange, error)
+            exchange.raised(error)
         return exchange
-
-    def _failed(self, exchange: Exchange, error: Exception) -> None:
-        """The handler raised: that is the answer, unless one was given before."""
-        answer = as_answer(error, "handling", exchange.head)
-        if not exchange.answered:
-            exchange.fail(answer)
 
     def _turn_away(self, error: TopicsError) -> None:
         """Answer the message under way, or the bare connection, with an error that ends the connection."""
         self._dispatch(self._intake.refuse(error))
         if not self._lost:
             self._await_next()
+
+    def revoke(self, is_revoked: Callable[[Head], bool], error: TopicsError) -> None:
+        """Keys have changed: forget how heads were resolved, and turn away what waits or arrives with a revoked one."""
+        self._known.forget()
+        awaited = self._intake.forget_heads()
+        if self._upgraded is not None:
+            self._upgraded.revoke(is_revoked, error)
+            return
+        for exchange in [each for each in self.outbox.outstanding() if is_revoked(each.head)]:
+            exchange.turn_away(error)
+        if awaited is not None and is_revoked(awaited):
+            self._turn_away(error)
 
     def stop_parsing(self) -> None:
         """Parse nothing more, and keep nothing back from the transport before it is closed or handed over."""

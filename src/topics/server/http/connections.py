@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from topics.errors import TopicsError
 from topics.server.http.account import SMALL_BYTES, Account
 from topics.server.http.deadlines import SWEEP_S, SweepClock
 from topics.server.http.exchange import App
 from topics.server.http.limits import ConnectionLimits
 from topics.server.http.outbox import Outbox
 from topics.server.http.reply import JSON_PREFIXES
+from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
 from topics.server.http.upgrade import Upgraded
 
@@ -41,6 +43,7 @@ class Connections:
         turns: Turns,
         account: Account,
         http2: Http2Factory | None,
+        traffic: Traffic,
     ) -> None:
         """`http2` makes the protocol of a connection that begins with the HTTP/2 preface."""
         self.app = app
@@ -48,6 +51,7 @@ class Connections:
         self.turns = turns
         self.account = account
         self.http2 = http2
+        self.traffic = traffic
         self.live: set[Connection] = set()
         self.clock = SweepClock(self.limits.idle_timeout_ms)
         self.draining = False
@@ -75,6 +79,7 @@ class Connections:
         """Let every connection that is overdue at `now` (seconds of the loop's clock) act on it."""
         JSON_PREFIXES.clear()
         self.clock.set(now)
+        self.traffic.adapt()
         overdue = [each for each in self.live if each.deadlines.read <= now or each.deadlines.write <= now]
         for connection in overdue:
             connection.expire(now)
@@ -110,9 +115,12 @@ class Connections:
     def add(self, connection: Connection) -> bool:
         """Count a connection in; False if there are already `max_connections`."""
         self.live.add(connection)
+        self.traffic.accepted_total += 1
+        self.traffic.connections += 1
         if not 0 < self.limits.max_connections < len(self):
             return True
         self._refused += 1
+        self.traffic.refused_total += 1
         return False
 
     def may_refuse(self) -> bool:
@@ -122,9 +130,15 @@ class Connections:
     def remove(self, connection: Connection, *, refused: bool) -> None:
         """Count a lost connection out; `refused` if `add` returned False."""
         self.live.discard(connection)
+        self.traffic.connections -= 1
         self._refused -= refused
         if not self.live and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
+
+    def revoke(self, is_revoked: Callable[[Any], bool], error: TopicsError) -> None:
+        """Keys have changed: every head is resolved again, and what is under way on a route that is revoked ends."""
+        for connection in list(self.live):
+            connection.revoke(lambda head: head.route is not None and is_revoked(head.route), error)
 
     async def drain(self, timeout_s: float) -> bool:
         """Let what is in flight finish, close everything else; after `timeout_s` cut off the rest.

@@ -22,7 +22,8 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from topics.errors import RETRY_AFTER_MS, Internal, ShuttingDown, TopicsError
-from topics.server.http import reply
+from topics.server.http import access, reply
+from topics.server.http.access import request_id_of
 from topics.server.http.body import Rest
 from topics.server.http.head import Head
 from topics.server.http.reply import GZIP_FLOOR_BYTES, GZIP_INLINE_MAX_BYTES, JSON, JSON_PREFIXES
@@ -38,8 +39,15 @@ def as_answer(error: Exception, doing: str, head: Head) -> TopicsError:
     """What a client is answered when something raised; a defect goes to the log, and nothing of it to the client."""
     if isinstance(error, TopicsError):
         return error
-    log.error("%s %s %r failed", doing, head.method, head.path, exc_info=error)
-    return Internal()
+    answer = Internal()
+    answer.request_id = request_id_of(head)
+    _log_defect(f"{doing} a request failed", head, answer.request_id, error)
+    return answer
+
+
+def _log_defect(what: str, head: Head, request_id: str, error: Exception | None = None) -> None:
+    fields = {"request_id": request_id, "method": head.method, "route": head.tally.route}
+    log.error("%s", what, exc_info=error, extra={"fields": fields})
 
 
 class App(Protocol):
@@ -56,6 +64,14 @@ class App(Protocol):
 
     def handle(self, exchange: Exchange) -> None:
         """The whole request is there. Answer now or later; must not block. A raised TopicsError becomes the answer."""
+
+
+def admit(app: App, head: Head) -> None:
+    """Have a head resolved; raises what answers it."""
+    try:
+        head.route = app.resolve(head)
+    except Exception as error:
+        raise as_answer(error, "resolving", head) from None
 
 
 class Carrier(Sink, Protocol):
@@ -90,8 +106,8 @@ class Exchange:
     """One request and its answer, see the module."""
 
     __slots__ = (
-        "answer", "answered", "body", "carrier", "closes", "head", "on_disconnect", "on_over", "plain", "rest",
-        "started_ns", "throttled_ns",
+        "_request_id", "answer", "answered", "body", "carrier", "closes", "head", "on_disconnect", "on_over", "plain",
+        "rest", "started_ns", "throttled_ns", "waited_ns",
     )  # fmt: skip
 
     def __init__(self, carrier: Carrier, head: Head, body: bytes, started_ns: int) -> None:
@@ -115,11 +131,31 @@ class Exchange:
         """Whether a rendered keep-alive response can go out as it is. Belongs to the carrier."""
         self.throttled_ns = 0
         """How long the request was held back under pressure."""
+        self.waited_ns = 0
+        """How long it waited because its client asked for that. Negative while it does, see `begin_wait`."""
 
     @property
     def elapsed_ms(self) -> float:
         """Milliseconds since the request's first byte was dispatched, rounded to microseconds."""
         return round((perf_counter_ns() - self.started_ns) / 1e6, 3)
+
+    @property
+    def request_id(self) -> str:
+        """What the request is called in an error and in the log; made when it is asked for."""
+        try:
+            return self._request_id
+        except AttributeError:
+            self._request_id: str = request_id_of(self.head)
+            return self._request_id
+
+    def begin_wait(self) -> None:
+        """The client asked to wait until there is something for it: that time is not the server's."""
+        self.waited_ns -= perf_counter_ns()
+
+    def end_wait(self) -> None:
+        """There is something, or the time is up."""
+        if self.waited_ns < 0:
+            self.waited_ns += perf_counter_ns()
 
     def _begin_answer(self) -> None:
         if self.answered:
@@ -131,6 +167,11 @@ class Exchange:
         if self.answered:
             raise RuntimeError("the exchange is already answered")
         self.answered = True
+        tally = self.head.tally
+        if tally.unseen:
+            tally.unseen -= 1
+        else:
+            self._look(len(response))
         if not self.plain:
             response = self._fit(response)
         carrier = self.carrier
@@ -146,6 +187,8 @@ class Exchange:
 
     def respond(self, status: int, body: bytes, content_type: bytes = JSON, headers: bytes = b"") -> None:
         """Answer; `headers` are further complete lines. Compressed if the client takes gzip and it is worth it."""
+        if status != 200:
+            self.head.tally.count_status(status)
         if self.head.accepts_gzip and len(body) > GZIP_FLOOR_BYTES:
             headers += b"Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
             if len(body) > GZIP_INLINE_MAX_BYTES:
@@ -192,9 +235,24 @@ class Exchange:
         asyncio.get_running_loop().run_in_executor(None, reply.gzip, body).add_done_callback(packed)
 
     def fail(self, error: TopicsError) -> None:
-        """Answer with the error's status and envelope."""
-        body = reply.error_body(error, perf_counter_ns() - self.started_ns)
-        self.respond_raw(reply.render(error.status, body, headers=reply.error_headers(error)))
+        """Answer with the error's status and envelope, and what the request is called (LOG-3)."""
+        self.end_wait()
+        if isinstance(error, Internal):
+            if error.request_id is None:
+                _log_defect("a request failed, see the line before", self.head, self.request_id)
+            else:
+                self._request_id = error.request_id
+        self.head.tally.count_status(error.status)
+        body = reply.error_body(error, perf_counter_ns() - self.started_ns, self.request_id)
+        headers = reply.error_headers(error) + b"X-Request-Id: %b\r\n" % self.request_id.encode()
+        self.respond_raw(reply.render(error.status, body, headers=headers))
+        access.note(self, error.status, len(body), error.code)
+
+    def raised(self, error: Exception) -> None:
+        """The handler raised: that is the answer, unless one was given before."""
+        answer = as_answer(error, "handling", self.head)
+        if not self.answered:
+            self.fail(answer)
 
     def stream(self, status: int, headers: bytes) -> Stream:
         """Answer with a body that has no end yet; the connection serves nothing else from then on.
@@ -203,6 +261,7 @@ class Exchange:
         """
         self._begin_answer()
         head = reply.status_line(status) + self.head.answer_headers + headers
+        self._count(status, len(head))
         opened = self.carrier.open_stream(self, head + b"\r\n")
         self.over()
         return opened
@@ -214,8 +273,28 @@ class Exchange:
         request is answered, and parses nothing after them.
         """
         self._begin_answer()
+        self._count(101, 0)
         self.carrier.hand_over(self, upgrade)
         self.over()
+
+    def _count(self, status: int, sent_bytes: int) -> None:
+        """Count and log an answer without an end, as `respond_raw` and `_fit` do for the others."""
+        tally = self.head.tally
+        if status != 200:
+            tally.count_status(status)
+        if tally.unseen:
+            tally.unseen -= 1
+        else:
+            self._look(sent_bytes)
+        access.note(self, status, sent_bytes)
+
+    def _look(self, sent_bytes: int) -> None:
+        """Count the request with its latency and its size."""
+        head = self.head
+        received_bytes = head.message_bytes
+        if head.chunked or not received_bytes:
+            received_bytes += len(self.body)
+        head.tally.look(perf_counter_ns() - self.started_ns - self.waited_ns, received_bytes, sent_bytes)
 
     def over(self) -> None:
         """Call `on_over`, once. Belongs to the carrier."""
@@ -231,13 +310,17 @@ class Exchange:
         try:
             on_disconnect()
         except Exception:
-            log.exception("leaving %s %r failed", self.head.method, self.head.path)
+            log.exception("leaving a request failed", extra={"fields": {"request_id": self.request_id}})
         return not self.answered
 
     def hurry(self) -> None:
         """The server stops: a request that only waits is answered with what there is, or else turned away."""
+        self.turn_away(ShuttingDown(retry_after_ms=RETRY_AFTER_MS))
+
+    def turn_away(self, error: TopicsError) -> None:
+        """A request that only waits is answered now: with what there is, or else with the error."""
         if self.leave():
-            self.fail(ShuttingDown(retry_after_ms=RETRY_AFTER_MS))
+            self.fail(error)
 
     def abandon(self) -> None:
         """No answer can be sent any more: call everyone that waits for the end. Belongs to the carrier."""
@@ -247,9 +330,11 @@ class Exchange:
         try:
             self.over()
         except Exception:
-            log.exception("ending %s %r failed", self.head.method, self.head.path)
+            log.exception("ending a request failed", extra={"fields": {"request_id": self.request_id}})
 
     def _fit(self, response: bytes) -> bytes:
         """The response as this client must get it: HEAD, HTTP/1.0, another origin, or the last one here."""
+        if response[9] < ord("4") and access.log_all():
+            access.note(self, int(response[9:12]), len(response))
         line = reply.CLOSE if self.closes else reply.KEEP_ALIVE if self.head.version == b"1.0" else b""
         return reply.adapt(response, line + self.head.answer_headers, self.head.method != "HEAD")

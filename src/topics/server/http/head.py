@@ -24,6 +24,7 @@ import httptools
 
 from topics.errors import ExpectationFailed, HeadTooLarge, InvalidRequest, UnsupportedMediaType
 from topics.server.http.body import BodyLimit
+from topics.server.http.traffic import UNROUTED, Tally
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
 # Control characters other than TAB and CRLF, and CR or LF without its partner; a CR at the end may still get its LF.
@@ -48,8 +49,8 @@ class Head:
     __slots__ = (
         "accepts_gzip", "answer_headers", "body_limit", "cacheable", "chunked", "content_length", "expects_continue",
         "gzip_body",
-        "headers", "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "target",
-        "upgrade", "version",
+        "headers", "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "tally",
+        "target", "upgrade", "version",
     )  # fmt: skip
 
     def __init__(self, method: str, target: bytes, headers: dict[bytes, bytes], version: bytes = b"1.1") -> None:
@@ -66,6 +67,8 @@ class Head:
         """The length of the head, its final empty line included; and that with the body's."""
         self.route: Any = None
         """What `App.resolve` returned for this head."""
+        self.tally: Tally = UNROUTED
+        """What the requests with this head are counted in; `App.resolve` sets that of the route."""
         self.body_limit: BodyLimit | None = None
         """What `App.resolve` allows the body, where that differs from the limit of the connection."""
         self.answer_headers = b""
@@ -151,11 +154,13 @@ class Head:
             head.path = self.path
             head.query = self.query
             head.route = self.route
+            head.tally = self.tally
             head.body_limit = self.body_limit
         else:
             head.target = target
             head.path, head.query = _split_target(self.method, target)
             head.route = None
+            head.tally = UNROUTED
             head.body_limit = None
         return head
 

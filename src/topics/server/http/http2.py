@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 import re
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from h2 import events
@@ -64,7 +65,7 @@ class Http2(Upgraded):
     __slots__ = (
         "_account", "_app", "_at", "_awaited", "_body_limit", "_connection", "_credit", "_deadlines", "_h2", "_limits",
         "_linger_left", "_mark", "_meter", "_place", "_progress", "_reading", "_receiving", "_road", "_stopping",
-        "_transport", "_unread", "_waiting",
+        "_traffic", "_transport", "_unread", "_waiting",
     )  # fmt: skip
 
     def __init__(self, connections: Connections, connection: Connection, transport: asyncio.Transport) -> None:
@@ -94,6 +95,8 @@ class Http2(Upgraded):
         self._awaited = False
         self._progress = 0
         self._mark = 0
+        self._traffic = connections.traffic
+        self._traffic.http2 += 1
         self._road.flush()
         self._await_next()
 
@@ -173,6 +176,7 @@ class Http2(Upgraded):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every exchange ends."""
+        self._traffic.http2 -= 1
         self._waiting.clear()
         self._road.end()
 
@@ -208,6 +212,14 @@ class Http2(Upgraded):
             elif lane.exchange is not None:
                 lane.exchange.hurry()
         self._await_next()
+
+    def revoke(self, is_revoked: Callable[[Head], bool], error: TopicsError) -> None:
+        """Keys have changed: turn away the requests that wait, or whose body arrives, with a revoked one."""
+        for lane in [each for each in self._road.lanes.values() if is_revoked(each.head)]:
+            if lane.exchange is None:
+                lane.fail(error)
+            elif lane.stream is None:
+                lane.exchange.turn_away(error)
 
     def expire(self, now: float) -> None:
         """A deadline has passed: the connection is idle, a body is too slow, or answers are not read."""

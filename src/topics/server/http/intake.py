@@ -136,6 +136,12 @@ class Intake:
         self._chunks = None
         self.owes_continue = False
 
+    def forget_heads(self) -> Head | None:
+        """Have every head admitted again; the one whose body is awaited was admitted already."""
+        self._heads.clear()
+        self.repeat = None
+        return self._open if self.phase == IN_BODY else None
+
     @property
     def unread(self) -> bool:
         """Whether bytes wait to be parsed."""

@@ -111,6 +111,11 @@ class KnownHeads(dict[bytes, Head]):
         self._keep(head_bytes, head)
         return head
 
+    def forget(self) -> None:
+        """Know no head any more."""
+        self.clear()
+        self._repeats.clear()
+
     def _keep(self, head_bytes: bytes, head: Head) -> None:
         if len(self) >= KNOWN_HEADS_MAX:
             self.clear()

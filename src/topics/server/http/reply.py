@@ -78,9 +78,9 @@ def gzip(body: bytes) -> bytes:
     return deflate.compress(body) + deflate.flush()
 
 
-def error_body(error: TopicsError, elapsed_ns: int) -> bytes:
-    """The error envelope (HTTP-10) with its `performance`."""
-    envelope: dict[str, Any] = {"code": error.code, "message": error.message}
+def error_body(error: TopicsError, elapsed_ns: int, request_id: str) -> bytes:
+    """The error envelope (HTTP-10) with its `performance`, and what the log calls the request."""
+    envelope: dict[str, Any] = {"code": error.code, "message": error.message, "request_id": request_id}
     detail: Mapping[str, Any] = error.detail
     if error.retry_after_ms is not None:
         detail = {**detail, "retry_after_ms": error.retry_after_ms}

@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from topics.errors import TopicsError
+from topics.server.http.head import Head
+
 
 class Upgraded(asyncio.Protocol):
     """A protocol for a transport that is already there; `connection_made` is not called."""
@@ -18,6 +21,10 @@ class Upgraded(asyncio.Protocol):
     def shut_down(self) -> None:
         """The server stops: say goodbye and close the transport."""
         raise NotImplementedError
+
+    def revoke(self, is_revoked: Callable[[Head], bool], error: TopicsError) -> None:
+        """Keys have changed: end the requests whose head is revoked. What is no request is ended by its owner."""
+        return
 
     def expire(self, now: float) -> None:
         """A deadline that this protocol set on its connection has passed."""

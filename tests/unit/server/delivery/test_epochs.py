@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from tests.harness.events import read_id
 from topics.engine.log.difference import Tombstone
+from topics.server.auth import Keys
 from topics.server.delivery import notice as notices
 from topics.server.delivery.composite import Layout, Position
 from topics.server.delivery.sse import SseStream
@@ -28,8 +29,9 @@ class Pipe:
 
 
 def opened(pipe: Pipe, cursors: list[int]) -> SseStream:
-    delivery = SimpleNamespace(tick_ms=0, now_ms=0, enrol=lambda *_: None)
-    stream = SseStream(cast("Any", delivery), cast("Any", pipe), Layout(["a", "b"]), {}, 1000, lambda _: None)
+    delivery = SimpleNamespace(tick_ms=0, now_ms=0, enrol=lambda *_: None, join=lambda _: None)
+    anyone = Keys().anyone
+    stream = SseStream(cast("Any", delivery), cast("Any", pipe), Layout(["a", "b"]), {}, anyone, 1000, lambda _: None)
     stream.open([Feed(stream, i, cursor, cast("Any", None)) for i, cursor in enumerate(cursors)])
     return stream
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness.delivery import ManualDelivery, plain_view
 from topics.engine import Delete, Write
+from topics.server.auth import Keys
 from topics.server.delivery.composite import Layout
 from topics.server.delivery.delivery import SLICE_BYTES, SLICE_FEEDS, TIGHT_TIMEOUT_MS
 from topics.server.delivery.sse import SseStream
@@ -55,7 +56,7 @@ def sse(manual: ManualDelivery) -> tuple[SseStream, Pipe]:
     opened = Stream(pipe, b"")
     opened.activate()
     pipe.written.clear()
-    stream = SseStream(manual.delivery, opened, Layout(["t"]), {}, 15_000, lambda stream: None)
+    stream = SseStream(manual.delivery, opened, Layout(["t"]), {}, Keys().anyone, 15_000, lambda stream: None)
     feed = Feed(stream, 0, 1, plain_view())
     stream.open([feed])
     manual.delivery.follow(feed, manual.engine.topic("t"))

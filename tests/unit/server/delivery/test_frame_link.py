@@ -9,6 +9,7 @@ from tests.harness.connection import FakeTransport
 from tests.harness.loop import ManualLoop
 from topics.server.delivery.frame_link import FrameLink
 from topics.server.http.account import Account
+from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
 from topics.settings import Settings
 from topics.testing import ManualClock
@@ -28,7 +29,7 @@ class Socket:
         owner = SimpleNamespace(full=False, receive=self.received.append, over=lambda: None)
         loop = cast("Any", self.loop)
         turns = Turns(loop, clock.elapsed_ns)
-        self.link = FrameLink(cast("Any", owner), loop, turns, self.account, self.transport, Settings())
+        self.link = FrameLink(cast("Any", owner), loop, turns, self.account, self.transport, Settings(), Traffic())
 
     def take(self, data: bytes) -> None:
         self.link.data_received(data)

@@ -1,0 +1,90 @@
+"""The metrics of single topics, queues and routers, for a bounded number of them (PROBE-8).
+
+They name topics and routers, so a key that is limited to prefixes sees its own there and no others, as in the lists
+(AUTH-15). A gauge says when they are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from topics.engine import Engine
+from topics.engine.log.log import Log
+from topics.engine.queue.queue import queue_of
+from topics.engine.topic import Topic
+from topics.server.api.principal import Principal
+from topics.storage.block import Block
+
+_TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[Log], int]], ...]] = (
+    ("topics_topic_head_seq", "Highest visible seq per topic.", lambda log: log.head),
+    ("topics_topic_earliest_seq", "First live seq per topic.", lambda log: log.start),
+    ("topics_topic_records_live", "Live records per topic.", lambda log: log.count),
+    ("topics_topic_bytes_live", "Live record bytes per topic.", lambda log: log.bytes),
+)
+
+
+def labelled(name: str, help: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    """A gauge with a value for each text of one label."""
+    family = GaugeMetricFamily(name, help, labels=[label])
+    for text, value in values:
+        family.add_metric([text], value)
+    return family
+
+
+def topic_metrics(engine: Engine, principal: Principal, shown_max: int) -> Iterator[Metric]:
+    """The gauges of at most `shown_max` topics and as many routers that a client may see."""
+    may_see = (topic for name, topic in engine.topics.items() if principal.may_touch(name))
+    visible = list(islice(may_see, shown_max + 1))
+    shown = visible[:shown_max]
+    for name, help, value in _TOPIC_GAUGES:
+        yield labelled(name, help, "topic", ((topic.name, value(topic.log)) for topic in shown))
+    yield from _queues(engine, [topic for topic in shown if topic.queue is not None])
+    lags = (
+        (router.name, lag)
+        for router, lag in engine.routers.lags()
+        if all(map(principal.may_touch, (router.name, router.source.name, router.dest.name)))
+    )
+    routers = list(islice(lags, shown_max + 1))
+    help = "Records of its source that a router has not looked at yet."
+    yield labelled("topics_router_lag_records", help, "router", routers[:shown_max])
+    truncated = len(visible) > shown_max or len(routers) > shown_max
+    help = "1 if not every topic and router is shown."
+    yield GaugeMetricFamily("topics_topic_metrics_truncated", help, int(truncated))
+
+
+def _queues(engine: Engine, topics: list[Topic]) -> Iterator[Metric]:
+    states = [(topic, engine.queues.state(topic)) for topic in topics]
+    now_ms = engine.clock.now_ms()
+    for name, help, values in (
+        ("ready", "Claimable jobs per queue.", [state.ready for _, state in states]),
+        ("in_flight", "Leased jobs per queue.", [state.in_flight for _, state in states]),
+        ("delayed", "Jobs per queue that are hidden for now.", [delayed_in(topic) for topic, _ in states]),
+        ("dead", "Jobs per queue that became dead letters.", [state.dead_lettered for _, state in states]),
+        (
+            "oldest_age_seconds",
+            "Seconds since the oldest job of a queue was written; 0 without jobs.",
+            [_oldest_age_s(topic.log, now_ms) for topic in topics],
+        ),
+    ):
+        named = ((topic.name, value) for topic, value in zip(topics, values, strict=True))
+        yield labelled(f"topics_topic_queue_{name}", help, "topic", named)
+
+
+def delayed_in(topic: Topic) -> int:
+    """How many jobs of a queue are hidden until a time."""
+    queue = queue_of(topic)
+    return 0 if queue is None else queue.delayed
+
+
+def _oldest_age_s(log: Log, now_ms: int) -> float:
+    """How old the first job is. Nothing is read for it: one that is only on disk counts as old as its whole Block."""
+    entry = next(log.retained(), None)
+    if entry is None or not log.count:
+        return 0.0
+    at = max(0, log.start - entry.first_seq)
+    ts = entry.ts_at(at) if isinstance(entry, Block) else entry.first_ts
+    return max(0, now_ms - ts) / 1000
