@@ -11,7 +11,8 @@ not often, and less and less often where nothing comes of it, because the memory
 The garbage collector stops the loop while it looks for objects that keep each other. A look at everything that a server
 with 100,000 topics holds would take half a second. So it looks at some thousand new objects at a time, and what a look
 at all of them has found alive, and took long for, is not looked at again (`Collector`). That is sound as long as what
-lives long does not keep itself: whatever ends, from a topic to a connection, lets go of what knows it.
+lives long does not keep itself: whatever ends, from a topic to a connection, lets go of what knows it. The libraries
+for HTTP/2 and WebSockets do not, so while more than a few such connections are open, everything is looked at again.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ COLLECT_AT: Final = (3_000, 4, 2)
 """After how many new objects, and how many collections of those, the next older generation is collected."""
 OLDEST: Final = 2
 LONG_NS: Final = 5_000_000
+KNOTTED_MAX: Final = 16
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _STATM: Final = Path("/proc/self/statm")
 
@@ -56,7 +58,14 @@ _STATM: Final = Path("/proc/self/statm")
 class Collector:
     """How the garbage of this process is collected, see the module."""
 
-    def __init__(self, clock_ns: Callable[[], int] = perf_counter_ns, freeze: Callable[[], None] = gc.freeze) -> None:
+    def __init__(
+        self,
+        knotted: Callable[[], int],
+        clock_ns: Callable[[], int] = perf_counter_ns,
+        freeze: Callable[[], None] = gc.freeze,
+    ) -> None:
+        """`knotted` is how many connections are open that will be garbage."""
+        self._knotted = knotted
         self._clock_ns = clock_ns
         self._freeze = freeze
         self._begun_ns = 0
@@ -75,7 +84,7 @@ class Collector:
             return
         if phase == "start":
             self._begun_ns = self._clock_ns()
-        elif self._clock_ns() - self._begun_ns > LONG_NS:
+        elif self._clock_ns() - self._begun_ns > LONG_NS and self._knotted() <= KNOTTED_MAX:
             self._freeze()
 
 

@@ -136,7 +136,8 @@ class Server:
             listener.close()
             return EXIT_CANNOT_STORE
         if recovered:
-            memory.Collector().start()
+            traffic = assembly.traffic
+            memory.Collector(lambda: traffic.http2 + traffic.websockets).start()
             assembly.phase.serve()
             assembly.driver.begin()
             assembly.governor.start()
