@@ -92,9 +92,9 @@ class AsyncClient:
         watching = watching_of(topics, self._endpoint.patience, options)
         return AsyncFollower(watching, waiting.Line(self._pool), on_loss)
 
-    async def topics(self, prefix: str = "") -> list[TopicSummary]:
-        """Every topic with the prefix, in order."""
-        return await self._run(self._calls.topics(prefix))
+    async def topics(self, prefix: str = "", *, limit: int | None = None) -> list[TopicSummary]:
+        """Every topic with the prefix, in order; with a `limit` only the first of them."""
+        return await self._run(self._calls.topics(prefix, limit))
 
     async def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None

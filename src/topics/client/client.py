@@ -93,9 +93,9 @@ class Client:
         watching = watching_of(topics, self._endpoint.patience, options)
         return Follower(watching, blocking.Line(self._pool), on_loss)
 
-    def topics(self, prefix: str = "") -> list[TopicSummary]:
-        """Every topic with the prefix, in order."""
-        return self._run(self._calls.topics(prefix))
+    def topics(self, prefix: str = "", *, limit: int | None = None) -> list[TopicSummary]:
+        """Every topic with the prefix, in order; with a `limit` only the first of them."""
+        return self._run(self._calls.topics(prefix, limit))
 
     def routers(self, prefix: str = "", *, source: str | None = None, dest: str | None = None) -> list[RouterState]:
         """Every router with the prefix, the source and the dest, in order."""

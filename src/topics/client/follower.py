@@ -6,7 +6,7 @@ One stream serves all topics (`watching`). Within a topic records come in order,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, cast
 
 from topics.client.calling import Patience
@@ -25,8 +25,8 @@ Item = TypeVar("Item")
 class FollowManyOptions(TypedDict, total=False):
     """What a follower of several topics may ask for, each as `Topic.follow` takes it."""
 
-    match: str
-    node: str
+    match: str | Sequence[str]
+    node: str | Sequence[str]
     limit: int
     max_batch_bytes: int
     tail: bool

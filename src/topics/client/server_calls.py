@@ -54,12 +54,13 @@ class ServerCalls:
     def __init__(self, patience: Patience) -> None:
         self.patience = patience
 
-    def topics(self, prefix: str) -> Operation[list[TopicSummary]]:
-        """Every topic with the prefix, in order."""
+    def topics(self, prefix: str, limit: int | None) -> Operation[list[TopicSummary]]:
+        """Every topic with the prefix, in order, or the first of them."""
         found: list[TopicSummary] = []
         cursor: str | None = ""
-        while cursor is not None:
-            query = {"prefix": prefix, "page_size": str(PAGE_SIZE)} | ({"cursor": cursor} if cursor else {})
+        while cursor is not None and (limit is None or len(found) < limit):
+            page_size = PAGE_SIZE if limit is None else min(PAGE_SIZE, limit - len(found))
+            query = {"prefix": prefix, "page_size": str(page_size)} | ({"cursor": cursor} if cursor else {})
             answer = yield from self._get(b"/v0/topics?" + urlencode(query).encode())
             page = decode(answer, _Topics)
             found += page.topics
