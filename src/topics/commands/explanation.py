@@ -63,6 +63,8 @@ def _near(error: TopicsError, client: Client) -> str:
     """The names that were probably meant, as far as the key may see them."""
     kind = "router" if isinstance(error, RouterNotFound) else "topic"
     wanted = error.detail.get(kind)
+    if not isinstance(wanted, str):
+        return ""
     listed = "`topics router ls`" if kind == "router" else "`topics ls`"
     try:
         if kind == "router":
@@ -70,9 +72,9 @@ def _near(error: TopicsError, client: Client) -> str:
         else:
             names = [each.topic for each in client.topics(limit=NAMES_SEEN_MAX)]
     except TopicsError:
-        return f"; {listed} shows those that do"
-    close = difflib.get_close_matches(wanted or "", names, SUGGESTED_MAX)
+        return f"; {listed} shows those that exist"
+    close = difflib.get_close_matches(wanted, names, SUGGESTED_MAX)
     if close:
         quoted = [f'"{name}"' for name in close]
         return f"; did you mean {' or '.join([', '.join(quoted[:-1]), quoted[-1]] if quoted[1:] else quoted)}?"
-    return f"; {listed} shows those that do" if names else f"; there are no {kind}s yet"
+    return f"; {listed} shows those that exist" if names else f"; there are no {kind}s yet"

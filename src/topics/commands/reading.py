@@ -153,13 +153,14 @@ def read(
     printer = Printer(as_json=as_json, data_only=data_only, width=_width(names))
     readers = {name: link.patient.topic(name).read(on_loss="yield", **wish.options(0)) for name in names}
     starts = {state.topic: max(from_seq or 0, state.earliest_seq - 1) for state in states}
-    total = None if since is not None else sum(max(0, state.head_seq - starts[state.topic]) for state in states)
+    by_seq = since is None and until is None and limit is None
+    total = sum(max(0, state.head_seq - starts[state.topic]) for state in states) if by_seq else limit
     with progress("reading", total, shown=not sys.stdout.isatty()) as step:
         for number, item in enumerate(_limited(_merged(readers, until), limit), 1):
             printer.put(item)
             if number % PROGRESS_EVERY == 0:
                 done = sum(max(0, reader.cursor - starts[name]) for name, reader in readers.items())
-                step(number if total is None else done)
+                step(done if by_seq else number)
         printer.flush()
 
 

@@ -249,6 +249,8 @@ def _server(url: str | None, profile: str | None, token_file: Path | None) -> di
         chosen = target(url, profile, token_file)
     except CommandError as error:
         _fail(str(error))
+    if chosen.ca is not None:
+        _fail(f"the profile of {chosen.url} has a ca, which pipelines do not take: trust it on the whole machine")
     return {"url": chosen.url} if chosen.token is None else {"url": chosen.url, "token": chosen.token}
 
 
