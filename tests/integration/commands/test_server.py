@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -73,11 +74,12 @@ def test_bench_measures_and_leaves_nothing(start_server: StartServer) -> None:
     assert shell.json("ls") == []
 
 
-def test_doctor_finds_what_is_wrong_and_says_what_to_change(
-    shell: Shell, start_server: StartServer, tmp_path: Path
-) -> None:
+def test_doctor_finds_what_is_wrong_and_says_what_to_change(start_server: StartServer, tmp_path: Path) -> None:
     """CLI-19."""
-    found = {each["check"]: each for each in shell.json("doctor", "--data-dir", str(tmp_path))}
+    shell = Shell(start_server().url)
+    # What the machine is like that runs the tests decides about the exit code.
+    out, _ = shell.run("doctor", "--data-dir", str(tmp_path), "--json", exit_code=None)
+    found = {each["check"]: each for each in map(json.loads, out.splitlines())}
     assert found["ready"]["level"] == found["key"]["level"] == found["log"]["level"] == "ok"
     assert {"settings", "data", "space", "disk", "clock", "files", "memory"} <= found.keys()
     assert list(tmp_path.iterdir()) == []
@@ -85,7 +87,7 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_change(
     assert "This machine" not in printed
     assert "Nothing has to be changed" in printed
 
-    out, _ = shell.run("doctor", "--url", "http://127.0.0.1:1", "--data-dir", str(tmp_path), exit_code=1)
+    out, _ = shell.run("doctor", "--url", "http://127.0.0.1:1", "--no-machine", exit_code=1)
     assert "  bad   server    cannot reach http://127.0.0.1:1" in out
     assert "→ start it with `topics serve`" in out
     assert "1 thing to change" in out
