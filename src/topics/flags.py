@@ -19,7 +19,7 @@ from topics.serve import serve
 
 
 def serve_command(**flags: str | bool | None) -> None:
-    """Run the server until SIGTERM or SIGINT. Keys are read from TOPICS_API_KEYS, and only there."""
+    """Run the server until SIGTERM or SIGINT. Keys come from TOPICS_API_KEYS or from a file, never from a flag."""
     sys.exit(serve({name: str(value) for name, value in flags.items() if value is not None}))
 
 
