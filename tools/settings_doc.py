@@ -16,8 +16,8 @@ Written by `tools/settings_doc.py` from `src/topics/settings.py`.
 Every setting is an environment variable and a flag of `topics serve`; the flag wins. A variable that is set but empty
 counts as not set. A value that is not allowed stops the server with a line that says what is allowed; a `TOPICS_*`
 variable that is not in this table causes a warning at the start. An error about a limit names it: the variable's name
-in lower case without `TOPICS_`. `TOPICS_URL` and `TOPICS_TOKEN` are not settings of the server: the commands that talk
-to one read them.
+in lower case without `TOPICS_`. `TOPICS_URL`, `TOPICS_TOKEN`, `TOPICS_PROFILE`, `TOPICS_PROFILES` and `TOPICS_NODE` are
+not settings of the server: the [commands](cli.md#which-server) that talk to one read them.
 
 | variable | flag | default | meaning | allowed |
 |---|---|---|---|---|

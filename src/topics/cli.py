@@ -1,37 +1,81 @@
-"""The command `topics`.
+"""The command `topics`: which commands there are, and where each of them is.
 
-`topics serve` takes every setting as a flag too; the flags are made from the settings' own table, so that there is one
-list. A flag wins over its variable. Keys have no flag: every user of the machine can read a command line.
+Nothing is imported before a command is called (`commands/menu`), because `topics serve` and the completion of a shell
+go through the same list and must not wait for what they do not need.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import Field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from topics import __version__, settings
-from topics.client import cli as client
-from topics.pipeline import cli as pipelines
-from topics.serve import serve
+from topics import __version__
+from topics.commands.menu import CONTEXT, Entry, Menu, Section
 
 EXIT_NO_DATA = 2
 
+
+class _Commands(Menu):
+    sections = (
+        Section(
+            "Topics",
+            (
+                Entry("ls", "List topics with their records, bytes and heads.", "topics.commands.listing:ls"),
+                Entry("show", "Print the state of a topic, of its queue, its config.", "topics.commands.listing:show"),
+                Entry("create", "Create a topic or a queue.", "topics.commands.topic:create"),
+                Entry("config", "Print the config of a topic, or change it.", "topics.commands.topic:config"),
+                Entry("purge", "Delete all records of a topic, and keep the topic.", "topics.commands.topic:purge"),
+                Entry("rm", "Delete topics with their records and routers.", "topics.commands.topic:rm"),
+            ),
+        ),
+        Section(
+            "Records",
+            (
+                Entry("publish", "Append records to a topic.", "topics.commands.publishing:publish"),
+                Entry("tail", "Print the records of topics as they come.", "topics.commands.reading:tail"),
+                Entry("read", "Print the records of topics up to the head.", "topics.commands.reading:read"),
+                Entry("delete", "Delete records by tag, seq or time.", "topics.commands.reading:delete"),
+            ),
+        ),
+        Section(
+            "Groups of commands",
+            (
+                Entry("queue", "Claim, ack and nack jobs; dead letters.", "topics.commands.queue:app"),
+                Entry("router", "Copy records from topic to topic.", "topics.commands.router:app"),
+                Entry("consumer", "See how far consumers have got.", "topics.commands.consumer:app"),
+                Entry("pipeline", "Run data pipelines on Spark.", "topics.pipeline.cli:app"),
+            ),
+        ),
+        Section(
+            "Server",
+            (
+                Entry("serve", "Run the server until SIGTERM or SIGINT.", "topics.flags:serve_command"),
+                Entry("ping", "Ask a server whether it is there, and wait for it.", "topics.commands.ping:ping"),
+                Entry("watch", "Watch the rates of all topics, like top.", "topics.commands.watch:watch"),
+                Entry("doctor", "Find what is wrong, and what to change.", "topics.commands.doctor:doctor"),
+                Entry("bench", "Measure how fast a server is from here.", "topics.commands.bench:bench"),
+                Entry("verify", "Check every byte of a data directory.", "topics.cli:verify"),
+                Entry("dump", "Print a data directory as lines of JSON.", "topics.cli:dump"),
+                Entry("completion", "Print the completion for bash, zsh or fish.", "topics.commands.completion:script"),
+            ),
+        ),
+    )
+
+
 # Tracebacks with local variables could show a key.
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
 )
-app.add_typer(pipelines.app, name="pipeline")
 
 
 def _print_version(wanted: bool) -> None:
@@ -46,47 +90,12 @@ def main(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """A persistent event engine with a JSON HTTP API."""
+    """A persistent event engine with a JSON HTTP API.
+
+    The server is --url, --profile or TOPICS_URL, its key TOPICS_TOKEN or --token-file.
+    """
 
 
-def _serve(**flags: str | bool | None) -> None:
-    sys.exit(serve({name: str(value) for name, value in flags.items() if value is not None}))
-
-
-def _flag_parameter(setting: Field[Any]) -> inspect.Parameter:
-    name = settings.flag(setting)
-    is_switch = isinstance(setting.default, bool)
-    shown = (
-        str(setting.default).lower() if is_switch else "not set" if setting.default in (None, ()) else setting.default
-    )
-    option = typer.Option(
-        f"{name}/--no-{name.removeprefix('--')}" if is_switch else name,
-        help=f"{setting.metadata['doc']} ({settings.variable(setting)}, default {shown})",
-        metavar=None if is_switch else "VALUE",
-        show_default=False,
-    )
-    kind = Annotated[bool | None if is_switch else str | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-
-
-def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with a parameter for each setting, in the form that typer reads."""
-    parameters = [_flag_parameter(setting) for setting in settings.table()]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
-
-
-app.command(
-    "serve", help="Run the server until SIGTERM or SIGINT. Keys are read from TOPICS_API_KEYS, and only there."
-)(_with_flags(_serve))
-
-
-for command in (client.ls, client.show, client.publish, client.tail):
-    app.command()(command)
-
-
-@app.command()
 def verify(
     directory: Annotated[Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one.")],
     cold_dir: Annotated[Path | None, typer.Option(help="The directory of its older segments.")] = None,
@@ -102,7 +111,6 @@ def verify(
     sys.exit(code)
 
 
-@app.command()
 def dump(
     directory: Annotated[Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one.")],
 ) -> None:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 PREFIX = "TOPICS_"
 KEYS_VARIABLE = "TOPICS_API_KEYS"
-CLIENT_VARIABLES = frozenset({"TOPICS_URL", "TOPICS_TOKEN"})
+CLIENT_VARIABLES = frozenset({"TOPICS_URL", "TOPICS_TOKEN", "TOPICS_PROFILE", "TOPICS_PROFILES", "TOPICS_NODE"})
 """Read by the commands that talk to a server."""
 INT_MAX = 2**63 - 1
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from topics import __main__ as command
 from topics import __version__, settings
-from topics.cli import app
+from topics.cli import _Commands, app
 from topics.server.auth import Keys
 from topics.settings import Settings
 
@@ -66,17 +66,67 @@ def test_every_setting_has_a_flag_and_keys_have_none(monkeypatch: pytest.MonkeyP
     assert "--api-key" not in shown.replace("--api-keys-file", "")
 
 
-@pytest.mark.parametrize("command", [(), ("serve",), ("tail",), ("pipeline",), ("pipeline", "archive")])
+@pytest.mark.parametrize(
+    "command", [(), ("serve",), ("tail",), ("queue",), ("queue", "claim"), ("pipeline",), ("pipeline", "archive")]
+)
 def test_h_is_help_everywhere(command: tuple[str, ...]) -> None:
     short, long = (CliRunner().invoke(app, [*command, flag]) for flag in ("-h", "--help"))
     assert (short.exit_code, short.output) == (0, long.output)
     assert "Usage:" in short.output
 
 
-@pytest.mark.parametrize("group", [(), ("pipeline",)])
+@pytest.mark.parametrize("group", [(), ("pipeline",), ("queue",), ("router",), ("consumer",)])
 def test_the_list_of_commands_is_not_cut(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert "..." not in CliRunner().invoke(app, [*group, "--help"]).output.partition("Commands:")[2]
+    listed = CliRunner().invoke(app, [*group, "--help"]).output.partition("Options:")[2]
+    assert "  ls " in listed or "  claim " in listed or "  archive " in listed
+    assert "..." not in listed
+
+
+def test_the_help_fits_a_screen_and_loads_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLI-11: 40 lines of 80 characters, in sections."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = CliRunner().invoke(app, ["--help"]).output.splitlines()
+    assert len(lines) <= 42
+    assert max(map(len, lines)) <= 80
+    assert {"Topics:", "Records:", "Server:"} <= set(lines)
+
+
+def test_every_command_of_the_list_can_be_loaded_and_has_help() -> None:
+    """CLI-11."""
+    for section in _Commands.sections:
+        for entry in section.entries:
+            shown = CliRunner().invoke(app, [entry.name, "--help"])
+            assert shown.exit_code == 0, shown.output
+            assert shown.output.startswith(f"Usage: root {entry.name}"), shown.output
+
+
+def test_the_version_and_the_list_load_neither_library_nor_server() -> None:
+    """CLI-11."""
+    code = """
+import sys
+from topics.__main__ import main
+sys.argv = ["topics", {argument!r}]
+try:
+    main()
+except SystemExit:
+    pass
+print([name for name in sys.modules if name.startswith({names!r})])
+"""
+    for argument, names in (
+        ("--version", ("typer", "rich", "topics.c", "topics.s", "asyncio")),
+        ("--help", ("rich", "topics.client", "topics.server", "topics.pipeline", "topics.settings", "asyncio")),
+    ):
+        script = code.format(argument=argument, names=names)
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+        assert ran.stdout.endswith("\n[]\n"), ran.stdout
+
+
+def test_a_misspelt_command_comes_with_the_right_one() -> None:
+    """CLI-11."""
+    shown = CliRunner().invoke(app, ["tial"])
+    assert shown.exit_code == 2
+    assert "Did you mean 'tail'?" in shown.stderr
 
 
 def test_keys_reach_the_server_and_leave_the_environment(

@@ -68,6 +68,8 @@ class Config(msgspec.Struct):
     max_deliveries: int = 0
     dead_letter: str | None = None
     leases_durable: bool = False
+    backoff_ms: int = 0
+    backoff_max_ms: int = 3_600_000
 
 
 class Configured(msgspec.Struct):
@@ -102,6 +104,7 @@ class TopicState(msgspec.Struct):
     last_write_ts: int | None
     last_read_ts: int | None
     queue: QueueCounts | None = None
+    erased_before_ts: int | None = None
 
 
 class TopicSummary(msgspec.Struct):
@@ -145,6 +148,17 @@ class Settled(msgspec.Struct):
     deadlines: dict[str, int] = {}
 
 
+class LeaseState(msgspec.Struct):
+    """A job of a queue that is leased or delayed: `deadline` is when its lease or its delay ends."""
+
+    seq: int
+    state: str
+    node: str
+    lease_id: str | None
+    deadline: int
+    deliveries: int
+
+
 class Redriven(msgspec.Struct):
     """Dead letters that were made jobs again, by their seqs in the dead-letter topic."""
 
@@ -161,6 +175,30 @@ class Health(msgspec.Struct):
     status: str
     version: str = ""
     uptime_ms: int = 0
+
+
+class Ready(msgspec.Struct):
+    """A server that serves."""
+
+    status: str
+    topics: int = 0
+
+
+class Identity(msgspec.Struct):
+    """What a key may do; `prefixes` is empty where it may do so with every topic."""
+
+    scopes: list[str]
+    prefixes: list[str]
+    key: str | None = None
+
+
+class ConsumerState(msgspec.Struct):
+    """Where a consumer had got to at its last commit: the cursor of each topic, and its lag where the topic exists."""
+
+    consumer: str
+    committed_ts: int
+    cursors: dict[str, int]
+    lag: dict[str, int]
 
 
 class Decoder:

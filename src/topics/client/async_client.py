@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from topics.client.answers import Health, RouterState, TopicSummary
+from topics.client.answers import ConsumerState, Health, Identity, Ready, RouterState, TopicSummary
 from topics.client.async_consumer import AsyncConsumer
 from topics.client.async_producer import AsyncProducer
 from topics.client.async_topic import AsyncTopic
 from topics.client.async_worker import AsyncWorker, WorkerOptions
 from topics.client.consuming import ConsumerOptions, Consuming
+from topics.client.cursors import CURSORS_TOPIC
 from topics.client.endpoint import ClientOptions, Endpoint
+from topics.client.follower import AsyncFollower, FollowManyOptions, watching_of
 from topics.client.identity import Identities
 from topics.client.operation import Operation, arun
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
@@ -63,9 +65,36 @@ class AsyncClient:
         lanes = self._identities.of(name)
         return AsyncTopic(TopicCalls(name, type, self._endpoint.patience, self._endpoint.node, lanes), self._pool)
 
-    async def topics(self, prefix: str = "") -> list[TopicSummary]:
-        """Every topic with the prefix, in order."""
-        return await self._run(self._calls.topics(prefix))
+    @overload
+    def follow(
+        self,
+        topics: Iterable[str] | Mapping[str, int],
+        *,
+        on_loss: Literal["yield"],
+        **options: Unpack[FollowManyOptions],
+    ) -> AsyncFollower[Record[Any] | Tombstone]: ...
+    @overload
+    def follow(
+        self,
+        topics: Iterable[str] | Mapping[str, int],
+        *,
+        on_loss: Literal["raise"] = "raise",
+        **options: Unpack[FollowManyOptions],
+    ) -> AsyncFollower[Record[Any]]: ...
+    def follow(
+        self,
+        topics: Iterable[str] | Mapping[str, int],
+        *,
+        on_loss: OnLoss = "raise",
+        **options: Unpack[FollowManyOptions],
+    ) -> AsyncFollower[Any]:
+        """The records of several topics over one stream, and those to come; a mapping names the cursor of each."""
+        watching = watching_of(topics, self._endpoint.patience, options)
+        return AsyncFollower(watching, waiting.Line(self._pool), on_loss)
+
+    async def topics(self, prefix: str = "", *, limit: int | None = None) -> list[TopicSummary]:
+        """Every topic with the prefix, in order; with a `limit` only the first of them."""
+        return await self._run(self._calls.topics(prefix, limit))
 
     async def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None
@@ -88,6 +117,22 @@ class AsyncClient:
     async def health(self) -> Health:
         """The server, if it is alive; its version, and for how long it has run."""
         return await self._run(self._calls.health())
+
+    async def ready(self) -> Ready:
+        """The server, if it serves: raises NotReady while it reads its log, StorageReadOnly where it stores nothing."""
+        return await self._run(self._calls.ready())
+
+    async def whoami(self) -> Identity:
+        """What the key of this client may do: its scopes, and the prefixes of its topics."""
+        return await self._run(self._calls.whoami())
+
+    async def metrics(self) -> dict[str, Any]:
+        """The metrics of the server: a number for each name, or numbers by label."""
+        return await self._run(self._calls.metrics())
+
+    async def consumers(self, cursors: str = CURSORS_TOPIC) -> list[ConsumerState]:
+        """Every consumer that keeps its cursors in a topic of the server, and how far behind it was."""
+        return await self._run(self._calls.consumers(cursors))
 
     async def request(
         self,

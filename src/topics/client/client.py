@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from topics.client.answers import Health, RouterState, TopicSummary
+from topics.client.answers import ConsumerState, Health, Identity, Ready, RouterState, TopicSummary
 from topics.client.async_worker import WorkerOptions
 from topics.client.consumer import Consumer
 from topics.client.consuming import ConsumerOptions, Consuming
+from topics.client.cursors import CURSORS_TOPIC
 from topics.client.endpoint import ClientOptions, Endpoint
+from topics.client.follower import Follower, FollowManyOptions, watching_of
 from topics.client.identity import Identities
 from topics.client.operation import Operation, run
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
@@ -64,9 +66,36 @@ class Client:
         lanes = self._identities.of(name)
         return Topic(TopicCalls(name, type, self._endpoint.patience, self._endpoint.node, lanes), self._pool)
 
-    def topics(self, prefix: str = "") -> list[TopicSummary]:
-        """Every topic with the prefix, in order."""
-        return self._run(self._calls.topics(prefix))
+    @overload
+    def follow(
+        self,
+        topics: Iterable[str] | Mapping[str, int],
+        *,
+        on_loss: Literal["yield"],
+        **options: Unpack[FollowManyOptions],
+    ) -> Follower[Record[Any] | Tombstone]: ...
+    @overload
+    def follow(
+        self,
+        topics: Iterable[str] | Mapping[str, int],
+        *,
+        on_loss: Literal["raise"] = "raise",
+        **options: Unpack[FollowManyOptions],
+    ) -> Follower[Record[Any]]: ...
+    def follow(
+        self,
+        topics: Iterable[str] | Mapping[str, int],
+        *,
+        on_loss: OnLoss = "raise",
+        **options: Unpack[FollowManyOptions],
+    ) -> Follower[Any]:
+        """The records of several topics over one stream, and those to come; a mapping names the cursor of each."""
+        watching = watching_of(topics, self._endpoint.patience, options)
+        return Follower(watching, blocking.Line(self._pool), on_loss)
+
+    def topics(self, prefix: str = "", *, limit: int | None = None) -> list[TopicSummary]:
+        """Every topic with the prefix, in order; with a `limit` only the first of them."""
+        return self._run(self._calls.topics(prefix, limit))
 
     def routers(self, prefix: str = "", *, source: str | None = None, dest: str | None = None) -> list[RouterState]:
         """Every router with the prefix, the source and the dest, in order."""
@@ -87,6 +116,22 @@ class Client:
     def health(self) -> Health:
         """The server, if it is alive; its version, and for how long it has run."""
         return self._run(self._calls.health())
+
+    def ready(self) -> Ready:
+        """The server, if it serves: raises NotReady while it reads its log, StorageReadOnly where it stores nothing."""
+        return self._run(self._calls.ready())
+
+    def whoami(self) -> Identity:
+        """What the key of this client may do: its scopes, and the prefixes of its topics."""
+        return self._run(self._calls.whoami())
+
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of the server: a number for each name, or numbers by label."""
+        return self._run(self._calls.metrics())
+
+    def consumers(self, cursors: str = CURSORS_TOPIC) -> list[ConsumerState]:
+        """Every consumer that keeps its cursors in a topic of the server, and how far behind it was."""
+        return self._run(self._calls.consumers(cursors))
 
     def request(
         self,

@@ -104,6 +104,23 @@ class FileCursors:
             raise
 
 
+def saved(topic: str, patience: Patience) -> Operation[list[Saved]]:
+    """The last commit of every consumer that keeps its cursors in a topic."""
+    reading: Reading[Saved] = Reading(topic, path("v0", "topics", topic), Saved, patience, {}, follow=False)
+    found: dict[str, Saved] = {}
+    try:
+        while (batch := (yield from reading.batch())) is not None:
+            for item in batch.items:
+                if isinstance(item, Tombstone):
+                    continue
+                # Any client may write to the topic: what is no commit is none of a consumer.
+                with contextlib.suppress(BadData):
+                    found[item.data.consumer] = item.data
+    except TopicNotFound:
+        return []
+    return list(found.values())
+
+
 class TopicCursors:
     """Cursors in a topic of the server."""
 

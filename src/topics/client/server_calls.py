@@ -7,13 +7,16 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from topics.client.answers import Health, RouterState, TopicSummary, decode
+from topics.client.answers import ConsumerState, Health, Identity, Ready, RouterState, TopicSummary, decode
 from topics.client.calling import Patience, call
+from topics.client.cursors import saved
 from topics.client.operation import Operation
 from topics.client.transport.answer import Answer
 from topics.client.transport.request import Request, path
+from topics.errors import TopicNotFound
 
 PAGE_SIZE: Final = 1_000
+_JSON: Final = b"Accept: application/json\r\n"
 
 
 class RouterOptions(TypedDict, total=False):
@@ -37,6 +40,10 @@ class _Routers(msgspec.Struct):
     next_cursor: str | None = None
 
 
+class _Head(msgspec.Struct):
+    head_seq: int
+
+
 class _Gone(msgspec.Struct):
     deleted: bool
 
@@ -47,12 +54,13 @@ class ServerCalls:
     def __init__(self, patience: Patience) -> None:
         self.patience = patience
 
-    def topics(self, prefix: str) -> Operation[list[TopicSummary]]:
-        """Every topic with the prefix, in order."""
+    def topics(self, prefix: str, limit: int | None) -> Operation[list[TopicSummary]]:
+        """Every topic with the prefix, in order, or the first of them."""
         found: list[TopicSummary] = []
         cursor: str | None = ""
-        while cursor is not None:
-            query = {"prefix": prefix, "page_size": str(PAGE_SIZE)} | ({"cursor": cursor} if cursor else {})
+        while cursor is not None and (limit is None or len(found) < limit):
+            page_size = PAGE_SIZE if limit is None else min(PAGE_SIZE, limit - len(found))
+            query = {"prefix": prefix, "page_size": str(page_size)} | ({"cursor": cursor} if cursor else {})
             answer = yield from self._get(b"/v0/topics?" + urlencode(query).encode())
             page = decode(answer, _Topics)
             found += page.topics
@@ -93,6 +101,41 @@ class ServerCalls:
         """The server, if it is alive."""
         answer = yield from self._get(b"/v0/health")
         return decode(answer, Health)
+
+    def ready(self) -> Operation[Ready]:
+        """The server, if it serves."""
+        answer = yield from self._get(b"/v0/ready")
+        return decode(answer, Ready)
+
+    def whoami(self) -> Operation[Identity]:
+        """What the key of this client may do."""
+        answer = yield from self._get(b"/v0/whoami")
+        return decode(answer, Identity)
+
+    def metrics(self) -> Operation[dict[str, Any]]:
+        """The metrics of the server: a number for each name, or numbers by label."""
+        answer = yield from call(Request(b"GET", b"/v0/metrics", fields=_JSON), self.patience)
+        return decode(answer, dict[str, Any])
+
+    def consumers(self, topic: str) -> Operation[list[ConsumerState]]:
+        """Every consumer that keeps its cursors in a topic, by name."""
+        found = yield from saved(topic, self.patience)
+        heads: dict[str, int] = {}
+        for name in {name for each in found for name in each.cursors}:
+            try:
+                answer = yield from self._get(path("v0", "topics", name) + b"?touch=false")
+            except TopicNotFound:
+                continue
+            heads[name] = decode(answer, _Head).head_seq
+        return [
+            ConsumerState(
+                each.consumer,
+                each.committed_ts,
+                {name: place.seq for name, place in each.cursors.items()},
+                {name: max(0, heads[name] - place.seq) for name, place in each.cursors.items() if name in heads},
+            )
+            for each in sorted(found, key=lambda each: each.consumer)
+        ]
 
     def request(
         self, method: str, target: str, body: bytes | None, patience: Patience, repeatable: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, Unpack, cast, overload
 
-from topics.client.answers import Configured, Deleted, DeletedTopic, Redriven, Settled, TopicState, Written
+from topics.client.answers import Configured, Deleted, DeletedTopic, LeaseState, Redriven, Settled, TopicState, Written
 from topics.client.job import Job
 from topics.client.operation import Operation, run
 from topics.client.reader import Reader
@@ -96,15 +96,21 @@ class Topic(Generic[T]):
         """Lease up to `max` jobs of this queue, waiting up to `wait_ms` (at most 30000) for the first."""
         return self._run(self._calls.claim(max, wait_ms, lease_ms))
 
-    def ack(self, jobs: Job[T] | Iterable[Job[T]]) -> Settled:
-        """Complete jobs, which deletes them."""
+    def leases(self, limit: int = 100) -> list[LeaseState]:
+        """Which jobs of this queue are leased or delayed, by which node and until when; a limit of at most 1000."""
+        return self._run(self._calls.leases(limit))
+
+    def ack(self, jobs: Job[T] | int | Iterable[Job[T] | int]) -> Settled:
+        """Complete jobs, which deletes them; a job may be named by its seq, if this node holds it."""
         return self._run(self._calls.ack(as_list(jobs)))
 
-    def nack(self, jobs: Job[T] | Iterable[Job[T]], *, delay_ms: int = 0, reason: str | None = None) -> Settled:
-        """Give jobs back, to be delivered again after `delay_ms`."""
+    def nack(
+        self, jobs: Job[T] | int | Iterable[Job[T] | int], *, delay_ms: int | None = None, reason: str | None = None
+    ) -> Settled:
+        """Give jobs back, to be delivered again after `delay_ms`, or after the queue's own backoff."""
         return self._run(self._calls.nack(as_list(jobs), delay_ms, reason))
 
-    def extend(self, jobs: Job[T] | Iterable[Job[T]], lease_ms: int) -> Settled:
+    def extend(self, jobs: Job[T] | int | Iterable[Job[T] | int], lease_ms: int) -> Settled:
         """Keep jobs for longer: their leases end `lease_ms` from now."""
         return self._run(self._calls.extend(as_list(jobs), lease_ms))
 

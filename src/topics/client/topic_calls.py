@@ -11,6 +11,7 @@ from topics.client.answers import (
     Configured,
     Deleted,
     DeletedTopic,
+    LeaseState,
     Redriven,
     Settled,
     TopicState,
@@ -52,6 +53,12 @@ class ConfigOptions(TypedDict, total=False):
     max_deliveries: int
     dead_letter: str | None
     leases_durable: bool
+    backoff_ms: int
+    backoff_max_ms: int
+
+
+class _Leases(msgspec.Struct):
+    leases: list[LeaseState]
 
 
 class TopicCalls(Generic[T]):
@@ -121,21 +128,31 @@ class TopicCalls(Generic[T]):
             job.topic = self.name
         return jobs
 
-    def ack(self, jobs: Sequence[Job[T]]) -> Operation[Settled]:
+    def leases(self, limit: int) -> Operation[list[LeaseState]]:
+        """The jobs that are leased or delayed, those first that were so first."""
+        target = self.target + b"/leases?limit=%d" % limit
+        answer = yield from call(Request(b"GET", target), self.patience)
+        return decode(answer, _Leases).leases
+
+    def ack(self, jobs: Sequence[Job[T] | int]) -> Operation[Settled]:
         """Complete jobs, which deletes them."""
         return self._post(b"/ack", self._leases(jobs), Settled)
 
-    def nack(self, jobs: Sequence[Job[T]], delay_ms: int, reason: str | None) -> Operation[Settled]:
+    def nack(self, jobs: Sequence[Job[T] | int], delay_ms: int | None, reason: str | None) -> Operation[Settled]:
         """Give jobs back."""
-        fields = self._leases(jobs) | {"delay_ms": delay_ms}
+        fields = self._leases(jobs)
+        if delay_ms is not None:
+            fields["delay_ms"] = delay_ms
         if reason is not None:
             fields["reason"] = reason[:REASON_CHARS_MAX]
         return self._post(b"/nack", fields, Settled)
 
-    def extend(self, jobs: Sequence[Job[T]], lease_ms: int) -> Operation[Settled]:
+    def extend(self, jobs: Sequence[Job[T] | int], lease_ms: int) -> Operation[Settled]:
         """Keep jobs for longer: their leases end this long from now."""
         settled = yield from self._post(b"/extend", self._leases(jobs) | {"lease_ms": lease_ms}, Settled)
         for job in jobs:
+            if isinstance(job, int):
+                continue
             job.deadline = settled.deadlines.get(str(job.seq), job.deadline)
         return settled
 
@@ -150,8 +167,11 @@ class TopicCalls(Generic[T]):
             fields["match"] = match
         return self._post(b"/redrive", fields, Redriven)
 
-    def _leases(self, jobs: Sequence[Job[T]]) -> dict[str, Any]:
-        return {"node": self.node, "seqs": [job.seq for job in jobs], "lease_ids": [job.lease_id for job in jobs]}
+    def _leases(self, jobs: Sequence[Job[T] | int]) -> dict[str, Any]:
+        seqs = [job if isinstance(job, int) else job.seq for job in jobs]
+        lease_ids = [job.lease_id for job in jobs if not isinstance(job, int)]
+        # A seq alone names whatever lease this node holds on it, a job the very lease that it came with.
+        return {"node": self.node, "seqs": seqs} | ({"lease_ids": lease_ids} if len(lease_ids) == len(seqs) else {})
 
     def _post(self, action: bytes, fields: Mapping[str, Any], shape: type[T2]) -> Operation[T2]:
         answer = yield from call(Request(b"POST", self.target + action, _encode(fields)), self.patience)
@@ -169,6 +189,6 @@ def _claimed(job: Any) -> Any:
     return found
 
 
-def as_list(jobs: Job[T] | Iterable[Job[T]]) -> list[Job[T]]:
-    """One job, or several."""
-    return [jobs] if isinstance(jobs, Job) else list(jobs)
+def as_list(jobs: Job[T] | int | Iterable[Job[T] | int]) -> list[Job[T] | int]:
+    """One job, or several, each as a Job or as its seq."""
+    return [jobs] if isinstance(jobs, Job | int) else list(jobs)

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from topics.client.options import DEFAULT_URL, ClientError, TokenFile, Url, token
+from topics.commands.failures import CommandError
+from topics.commands.link import ProfileName, TokenFile, Url, target
 from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason
@@ -48,7 +49,8 @@ def archive(
     ] = False,
     target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.", min=1)] = 128 << 20,
     min_partitions: Annotated[int | None, typer.Option(help="At least this many tasks per batch.", min=1)] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    profile: ProfileName = None,
     token_file: TokenFile = None,
     master: Master = "local[2]",
     conf: Conf = None,
@@ -71,7 +73,7 @@ def archive(
     _check_format(format, typed, compact)
     _check_span("--interval", interval)
     progress = Progress("archive")
-    server = _server(url, token_file)
+    server = _server(url, profile, token_file)
     _check(server, topic or [])
     pipeline = Archive(
         {**server, **chosen},
@@ -100,7 +102,8 @@ def transform(
     watermark: Annotated[str, typer.Option(help="How late an event may come before its window closes.")] = "10 seconds",
     mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
     error_topic: Annotated[str | None, typer.Option(help="The topic for rows that cannot become records.")] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    profile: ProfileName = None,
     token_file: TokenFile = None,
     master: Master = "local[2]",
     conf: Conf = None,
@@ -127,7 +130,7 @@ def transform(
     _check_target(to)
     if error_topic is not None:
         _check_target(error_topic, "--error-topic")
-    server = _server(url, token_file)
+    server = _server(url, profile, token_file)
     _check(server, topic)
     pipeline = Transform(server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic)
     progress = Progress(f"transform to {to}")
@@ -151,7 +154,8 @@ def replay(
         str | None, typer.Option(help="A condition in SQL over topic, seq, ts, node, tag, meta, data.")
     ] = None,
     rate: Annotated[int | None, typer.Option(help="Most records per second.", min=1)] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    profile: ProfileName = None,
     token_file: TokenFile = None,
     master: Master = "local[2]",
     conf: Conf = None,
@@ -167,7 +171,7 @@ def replay(
     _check_target(to)
     if not (source / "events").is_dir():
         _fail(f"--from {source}: there is no archive in it")
-    server = _server(url, token_file)
+    server = _server(url, profile, token_file)
     _check(server, [])
     pipeline = Replay(
         server, source.absolute(), to, name, state.absolute(), topic or [],
@@ -194,7 +198,8 @@ def report(
     to: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be repeated.")] = None,
     hours: Annotated[int, typer.Option(help="Most hours to show, up to the newest record.", min=1, max=2400)] = 168,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    profile: ProfileName = None,
     token_file: TokenFile = None,
 ) -> None:
     """Write one HTML page about a lake.
@@ -206,7 +211,7 @@ def report(
     from topics.pipeline.report import gather
 
     try:
-        found = gather(source, _server(url, token_file), topic or [])
+        found = gather(source, _server(url, profile, token_file), topic or [])
         to.write_text(page.render(found, hours), encoding="utf-8")
     except PipelineError as failure:
         _fail(str(failure))
@@ -239,12 +244,14 @@ def _compact(root: Path, file_bytes: int) -> None:
         _fail(str(failure))
 
 
-def _server(url: str, token_file: Path | None) -> dict[str, str]:
+def _server(url: str | None, profile: str | None, token_file: Path | None) -> dict[str, str]:
     try:
-        key = token(token_file)
-    except ClientError as error:
+        chosen = target(url, profile, token_file)
+    except CommandError as error:
         _fail(str(error))
-    return {"url": url} if key is None else {"url": url, "token": key}
+    if chosen.ca is not None:
+        _fail(f"the profile of {chosen.url} has a ca, which pipelines do not take: trust it on the whole machine")
+    return {"url": chosen.url} if chosen.token is None else {"url": chosen.url, "token": chosen.token}
 
 
 def _archived(topics: list[str] | None, prefix: str | None) -> dict[str, str]:

@@ -461,3 +461,67 @@ def test_a_task_that_is_cancelled_leaves_its_connection_to_nobody(
             assert client._pool._open == 1
 
     asyncio.run(main())
+
+
+def test_several_topics_are_followed_over_one_stream(client: Any, api: Api, topic_name: str) -> None:
+    """CLIENT-20."""
+    one, two = f"{topic_name}.1", f"{topic_name}.2"
+    api.put(two, cap_records=2)
+    api.write(one, {"data": "a", "tag": "x"}, {"data": "b"})
+    api.write(two, *({"data": n, "tag": "x"} for n in range(4)))
+    with client.follow({one: 1, two: 0}, on_loss="yield") as follower:
+        found = [next(follower) for _ in range(4)]
+        assert [item.data for item in found if item.topic == one] == ["b"]
+        gap, *rest = [item for item in found if item.topic == two]
+        assert (gap.gap_from, gap.gap_to) == (1, 2)
+        assert [record.data for record in rest] == [2, 3]
+        api.write(one, {"data": "c"})
+        assert next(follower).data == "c"
+        assert follower.cursors == {one: 3, two: 4}
+    with client.follow([one], match="x") as follower:
+        assert next(follower).data == "a"
+    with pytest.raises(TopicNotFound):
+        next(client.follow([f"{topic_name}.none"]))
+    with pytest.raises(ValueError, match="at least one"):
+        client.follow([])
+
+
+def test_consumers_of_a_server_are_listed_with_their_lag(client: Any, api: Api, topic_name: str) -> None:
+    """CLIENT-20: the last commit counts, and what is no commit is passed over."""
+    cursors, gone = f"{topic_name}.cursors", f"{topic_name}.gone"
+    api.fill(topic_name, 10)
+    commit = {"consumer": "mail", "cursors": {topic_name: {"seq": 4}, gone: {"seq": 9}}, "committed_ts": 17}
+    first = commit | {"cursors": {topic_name: {"seq": 1}}}
+    api.write(cursors, {"data": first, "tag": "mail"}, {"data": "no commit"}, {"data": commit, "tag": "mail"})
+
+    [found] = client.consumers(cursors)
+    assert (found.consumer, found.committed_ts) == ("mail", 17)
+    assert found.cursors == {topic_name: 4, gone: 9}
+    assert found.lag == {topic_name: 6}, "a topic that does not exist has no lag"
+    assert client.consumers(f"{topic_name}.none") == []
+
+
+def test_a_server_tells_about_itself(connect: Any, server: ServerProcess, start_server: StartServer) -> None:
+    """CLIENT-20."""
+    client = connect(server.url)
+    assert client.ready().status == "ready"
+    assert client.metrics()["topics_ready"] == 1
+    assert set(client.whoami().scopes) >= {"read", "write", "admin"}
+    limited = connect(start_server(api_keys="k:read:shop.").url, token="k").whoami()
+    assert (limited.scopes, limited.prefixes) == (["read"], ["shop."])
+
+
+def test_jobs_may_be_named_by_their_seqs(client: Any, api: Api, topic_name: str) -> None:
+    """CLIENT-8: a seq alone is the lease that this node holds; without a delay the queue's backoff counts."""
+    jobs = client.topic(topic_name)
+    jobs.configure(type="queue", backoff_ms=3_600_000)
+    jobs.write_many([1, 2, 3])
+    assert [job.seq for job in jobs.claim(3)] == [1, 2, 3]
+    assert jobs.extend([1, 2, 3], 60_000).extended == 3
+    assert (jobs.ack(1).acked, jobs.ack([1, 9]).skipped) == (1, [1, 9])
+    assert jobs.nack(2).nacked == 1
+    assert jobs.nack([3], delay_ms=0).nacked == 1
+    states = {lease.seq: lease.state for lease in jobs.leases()}
+    assert states[2] == "delayed"
+    assert [job.seq for job in jobs.claim(3)] == [3]
+    assert jobs.state().config.backoff_ms == 3_600_000

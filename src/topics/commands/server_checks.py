@@ -1,0 +1,112 @@
+"""What a server says about its own health, judged by the alarms of docs/operations.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from topics import __version__
+from topics.client.client import Client
+from topics.client.errors import Unreachable
+from topics.commands.finding import Finding, bad, note, ok
+from topics.commands.link import Link
+from topics.commands.spans import shown_size, shown_span
+from topics.errors import Forbidden, TopicsError
+
+SLOW_SYNC_MS: Final = 20.0
+SKEW_MS_MAX: Final = 2_000
+
+
+def look_at(link: Link) -> Iterator[Finding]:
+    """Everything about the server; where none is reached, only that."""
+    client = link.now
+    try:
+        health = client.health()
+    except Unreachable as error:
+        yield bad("server", error.message, "start it with `topics serve`, or name it with --url, --profile, TOPICS_URL")
+        return
+    except TopicsError as error:
+        yield bad("server", f"{link.url}: {error.message}", "check the address: something else may answer there")
+        return
+    yield ok("server", f"{link.url}, up {shown_span(health.uptime_ms)}")
+    if health.version == __version__:
+        yield ok("version", f"{health.version}, as this command")
+    else:
+        advice = "use the command of the same version, if something is missing"
+        yield note("version", f"the server is {health.version}, this command {__version__}", advice)
+    yield _ready(client)
+    yield _key(link)
+    try:
+        metrics = client.metrics()
+    except Forbidden:
+        yield note("metrics", "the key may not read metrics", "use a key with the scope read and no prefix")
+        return
+    except TopicsError:
+        return
+    yield from of_metrics(metrics)
+
+
+def _ready(client: Client) -> Finding:
+    try:
+        found = client.ready()
+    except TopicsError as error:
+        advice = "wait, if it starts; after a failed disk repair that and restart it"
+        return bad("ready", f"{error.message} ({error.status} {error.code})", advice)
+    return ok("ready", f"it serves {found.topics:,} topics")
+
+
+def _key(link: Link) -> Finding:
+    try:
+        identity = link.now.whoami()
+    except TopicsError as error:
+        advice = "put the right key into TOPICS_TOKEN, a file (--token-file) or a profile"
+        return bad("key", f"{error.message} ({error.status} {error.code})", advice)
+    may = ", ".join(identity.scopes)
+    if not link.has_key:
+        return ok("key", f"none is needed: whoever reaches the server may {may}")
+    only = f" below {', '.join(identity.prefixes)}" if identity.prefixes else ""
+    return ok("key", f"it may {may}{only}")
+
+
+def of_metrics(metrics: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the metrics of a server say."""
+    if metrics.get("topics_wal_read_only"):
+        yield bad("log", "a write or a sync has failed: nothing is stored any more", "repair the disk, then restart")
+    else:
+        yield ok("log", f"{metrics.get('topics_wal_fsyncs_total', 0):,.0f} syncs so far, none has failed")
+    damaged = metrics.get("topics_corruption_total", 0)
+    if damaged:
+        advice = "readers get tombstones for what is lost; look into quarantine/, and run `topics verify` on a copy"
+        yield bad("damage", f"{damaged:,.0f} damaged places were found in the data directory", advice)
+    yield from _syncs(metrics)
+    level = int(metrics.get("topics_pressure_level", 0))
+    if level == 0:
+        yield ok("pressure", "none: it keeps up")
+    else:
+        advice = "write less at a time, add readers, or use a faster disk; docs/operations.md#what-to-monitor"
+        yield (bad if level >= 4 else note)("pressure", f"level {level} of 4", advice)
+    refused = metrics.get("topics_buffered_refused_total", 0)
+    if refused:
+        advice = "clients leave answers unread or send too much at once: fix them, or raise TOPICS_MAX_BUFFERED_BYTES"
+        yield note("clients", f"{refused:,.0f} requests or clients were cut off for what they hold", advice)
+    full = metrics.get("topics_wal_submit_full_total", 0)
+    if full:
+        advice = "the disk is slower than the writers: use a faster one, or TOPICS_WAL_SHARDS on several"
+        yield note("writers", f"{full:,.0f} writes were refused because the log was full", advice)
+    yield ok("memory", f"{shown_size(metrics.get('topics_unsealed_bytes', 0))} of records wait for their segments")
+
+
+def _syncs(metrics: Mapping[str, Any]) -> Iterator[Finding]:
+    """How long the server's own syncs take, by its histogram."""
+    buckets = metrics.get("topics_wal_fsync_latency_us_bucket", {})
+    count = buckets.get("+Inf", 0)
+    if not count:
+        return
+    slow_us = next(
+        (float(bound) for bound, below in buckets.items() if bound != "+Inf" and below >= 0.99 * count), float("inf")
+    )
+    found = f"99 of 100 syncs take less than {slow_us / 1000:g} ms" if slow_us < float("inf") else "syncs take seconds"
+    if slow_us / 1000 <= SLOW_SYNC_MS:
+        yield ok("syncs", found)
+    else:
+        yield note("syncs", found, "each fsync write waits this long: use a faster disk, or one of its own")
