@@ -15,7 +15,7 @@ import os
 import socket
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from topics.engine import Engine
 from topics.engine.requests import U64
@@ -49,6 +49,15 @@ class WatchRequest(WatchOptions, kw_only=True):
     topics: Annotated[dict[str, TopicWatch], Meta(min_length=1)]
     heartbeat_ms: U64 = HEARTBEAT_MS_DEFAULT
     cursor: str | None = None
+
+
+class WatchCreated(Struct, frozen=True):
+    """A session over these topics, for one stream at a time."""
+
+    wid: str
+    stream_url: str
+    session_ttl_ms: int
+    topics: dict[str, Watched]
 
 
 class WatchBody(Body[WatchRequest]):
@@ -132,13 +141,8 @@ class Watch:
         for name, topic in found.items():
             topic.expire(self._delivery.now_ms)
             watched[name] = Watched(where[name].seq, topic.log.head, topic.log.start)
-        body = {
-            "wid": session.wid,
-            "stream_url": f"/v0/watch/{session.wid}",
-            "session_ttl_ms": self.sessions.ttl_ms,
-            "topics": watched,
-        }
-        answer(exchange, 200, body)
+        created = WatchCreated(session.wid, f"/v0/watch/{session.wid}", self.sessions.ttl_ms, watched)
+        answer(exchange, 200, created)
 
     def open(self, exchange: Exchange) -> None:
         """`GET /v0/watch/:wid`."""
