@@ -125,8 +125,9 @@ def _plan(topic: Topic, query: Query) -> Plan:
     for name, resolve in (("from_ts", log.cursor_at_ts), ("to_ts", lambda ts: log.seq_at_ts(ts) - 1)):
         if query.has(name):
             asked[f"{name}_seq"] = resolve(min(query.number(name, 0), _TS_MAX))
+    from_seq, to_seq = query.number("from_seq", 0), query.number("to_seq", log.head)
     if query.has("from_seq"):
-        asked["gaps"] = list(_gaps(log, query.number("from_seq", 0), query.number("to_seq", log.head)))
+        asked["gaps"] = list(_gaps(log, from_seq, to_seq))
     if query.flag("segments", False):
         found = (_segment(segment) for segment in topic.archive.segments)
         asked["segments"] = [segment for segment in found if segment is not None]

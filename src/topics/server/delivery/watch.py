@@ -88,8 +88,9 @@ def _cursor_of(request: WatchRequest, layout: Layout) -> dict[str, Position]:
     assert request.cursor is not None
     try:
         return layout.decode(request.cursor)
-    except InvalidRequest:
+    except InvalidRequest as error:
         if len(layout.names) == len(request.topics):
+            error.detail["field"] = "cursor"
             raise
     found = Layout(list(request.topics)).decode(request.cursor)
     return {name: position for name, position in found.items() if name in layout.names}
@@ -119,7 +120,8 @@ class Watch:
                 raise TopicNotFound(f'topic "{printable_name(name)}" does not exist', topic=printable_name(name))
         found = {name: topic for name, topic in topics.items() if topic is not None}
         layout = Layout(list(found))
-        views = [view_of(request, self._limit_max, request.topics[name].match) for name in layout.names]
+        # Those of topics that are skipped too: what they ask for must be valid.
+        views = {name: view_of(request, self._limit_max, asked.match) for name, asked in request.topics.items()}
         positions = [Position(cursor_for(request.topics[name], found[name]), None) for name in layout.names]
         if request.cursor is not None:
             for name, position in _cursor_of(request, layout).items():
@@ -130,7 +132,9 @@ class Watch:
             Position(position.seq, epoch if position.epoch is None else position.epoch)
             for position, epoch in zip(positions, epochs, strict=True)
         ]
-        session = Session(route.principal, layout, views, heartbeat_ms, epochs, began, began)
+        session = Session(
+            route.principal, layout, [views[name] for name in layout.names], heartbeat_ms, epochs, began, began
+        )
         self._delivery.refresh()
         self.sessions.add(session, self._delivery.tick_ms)
         self._answer_created(exchange, session, found)

@@ -164,6 +164,8 @@ class Described:
             found["requestBody"] = {"required": said.body_required, "content": {JSON: content}}
         if said.events:
             found["x-events"] = {name: self.schemas.answer(shape, timed=False) for name, shape in said.events.items()}
+        if said.header is not None:
+            found["x-header"] = self.schemas.answer(said.header, timed=True)
         if said.sends:
             found["x-messages"] = {
                 "sends": [self.schemas.request(shape) for shape in said.sends],

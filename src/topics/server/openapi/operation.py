@@ -66,6 +66,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     errors: Errors = ()
     events: dict[str, type[Struct]] = {}
     """What a stream delivers, by the name of the event."""
+    header: type[Struct] | None = None
+    """The JSON in a binary answer."""
     sends: tuple[type[Struct], ...] = ()
     """The messages that a client may send over a WebSocket."""
     receives: tuple[type[Struct], ...] = ()

@@ -15,7 +15,7 @@ from topics.engine.queue.requests import (
     RedriveJobs,
     RedrivenJobs,
 )
-from topics.errors import BatchTooLarge, NotAQueue, RecordTooLarge, TopicFull
+from topics.errors import BatchTooLarge, NotAcceptable, NotAQueue, RecordTooLarge, TopicFull
 from topics.server.api.queues import LEASES_SHOWN, LEASES_SHOWN_MAX
 from topics.server.api.shapes import Leases
 from topics.server.openapi.operation import CHANGING, EVENTS, READING, Answer, Operation, Parameter, whole
@@ -192,7 +192,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             Parameter("lease_ms", "As in a claim; by default that of the queue.", whole()),
         ),
         answers={200: (Answer("A stream of events.", content_type=EVENTS, schema={"type": "string"}),)},
-        errors=(NotAQueue, *READING, *CHANGING),
+        errors=(NotAQueue, NotAcceptable, *READING, *CHANGING),
         events={"job": JobEvent, "error": ErrorEvent},
     ),
 }

@@ -6,9 +6,10 @@ from typing import Final
 
 from topics.engine.requests import Delete, Diff, Write
 from topics.engine.state import Deleted
+from topics.engine.write.batch import KEY_CHARS_MAX
 from topics.errors import BatchTooLarge, HeadMismatch, RecordTooLarge, TopicFull, TopicNotFound
 from topics.server.api.blocks import BYTES_DEFAULT, BYTES_MAX, GAPS_MAX, LIMIT_MAX
-from topics.server.api.shapes import Plan
+from topics.server.api.shapes import BlocksHeader, Plan
 from topics.server.openapi.operation import CHANGING, READING, Answer, Operation, Parameter, flag, whole
 from topics.server.openapi.shapes import Read, Written
 
@@ -52,7 +53,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             Parameter(
                 "Idempotency-Key",
                 "The same as `idempotency_key` in the body, which counts where both are given.",
-                {"type": "string", "minLength": 1, "maxLength": 256},
+                {"type": "string", "maxLength": KEY_CHARS_MAX},
                 place="header",
             ),
         ),
@@ -123,6 +124,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             )
         },
         errors=READING,
+        header=BlocksHeader,
     ),
     ("GET", "/v0/topics/:topic/plan"): Operation(
         id="plan",

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from topics.engine.config import DEFAULTS, ConfigPatch
 from topics.engine.state import DeletedTopic, TopicState
-from topics.errors import RecordTooLarge, TopicExistsIncompatible, TopicNotEmpty
+from topics.errors import TopicExistsIncompatible, TopicNotEmpty
 from topics.server.api.shapes import TopicPage
 from topics.server.http.query import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
 from topics.server.openapi.operation import CHANGING, READING, Answer, Operation, Parameter, flag, whole
@@ -56,7 +56,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
                 ),
             ),
         },
-        errors=(TopicExistsIncompatible, RecordTooLarge, *CHANGING),
+        errors=(TopicExistsIncompatible, *CHANGING),
     ),
     ("GET", "/v0/topics/:topic"): Operation(
         id="getTopic",
