@@ -7,6 +7,7 @@ import json
 import struct
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -79,6 +80,20 @@ def test_the_document_is_served_to_anyone(guarded: Api) -> None:
     assert packed.headers["content-encoding"] == "gzip"
     assert gzip.decompress(packed.body) == plain.body
     assert anyone.call("HEAD", "/v0/openapi.json").status == 200
+
+
+def test_the_page_needs_no_key_and_lets_nothing_in_from_outside(guarded: Api) -> None:
+    """OPENAPI-6: it and every file of it, with the policy of the console."""
+    anyone = guarded.with_key(None)
+    names = [entry.name for entry in files("topics").joinpath("reference").iterdir() if entry.name != "index.html"]
+    assert "reference.js" in names
+    for path in ("/v0/docs", *(f"/v0/docs/{name}" for name in names)):
+        reply = anyone.get(path)
+        assert reply.status == 200
+        assert reply.headers["content-security-policy"] == anyone.get("/").headers["content-security-policy"]
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert "http://" not in reply.text
+        assert "https://" not in reply.text
 
 
 def test_answers_have_the_fields_that_are_described(running: ServerProcess, guarded: Api, described: Described) -> None:
@@ -240,3 +255,40 @@ def _look_at_scans(running: ServerProcess, client: Client) -> None:
     header = json.loads(blocks[8 : 8 + size])
     assert header["tombstone"]["reason"] == "cap"
     client.described.check(client.described.operation("blocks")["x-header"], header)
+
+
+# In an order in which each finds what it needs.
+EXAMPLES = [
+    *("putTopic", "getTopic", "listTopics", "deleteTopic"),
+    *("write", "diff", "plan", "putRouter", "getRouter", "listRouters", "watch", "deleteRouter", "deleteRecords"),
+    *("claim", "leases", "extend", "nack", "ack", "redrive"),
+    *("whoami", "health", "healthz", "ready", "readyz"),
+]
+
+
+def test_examples_work_as_they_stand(guarded: Api, described: Described) -> None:
+    """OPENAPI-3: each request in the document is answered as it shows, with the same fields."""
+    client = Client(guarded, described)
+    for name in ("orders", "jobs", "jobs.dead", "audit"):
+        client.call("deleteTopic", topic=name)
+    client.call("putTopic", {"type": "queue", "dead_letter": "jobs.dead"}, topic="jobs")
+    client.call("write", {"records": [{"data": {"send": "invoice"}}]}, topic="jobs")
+    shown = {each["operationId"]: found for _, _, each in operations(described.document) for found in _shown(each)}
+    assert set(EXAMPLES) == set(shown)
+    for id in EXAMPLES:
+        said = described.operation(id)
+        status, schema, answer = shown[id]
+        described.check(schema, answer)
+        body = said["requestBody"]["content"]["application/json"]["example"] if "requestBody" in said else None
+        topic = "jobs" if "Queues" in said["tags"] else "orders"
+        reply = client.ask(id, body, topic=topic, router="orders->audit")
+        assert reply.status == status, reply
+        assert set(reply.json) == set(answer), id
+        assert set(reply.json["performance"]) == set(answer["performance"]), id
+
+
+def _shown(operation: Json) -> Iterator[tuple[int, Json, Json]]:
+    for status, response in operation["responses"].items():
+        media = response.get("content", {}).get("application/json", {})
+        if "example" in media:
+            yield int(status), media["schema"], media["example"]

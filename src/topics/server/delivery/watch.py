@@ -89,10 +89,11 @@ def _cursor_of(request: WatchRequest, layout: Layout) -> dict[str, Position]:
     try:
         return layout.decode(request.cursor)
     except InvalidRequest as error:
-        if len(layout.names) == len(request.topics):
+        try:
+            found = Layout(list(request.topics)).decode(request.cursor)
+        except InvalidRequest:
             error.detail["field"] = "cursor"
-            raise
-    found = Layout(list(request.topics)).decode(request.cursor)
+            raise error from None
     return {name: position for name, position in found.items() if name in layout.names}
 
 

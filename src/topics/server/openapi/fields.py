@@ -37,14 +37,14 @@ TEXTS: Final[dict[str, str]] = {
     "idempotency_window_ms": "For how many milliseconds an `idempotency_key` is remembered.",
     "dedupe_node": "Whether readers can leave out their own records by `node`.",
     "lease_ms": f"How many milliseconds a job is leased for, clamped to {LEASE_MS_MIN} to {LEASE_MS_MAX}.",
-    "claim_jitter_ms": "Collect claims for so many milliseconds and divide the jobs evenly; at most "
+    "claim_jitter_ms": "Collect claims for so many milliseconds and divide the jobs evenly; clamped to "
     f"{CLAIM_JITTER_MS_MAX}.",
     "max_deliveries": "After so many deliveries a job becomes a dead letter; 0 means never.",
     "dead_letter": "The topic for dead letters.",
     "leases_durable": "Sync leases to disk before a claim is answered.",
-    "backoff_ms": "How long a job waits after a nack without `delay_ms`, doubled with each delivery; at most "
+    "backoff_ms": "How long a job waits after a nack without `delay_ms`, doubled with each delivery; clamped to "
     f"{BACKOFF_MS_MAX}.",
-    "backoff_max_ms": f"The longest such wait, at most {BACKOFF_MS_MAX}.",
+    "backoff_max_ms": f"The longest such wait, clamped to {BACKOFF_MS_MAX}.",
     "head_seq": "The seq of the topic's last record; 0 where there never was one.",
     "earliest_seq": "The seq of the first record that is still there; `head_seq` + 1 where there is none.",
     "next_seq": "The seq that the next record gets.",
@@ -89,14 +89,15 @@ TEXTS: Final[dict[str, str]] = {
     # Reading
     "from_seq": "Read the records after this seq.",
     "from_ts": "Start at the first record with this time or a later one, in milliseconds since 1970.",
-    "limit": f"The most records that are looked at; 0 means {DIFF_LIMIT_DEFAULT}.",
-    "max_batch_bytes": f"The most bytes, at most {BATCH_BYTES_MAX}; 0 means {BATCH_BYTES_DEFAULT}. At least one record "
-    "is always delivered.",
+    "limit": f"The most records that are looked at; 0 means {DIFF_LIMIT_DEFAULT}, and more than TOPICS_MAX_LIMIT is "
+    "clamped.",
+    "max_batch_bytes": f"The most bytes, clamped to {BATCH_BYTES_MAX}; 0 means {BATCH_BYTES_DEFAULT}. At least one "
+    "record is always delivered.",
     "node": "Leave out the records of this node, or of these nodes.",
     "match": "Only records with these tags.",
     "include_tags": "Whether records come with their tags.",
     "include_meta": "Whether records come with their meta.",
-    "wait_ms": f"Wait up to so many milliseconds for something to deliver, at most {WAIT_MS_MAX}.",
+    "wait_ms": f"Wait up to so many milliseconds for something to deliver; clamped to {WAIT_MS_MAX}.",
     "next_from_seq": "The `from_seq` of the next read.",
     "caught_up": "Whether there is nothing more right now.",
     "lag": "How many seqs there still are after `next_from_seq`.",
@@ -141,7 +142,7 @@ TEXTS: Final[dict[str, str]] = {
     "AckJobs.seqs": "The jobs.",
     "NackJobs.seqs": "The jobs.",
     "ExtendJobs.seqs": "The jobs.",
-    "NackJobs.delay_ms": f"Deliver them again after so many milliseconds, at most {DELAY_MS_MAX}; by default the "
+    "NackJobs.delay_ms": f"Deliver them again after so many milliseconds, clamped to {DELAY_MS_MAX}; by default the "
     "queue's backoff.",
     "NackJobs.reason": f"Why, for people; it reaches the dead letter, cut to {REASON_BYTES_MAX} bytes.",
     "lease_ids": "The lease of each job, in the same order: a job that was leased again meanwhile is skipped.",
@@ -192,8 +193,8 @@ TEXTS: Final[dict[str, str]] = {
     "Unsubscribed.topic": "The topic, where the command named one.",
     "tail": "Start at the head.",
     "include_data": "False leaves `data` out.",
-    "WatchRequest.max_batch_bytes": f"The most bytes in one event, at most {BATCH_BYTES_MAX}.",
-    "Subscribe.max_batch_bytes": f"The most bytes in one message, at most {BATCH_BYTES_MAX}.",
+    "WatchRequest.max_batch_bytes": f"The most bytes in one event, clamped to {BATCH_BYTES_MAX}.",
+    "Subscribe.max_batch_bytes": f"The most bytes in one message, clamped to {BATCH_BYTES_MAX}.",
     "consistency": "`strong` delivers only records that are synced.",
     "heartbeat_ms": f"Send a comment after so many milliseconds of silence, clamped to {HEARTBEAT_MS_MIN} to "
     f"{HEARTBEAT_MS_MAX}.",
