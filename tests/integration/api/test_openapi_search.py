@@ -89,6 +89,7 @@ def stage(api: Api) -> None:
     record = {"tag": "customer:7", "node": "web", "meta": {"trace": "1"}}
     for name in ("orders", "jobs", "dead", "audit", "new"):
         api.remove(name).ok(200)
+    api.call("DELETE", "/v0/routers/orders->audit").ok(200)
     api.put("jobs", type="queue", dead_letter="dead", max_deliveries=3).ok(201)
     api.fill("orders", 5, **record)
     api.fill("jobs", 5, **record)
