@@ -226,6 +226,7 @@ TEXTS: Final[dict[str, str]] = {
     "error": "What went wrong.",
     "code": "Stable: what a program decides by.",
     "message": "For people.",
+    "Problem.request_id": "What the log of the server calls this request.",
     "detail": "The same for machines: the field, the value, the limit.",
     "performance": "How long the server took.",
     "server_total_ms": "From the first byte of the request to the answer.",

@@ -33,6 +33,7 @@ class Problem(Struct):
     code: str
     message: str
     detail: dict[str, Any] | UnsetType = UNSET
+    request_id: str | UnsetType = UNSET
 
 
 class Failure(Struct):
@@ -233,4 +234,4 @@ class Pong(Struct, tag_field="op", tag="pong"):
 class ErrorMessage(Problem, tag_field="op", tag="error"):
     """A command failed, a topic is paced for a while (`throttled`), or the connection ends (`slow_consumer`)."""
 
-    request_id: RequestId | UnsetType = UNSET
+    request_id: RequestId | UnsetType = UNSET  # type: ignore[assignment]
