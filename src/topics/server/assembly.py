@@ -41,6 +41,7 @@ from topics.server.flow.slots import Slots
 from topics.server.http.account import Account
 from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
+from topics.server.openapi.reference import Reference
 from topics.server.origins import Origins
 from topics.server.routes import Routes, rows
 from topics.settings import Settings
@@ -93,6 +94,7 @@ class Assembly:
             probes=Probes(engine, self.phase, self._metrics),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
+            reference=Reference(lambda: self.rows, settings, guarded=len(keys) > 0),
         )
         self.app = App(
             Routes(self.rows, traffic),

@@ -22,6 +22,7 @@ from topics.server.delivery.watch import Watch
 from topics.server.delivery.websocket import WebSockets
 from topics.server.delivery.work import Work
 from topics.server.http.traffic import Traffic
+from topics.server.openapi.reference import Reference
 
 
 def rows(
@@ -37,6 +38,7 @@ def rows(
     probes: Probes,
     library: Library,
     console: Console,
+    reference: Reference,
 ) -> list[Row]:
     """Every route of the server."""
     topic, router = check_topic_name, check_router_name
@@ -71,7 +73,10 @@ def rows(
         Row("GET", "/v0/ready", None, probes.ready, probe=True, always_open=True),
         Row("GET", "/readyz", None, probes.ready, probe=True, always_open=True),
         Row("GET", "/topics.js", None, library.script, always_open=True, public=True),
+        Row("GET", "/v0/openapi.json", None, reference.openapi, always_open=True, public=True),
+        Row("GET", "/v0/docs", None, reference.page, always_open=True),
         *console.rows(),
+        *reference.files(),
     ]
 
 

@@ -186,3 +186,10 @@ def test_a_bad_range_is_refused_by_name(api: Api, topic_name: str, query: str) -
     api.fill(topic_name, 1)
     field = query.split("&")[-1].split("=")[0]
     api.get(f"/v0/topics/{topic_name}/blocks?{query}").refused_naming(field)
+
+
+@pytest.mark.parametrize("query", ["from_seq=x", "to_seq=-1", "from_ts=x", "to_ts=-1", "segments=maybe"])
+def test_a_bad_question_about_a_plan_is_refused_by_name(api: Api, topic_name: str, query: str) -> None:
+    """SCAN-4: whatever else is asked for."""
+    api.fill(topic_name, 1)
+    api.get(f"/v0/topics/{topic_name}/plan?{query}").refused_naming(query.partition("=")[0])

@@ -236,6 +236,7 @@ def test_write_without_records_is_refused(api: Api, topic_name: str) -> None:
         ("config", "x"),
         ("config", {"ttl_ms": -1}),
         ("config", {"discard": "new"}),
+        ("config", {"dead_letter": "no spaces"}),
         ("disable_backpressure", "yes"),
         ("disable_backpressure", 0),
         ("producer_id", 5),
@@ -244,11 +245,15 @@ def test_write_without_records_is_refused(api: Api, topic_name: str) -> None:
     ],
 )
 def test_bad_write_field_is_refused_by_name(api: Api, topic_name: str, field: str, value: Any) -> None:
-    """HTTP-12."""
+    """HTTP-12: also where it would not be used, as the config of a topic that exists."""
     extra = {"producer_seq": 1} if field == "producer_id" else {"producer_id": "p"} if field == "producer_seq" else {}
     named = next(iter(value)) if field == "config" and isinstance(value, dict) else field
-    api.post(topic_name, {"records": [{"data": 1}], **extra, field: value}).refused_naming(named)
+    body = {"records": [{"data": 1}], **extra, field: value}
+    api.post(topic_name, body).refused_naming(named)
     assert not api.exists(topic_name)
+    api.fill(topic_name, 1)
+    with api.unchanged(topic_name):
+        api.post(topic_name, body).refused_naming(named)
 
 
 def test_write_is_atomic(api: Api, topic_name: str) -> None:

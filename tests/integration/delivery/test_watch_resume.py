@@ -172,4 +172,5 @@ def test_cursor_may_name_a_topic_that_is_gone_where_that_is_asked_for(api: Api, 
         kept: {"from_seq": 2, "head_seq": 3, "earliest_seq": 1}
     }
     body["cursor"] = make_id({kept: 2, "never.named": 7})
-    api.call("POST", "/v0/watch?lenient=true", body).refused_naming("never.named")
+    detail = api.call("POST", "/v0/watch?lenient=true", body).refused_naming("never.named")
+    assert detail["field"] == "cursor"

@@ -47,6 +47,13 @@ def test_unknown_topic_is_404_unless_lenient(api: Api, topic_name: str) -> None:
     assert list(watch(api, topics, "?lenient=true")["topics"]) == [topic_name]
 
 
+def test_what_is_asked_of_an_unknown_topic_is_checked_all_the_same(api: Api, topic_name: str) -> None:
+    """WATCH-7: a predicate that is none is refused, whether or not its topic is there."""
+    api.fill(topic_name, 1)
+    topics = {topic_name: {}, "no.such.topic": {"match": ["tag", "Glob", "no star"]}}
+    api.call("POST", "/v0/watch?lenient=true", {"topics": topics}).refused_naming("match")
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -9,22 +9,21 @@ import msgspec
 from topics.engine.write.ticket import Receipt
 from topics.server.api.bodies import Body
 from topics.server.http.exchange import Exchange
-from topics.server.http.query import page_cursor
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def answer(exchange: Exchange, status: int, result: Any, timing: dict[str, float] | None = None) -> None:
     """Answer with a struct or dict as a JSON object that carries `performance`."""
+    exchange.respond(status, encoded(exchange, result, timing))
+
+
+def encoded(exchange: Exchange, result: Any, timing: dict[str, float] | None = None) -> bytes:
+    """A struct or dict as a JSON object that carries `performance`."""
     performance = {"server_total_ms": exchange.elapsed_ms, **(timing or {})}
     body = _encode(result)
     joint = b"," if len(body) > 2 else b""
-    exchange.respond(status, b'%b%b"performance":%b}' % (body[:-1], joint, _encode(performance)))
-
-
-def answer_page(exchange: Exchange, name: str, page: list[Any], after: str | None) -> None:
-    """Answer with one page of a list, and the cursor of the next where there is one."""
-    answer(exchange, 200, {name: page} if after is None else {name: page, "next_cursor": page_cursor(after)})
+    return b'%b%b"performance":%b}' % (body[:-1], joint, _encode(performance))
 
 
 def answer_put(receipt: Receipt, body: Body[Any]) -> None:

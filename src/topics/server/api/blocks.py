@@ -32,16 +32,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from topics.engine import Engine
 from topics.engine.log.difference import Tombstone, gap_at
 from topics.engine.log.log import Log
 from topics.engine.log.loss import RECREATED
 from topics.engine.topic import Topic
 from topics.errors import InvalidRequest
-from topics.server.api.answers import answer
+from topics.server.api.answers import answer, encoded
 from topics.server.api.attempts import Attempts
+from topics.server.api.shapes import BlocksHeader, Gap, Lost, Plan, SealedSegment
 from topics.server.http.account import Account
 from topics.server.http.exchange import Exchange
 from topics.server.http.query import Query
@@ -63,7 +62,6 @@ MERGE_BELOW_RECORDS: Final = 256
 MERGED_RECORDS: Final = 1024
 MERGED_BYTES: Final = 256 * 1024
 
-_encode: Final = msgspec.json.Encoder().encode
 _LEAD: Final = struct.Struct("<4sI")
 _TS_MAX: Final = 2**63 - 1
 
@@ -104,7 +102,7 @@ class BlockHandlers:
             raise self._account.refusal()
         bytes_max = min(BYTES_MAX, self._account.share_bytes())
         fields, chunks = self._readable(exchange, partial(_blocks, bytes_max))
-        header = _encode({**fields, "performance": {"server_total_ms": exchange.elapsed_ms}})
+        header = encoded(exchange, fields)
         body = (_LEAD.pack(MAGIC, len(header)), header, *chunks)
         size = sum(map(len, body))
         exchange.respond_raw(b"".join((prefix(200, CONTENT_TYPE), b"%d\r\n\r\n" % size, *body)))
@@ -121,26 +119,23 @@ class BlockHandlers:
         return topic.reading(look, topic, route.query)
 
 
-def _plan(topic: Topic, query: Query) -> dict[str, Any]:
+def _plan(topic: Topic, query: Query) -> Plan:
     log = topic.log
-    body: dict[str, Any] = {
-        **_floors(topic),
-        "count": log.count,
-        "bytes": log.bytes,
-        "lost": [{"gap_from": lost.first, "gap_to": lost.last, "reason": lost.reason} for lost in log.lost],
-    }
+    asked: dict[str, Any] = {}
     for name, resolve in (("from_ts", log.cursor_at_ts), ("to_ts", lambda ts: log.seq_at_ts(ts) - 1)):
         if query.has(name):
-            body[f"{name}_seq"] = resolve(min(query.number(name, 0), _TS_MAX))
+            asked[f"{name}_seq"] = resolve(min(query.number(name, 0), _TS_MAX))
+    from_seq, to_seq = query.number("from_seq", 0), query.number("to_seq", log.head)
     if query.has("from_seq"):
-        body["gaps"] = list(_gaps(log, query.number("from_seq", 0), query.number("to_seq", log.head)))
+        asked["gaps"] = list(_gaps(log, from_seq, to_seq))
     if query.flag("segments", False):
         found = (_segment(segment) for segment in topic.archive.segments)
-        body["segments"] = [segment for segment in found if segment is not None]
-    return body
+        asked["segments"] = [segment for segment in found if segment is not None]
+    lost = [Lost(lost.first, lost.last, lost.reason) for lost in log.lost]
+    return Plan(**_floors(topic), count=log.count, bytes=log.bytes, lost=lost, **asked)
 
 
-def _segment(segment: Segment) -> dict[str, Any] | None:
+def _segment(segment: Segment) -> SealedSegment | None:
     """Where a sealed segment is and what was deleted from it; None where that is too much to list.
 
     The flags after the Blocks of the file may be out of date, because they are written by a later job.
@@ -151,17 +146,11 @@ def _segment(segment: Segment) -> dict[str, Any] | None:
             deleted += [(sealed.first_seq + i, sealed.first_seq + j - 1) for i, j in deleted_runs(sealed.flags)]
             if len(deleted) > DELETED_RUNS_MAX:
                 return None
-    return {
-        "first_seq": segment.first_seq,
-        "last_seq": segment.last_seq,
-        "file": segment.name.data_file,
-        "cold": segment.is_cold,
-        "bytes": segment.data_bytes,
-        "deleted": deleted,
-    }
+    first_seq, last_seq = segment.first_seq, segment.last_seq
+    return SealedSegment(first_seq, last_seq, segment.name.data_file, segment.is_cold, segment.data_bytes, deleted)
 
 
-def _blocks(bytes_max: int, topic: Topic, query: Query) -> tuple[dict[str, Any], list[bytes]]:
+def _blocks(bytes_max: int, topic: Topic, query: Query) -> tuple[BlocksHeader, list[bytes]]:
     log = topic.log
     from_seq = query.number("from_seq", 0)
     limit = min(query.number("limit", LIMIT_MAX, least=1), LIMIT_MAX)
@@ -171,15 +160,15 @@ def _blocks(bytes_max: int, topic: Topic, query: Query) -> tuple[dict[str, Any],
         raise InvalidRequest(f"to_seq {to_seq} lies before from_seq {from_seq}", field="to_seq", from_seq=from_seq)
     tombstone, cursor = gap_at(log, from_seq)
     chunks, next_from_seq, sent = _scan(log, cursor, max(to_seq, cursor), limit, bytes_max)
-    fields = {
+    header = BlocksHeader(
         **_floors(topic),
-        "from_seq": from_seq,
-        "next_from_seq": next_from_seq,
-        "caught_up": next_from_seq >= log.head,
-        "tombstone": None if tombstone is None else _gap(tombstone, tombstone.gap_to),
-        "blocks": sent,
-    }
-    return fields, chunks
+        from_seq=from_seq,
+        next_from_seq=next_from_seq,
+        caught_up=next_from_seq >= log.head,
+        tombstone=None if tombstone is None else _gap(tombstone, tombstone.gap_to),
+        blocks=sent,
+    )
+    return header, chunks
 
 
 def _floors(topic: Topic) -> dict[str, Any]:
@@ -193,12 +182,11 @@ def _floors(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _gap(tombstone: Tombstone, gap_to: int) -> dict[str, Any]:
-    missed = max(0, gap_to - tombstone.gap_from + 1)
-    return {"gap_from": tombstone.gap_from, "gap_to": gap_to, "reason": tombstone.reason, "missed_estimate": missed}
+def _gap(tombstone: Tombstone, gap_to: int) -> Gap:
+    return Gap(tombstone.gap_from, gap_to, tombstone.reason, max(0, gap_to - tombstone.gap_from + 1))
 
 
-def _gaps(log: Log, from_seq: int, to_seq: int) -> Iterator[dict[str, Any]]:
+def _gaps(log: Log, from_seq: int, to_seq: int) -> Iterator[Gap]:
     """The gaps that a cursor meets on its way from `from_seq` to `to_seq`, cut to that range."""
     cursor = from_seq
     for _ in range(GAPS_MAX):

@@ -27,6 +27,7 @@ from topics.engine import requests
 from topics.engine.config import NO_PATCH, ConfigPatch
 from topics.engine.requests import NO_RAW
 from topics.errors import InvalidRequest
+from topics.names import check_topic_name
 from topics.server.api.repeats import (
     REPEAT_BYTES,
     TRUNCATED,
@@ -185,6 +186,22 @@ class RecurringBody(Body[T]):
                 self._decoded.clear()
             self._decoded[body] = decoded
         return decoded
+
+
+class ConfigBody(Body[ConfigPatch]):
+    """Decodes configs, also those that come with a write: what they name is checked whether or not it is used."""
+
+    __slots__ = ()
+
+    def check_range(self, decoded: ConfigPatch, within: str = "") -> None:
+        """Raise InvalidRequest where a number is no u64, or `dead_letter` no name of a topic."""
+        super().check_range(decoded, within)
+        if isinstance(decoded.dead_letter, str):
+            try:
+                check_topic_name(decoded.dead_letter)
+            except InvalidRequest as error:
+                field = f"{within}dead_letter"
+                raise InvalidRequest(f"{field}: {error.message}", field=field, **error.detail) from None
 
 
 class WriteBody(Body[W]):
@@ -384,4 +401,4 @@ write: Final = WriteBody(StrictWrite, requests.Write)
 record: Final = Body(requests.RecordIn)
 diff: Final = Body(requests.Diff, requests.Diff())
 delete: Final = Body(requests.Delete, requests.Delete())
-config: Final = Body(ConfigPatch, NO_PATCH)
+config: Final = ConfigBody(ConfigPatch, NO_PATCH)

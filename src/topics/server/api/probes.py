@@ -10,6 +10,7 @@ from topics.server.api.answers import answer
 from topics.server.api.metrics import Metrics
 from topics.server.api.phase import Phase
 from topics.server.api.principal import SCOPE_NAMES, Principal
+from topics.server.api.shapes import Health, Ready, WhoAmI
 from topics.server.http.exchange import Exchange
 
 
@@ -23,13 +24,13 @@ class Probes:
 
     def health(self, exchange: Exchange) -> None:
         """`GET /v0/health`: 200 as long as the process can serve."""
-        answer(exchange, 200, {"status": "ok", "version": __version__, "uptime_ms": self._phase.uptime_ms})
+        answer(exchange, 200, Health("ok", __version__, self._phase.uptime_ms))
 
     def whoami(self, exchange: Exchange) -> None:
         """`GET /v0/whoami`: what the key of this request may do."""
         principal: Principal = exchange.head.route.principal
         scopes = [name for bit, name in SCOPE_NAMES.items() if principal.scopes & bit]
-        answer(exchange, 200, {"key": principal.key_id, "scopes": scopes, "prefixes": list(principal.prefixes)})
+        answer(exchange, 200, WhoAmI(principal.key_id, scopes, list(principal.prefixes)))
 
     def ready(self, exchange: Exchange) -> None:
         """`GET /v0/ready`: 200 when serving, 503 while it starts, drains or can store nothing."""
@@ -39,8 +40,7 @@ class Probes:
         for shard in self._engine.store.shards:
             if shard.read_only is not None:
                 raise StorageReadOnly(shard.read_only.message, retry_after_ms=RETRY_AFTER_MS)
-        body = {"status": "ready", "wal_replay_complete": True, "topics": len(self._engine.topics)}
-        answer(exchange, 200, body)
+        answer(exchange, 200, Ready("ready", wal_replay_complete=True, topics=len(self._engine.topics)))
 
     def metrics(self, exchange: Exchange) -> None:
         """`GET /v0/metrics`: Prometheus text, or a JSON snapshot where that is what the client accepts."""

@@ -19,6 +19,7 @@ from topics.server.api.answers import answer, answer_receipt
 from topics.server.api.attempts import Attempts
 from topics.server.api.bodies import Body, RecurringBody
 from topics.server.api.route import Route
+from topics.server.api.shapes import Leases
 from topics.server.flow.parking import Parking
 from topics.server.http.exchange import Exchange
 
@@ -85,7 +86,7 @@ class QueueHandlers:
         """`GET /v0/topics/:q/leases`."""
         route: Route = exchange.head.route
         limit = min(route.query.number("limit", LEASES_SHOWN, 1), LEASES_SHOWN_MAX)
-        answer(exchange, 200, {"topic": route.name, "leases": self._queues.leases(route.name, limit)})
+        answer(exchange, 200, Leases(route.name, self._queues.leases(route.name, limit)))
 
     def redrive(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/redrive`."""

@@ -40,6 +40,8 @@ class Row(NamedTuple):
     """Whether requests wait for others of the same kind, to be written together; any other kind comes after them."""
     public: bool = False
     """Whether a page of any origin may load it: what is no secret and holds no data."""
+    file: bool = False
+    """Whether it is a file of a page for people, which nobody else asks for."""
     get_changes: bool = False
     """Whether this is a GET that changes something, as every other method does: a foreign page may not (AUTH-22)."""
     tally: Tally = UNROUTED

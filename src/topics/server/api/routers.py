@@ -14,11 +14,13 @@ from topics.engine import Engine
 from topics.engine.router.router import PutRouter
 from topics.engine.write.ticket import Receipt
 from topics.errors import RouterCycle, TopicExistsIncompatible, TopicsError
-from topics.server.api.answers import answer, answer_page, answer_put, answer_receipt
+from topics.server.api.answers import answer, answer_put, answer_receipt
 from topics.server.api.bodies import Body
 from topics.server.api.principal import Principal
 from topics.server.api.route import Route
+from topics.server.api.shapes import RouterPage
 from topics.server.http.exchange import Exchange
+from topics.server.http.query import page_cursor
 
 HIDDEN: Final = "..."
 """Stands in a cycle for topics that the key may not see."""
@@ -64,7 +66,7 @@ class RouterHandlers:
             page_size=query.page_size(),
             allowed=route.principal.prefixes,
         )
-        answer_page(exchange, "routers", page, after)
+        answer(exchange, 200, RouterPage(page, page_cursor(after)))
 
     def delete(self, exchange: Exchange) -> None:
         """`DELETE /v0/routers/:router`."""

@@ -7,9 +7,11 @@ import msgspec
 from topics.engine import Engine
 from topics.engine.write.ticket import Receipt
 from topics.server.api import bodies
-from topics.server.api.answers import answer, answer_page, answer_put, answer_receipt
+from topics.server.api.answers import answer, answer_put, answer_receipt
 from topics.server.api.route import Route
+from topics.server.api.shapes import TopicPage
 from topics.server.http.exchange import Exchange
+from topics.server.http.query import page_cursor
 
 
 class TopicHandlers:
@@ -40,7 +42,7 @@ class TopicHandlers:
             allowed=route.principal.prefixes,
             touch=query.flag("touch", False),
         )
-        answer_page(exchange, "topics", page, after)
+        answer(exchange, 200, TopicPage(page, page_cursor(after)))
 
     def delete(self, exchange: Exchange) -> None:
         """`DELETE /v0/topics/:topic`."""

@@ -15,7 +15,7 @@ import os
 import socket
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from topics.engine import Engine
 from topics.engine.requests import U64
@@ -51,6 +51,15 @@ class WatchRequest(WatchOptions, kw_only=True):
     cursor: str | None = None
 
 
+class WatchCreated(Struct, frozen=True):
+    """A session over these topics, for one stream at a time."""
+
+    wid: str
+    stream_url: str
+    session_ttl_ms: int
+    topics: dict[str, Watched]
+
+
 class WatchBody(Body[WatchRequest]):
     """Decodes `POST /v0/watch`."""
 
@@ -79,10 +88,12 @@ def _cursor_of(request: WatchRequest, layout: Layout) -> dict[str, Position]:
     assert request.cursor is not None
     try:
         return layout.decode(request.cursor)
-    except InvalidRequest:
-        if len(layout.names) == len(request.topics):
-            raise
-    found = Layout(list(request.topics)).decode(request.cursor)
+    except InvalidRequest as error:
+        try:
+            found = Layout(list(request.topics)).decode(request.cursor)
+        except InvalidRequest:
+            error.detail["field"] = "cursor"
+            raise error from None
     return {name: position for name, position in found.items() if name in layout.names}
 
 
@@ -110,7 +121,8 @@ class Watch:
                 raise TopicNotFound(f'topic "{printable_name(name)}" does not exist', topic=printable_name(name))
         found = {name: topic for name, topic in topics.items() if topic is not None}
         layout = Layout(list(found))
-        views = [view_of(request, self._limit_max, request.topics[name].match) for name in layout.names]
+        # Those of topics that are skipped too: what they ask for must be valid.
+        views = {name: view_of(request, self._limit_max, asked.match) for name, asked in request.topics.items()}
         positions = [Position(cursor_for(request.topics[name], found[name]), None) for name in layout.names]
         if request.cursor is not None:
             for name, position in _cursor_of(request, layout).items():
@@ -121,7 +133,9 @@ class Watch:
             Position(position.seq, epoch if position.epoch is None else position.epoch)
             for position, epoch in zip(positions, epochs, strict=True)
         ]
-        session = Session(route.principal, layout, views, heartbeat_ms, epochs, began, began)
+        session = Session(
+            route.principal, layout, [views[name] for name in layout.names], heartbeat_ms, epochs, began, began
+        )
         self._delivery.refresh()
         self.sessions.add(session, self._delivery.tick_ms)
         self._answer_created(exchange, session, found)
@@ -132,13 +146,8 @@ class Watch:
         for name, topic in found.items():
             topic.expire(self._delivery.now_ms)
             watched[name] = Watched(where[name].seq, topic.log.head, topic.log.start)
-        body = {
-            "wid": session.wid,
-            "stream_url": f"/v0/watch/{session.wid}",
-            "session_ttl_ms": self.sessions.ttl_ms,
-            "topics": watched,
-        }
-        answer(exchange, 200, body)
+        created = WatchCreated(session.wid, f"/v0/watch/{session.wid}", self.sessions.ttl_ms, watched)
+        answer(exchange, 200, created)
 
     def open(self, exchange: Exchange) -> None:
         """`GET /v0/watch/:wid`."""

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from topics.errors import InvalidRequest
 
@@ -85,6 +86,8 @@ class _Cursor(msgspec.Struct):
     after: str
 
 
-def page_cursor(after: str) -> str:
-    """The opaque cursor of the page after `after`."""
+def page_cursor(after: str | None) -> str | UnsetType:
+    """The opaque cursor of the page after `after`, where there is one."""
+    if after is None:
+        return UNSET
     return base64.b64encode(msgspec.json.encode(_Cursor(after))).decode()

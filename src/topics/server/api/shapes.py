@@ -1,0 +1,119 @@
+"""The shapes of answers that are no result of the engine: what handlers encode, and what the reference describes.
+
+Every one of them is a JSON object, to which `performance` is added on the way out (answers.py).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from topics.engine.queue.requests import LeaseState
+from topics.engine.router.router import RouterSummary
+from topics.engine.state import TopicSummary
+
+
+class Health(Struct, frozen=True):
+    """The process can serve."""
+
+    status: Literal["ok"]
+    version: str
+    uptime_ms: int
+
+
+class Ready(Struct, frozen=True):
+    """The log is replayed."""
+
+    status: Literal["ready"]
+    wal_replay_complete: bool
+    topics: int
+
+
+class WhoAmI(Struct, frozen=True):
+    """What the key of a request may do."""
+
+    key: str | None
+    scopes: list[str]
+    prefixes: list[str]
+
+
+class TopicPage(Struct, frozen=True):
+    """One page of the list of topics."""
+
+    topics: list[TopicSummary]
+    next_cursor: str | UnsetType = UNSET
+
+
+class RouterPage(Struct, frozen=True):
+    """One page of the list of routers."""
+
+    routers: list[RouterSummary]
+    next_cursor: str | UnsetType = UNSET
+
+
+class Leases(Struct, frozen=True):
+    """Jobs that are leased or delayed."""
+
+    topic: str
+    leases: list[LeaseState]
+
+
+class Lost(Struct, frozen=True):
+    """A range that cannot be read any more, both ends included."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+
+
+class Gap(Struct, frozen=True):
+    """What a cursor would be told was lost on its way, both ends included."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+
+
+class SealedSegment(Struct, frozen=True):
+    """A sealed segment: where it is, and which of its seqs were deleted."""
+
+    first_seq: int
+    last_seq: int
+    file: str
+    cold: bool
+    bytes: int
+    deleted: list[tuple[int, int]]
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What a scan has to know before it starts."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    count: int
+    bytes: int
+    lost: list[Lost]
+    from_ts_seq: int | UnsetType = UNSET
+    to_ts_seq: int | UnsetType = UNSET
+    gaps: list[Gap] | UnsetType = UNSET
+    segments: list[SealedSegment] | UnsetType = UNSET
+
+
+class BlocksHeader(Struct, frozen=True, kw_only=True):
+    """What precedes the Blocks of an answer."""
+
+    topic: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    from_seq: int
+    next_from_seq: int
+    caught_up: bool
+    tombstone: Gap | None
+    blocks: int
