@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from topics import __version__, settings
+from topics.backup import cli as backups
 from topics.client import cli as client
 from topics.pipeline import cli as pipelines
 from topics.serve import serve
@@ -82,23 +83,25 @@ app.command(
 )(_with_flags(_serve))
 
 
-for command in (client.ls, client.show, client.publish, client.tail):
+for command in (client.ls, client.show, client.publish, client.tail, backups.backup, backups.restore):
     app.command()(command)
 
 
 @app.command()
 def verify(
-    directory: Annotated[Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one.")],
+    directory: Annotated[
+        Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one; or a backup.")
+    ],
     cold_dir: Annotated[Path | None, typer.Option(help="The directory of its older segments.")] = None,
 ) -> None:
-    """Check every byte of a data directory.
+    """Check every byte of a data directory or a backup.
 
     The exit code is 0 if all is well, 1 if something is damaged, 2 if it is not a data directory.
     """
-    from topics.storage.inspect.verify import verify as check
+    from topics.backup.checking import verify as check
 
     with _readable(directory):
-        code = check(str(directory), typer.echo, cold_directory=None if cold_dir is None else str(cold_dir))
+        code = check(directory, typer.echo, cold_directory=cold_dir)
     sys.exit(code)
 
 
@@ -127,7 +130,7 @@ def _readable(directory: Path) -> Iterator[None]:
     from topics.storage.store import LOCK_NAME
 
     try:
-        holder = RealDisk().holder(str(directory / LOCK_NAME))
+        holder = None if directory.is_file() else RealDisk().holder(str(directory / LOCK_NAME))
         if holder is not None:
             typer.echo(
                 f"topics: {holder_text(holder)} serves {directory}: what it is writing now may look torn, damaged or"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from topics.engine import Engine
 from topics.engine.upkeep.upkeep import Upkeep
 from topics.server.api.attempts import Attempts
+from topics.server.api.backups import BackupHandlers
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
@@ -86,6 +87,7 @@ class Assembly:
             work=Work(engine, self.delivery, self.parking, slots),
             watch=Watch(engine, self.delivery, slots, settings),
             websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, turns, account, loop, large),
+            backups=BackupHandlers(None if upkeep is None else upkeep.backups, self.driver.run_then, account),
             probes=Probes(engine, self.phase, metrics),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),

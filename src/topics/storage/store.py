@@ -132,6 +132,8 @@ class Store:
         self._bytes_checkpointed = 0
         self._removals: list[Callable[[], None]] = []
         self.removals_failed = 0
+        # Whether files that a checkpoint has replaced stay where they are: a backup reads them.
+        self.keeps = False
         self._reserve = Reserve(disk, f"{directory}/{RESERVE_NAME}", reserve_bytes)
         self.segments = Segments(
             disk,
@@ -292,7 +294,7 @@ class Store:
                 raise StorageReadOnly(shard.read_only.message)
         if self._checkpointing:
             return None
-        self._checkpointing = True
+        self._checkpointing = self.segments.flips.capturing = True
         removals, self._removals = self._removals, []
         number = self.history.snapshot_number + 1
         writer = SnapshotWriter(self.disk, self.snapshot_directory, number, self._reserve.release)
@@ -329,12 +331,14 @@ class Store:
             shards=self.shards,
             flips=self.segments.flips,
             covered=covered,
+            keeps=self.keeps,
             on_done=partial(self._checkpointed, on_done),
         )
 
     def give_up(self, draft: Draft) -> Job:
         """The job that removes what was written of a checkpoint that will not be published; then another may begin."""
         self._removals = draft.removals + self._removals
+        self.segments.flips.capturing = False
 
         def done(error: BaseException | None) -> None:
             self._checkpointing = False
@@ -363,7 +367,7 @@ class Store:
     ) -> None:
         self._checkpointing = False
         self._removals = checkpoint.removals + self._removals
-        self.removals_failed = len(checkpoint.removals)
+        self.removals_failed = len(checkpoint.removals) + checkpoint.keeps
         if checkpoint.is_durable:
             self.history.snapshot_number = checkpoint.header.number
             self.checkpoints_total += 1
