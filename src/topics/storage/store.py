@@ -81,6 +81,9 @@ class Store:
     `on_synced` is called on the engine's thread after each sync of a shard, once that sync's waiters are committed.
     """
 
+    keeps = False
+    """Whether files that a checkpoint has replaced stay where they are: a backup reads them."""
+
     def __init__(
         self,
         directory: str,
@@ -132,8 +135,6 @@ class Store:
         self._bytes_checkpointed = 0
         self._removals: list[Callable[[], None]] = []
         self.removals_failed = 0
-        # Whether files that a checkpoint has replaced stay where they are: a backup reads them.
-        self.keeps = False
         self._reserve = Reserve(disk, f"{directory}/{RESERVE_NAME}", reserve_bytes)
         self.segments = Segments(
             disk,

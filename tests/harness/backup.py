@@ -1,0 +1,122 @@
+"""WorldSource: a backup that is taken of a World in which things go on happening between any two calls.
+
+`Moment` is what a kill at the moment of the backup would have left: an engine that starts on the backup must be the same
+as one that starts on that.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.harness.machine import DIRECTORY
+from tests.harness.oracle import state
+from tests.harness.world import World
+from topics.backup.manifest import Manifest
+from topics.backup.source import Interrupted, Source
+from topics.engine import Engine
+from topics.engine.upkeep.backups import Backup
+from topics.errors import BackupNotFound, TopicsError
+from topics.testing.fake_disk import FakeDisk
+
+BEGIN_STEPS_MAX = 200
+PIECE_BYTES = 1000
+
+
+class WorldSource(Source):
+    """The calls of a backup, to the engine of a world; `steps` things happen before each of them."""
+
+    def __init__(self, world: World, steps: int = 3) -> None:
+        self.world = world
+        self.steps = steps
+        self.received_bytes = 0
+        self.received: list[str] = []
+        self.at_moment: FakeDisk | None = None
+        self._id = ""
+
+    def _happen(self) -> None:
+        for _ in range(self.world.rng.randrange(self.steps + 1)):
+            self.world.step()
+
+    def begin(self, patience_s: float) -> tuple[str, int]:
+        """Begin a backup, and let the world go on until its checkpoint is made."""
+        begun: list[Backup | TopicsError] = []
+        self.world.upkeep.backups.begin(begun.append)
+        for _ in range(BEGIN_STEPS_MAX):
+            if begun:
+                break
+            self.world.step()
+        while not begun:
+            self.world.clock.advance(1000)
+            self.world.run_until_idle()
+        assert isinstance(begun[0], Backup), begun[0]
+        self._id = begun[0].id
+        return begun[0].snapshot, begun[0].snapshot_bytes
+
+    def _backup(self) -> Backup:
+        self._happen()
+        try:
+            return self.world.upkeep.backups.find(self._id)
+        except BackupNotFound as error:
+            raise Interrupted(error.message) from None
+
+    def describe(self, stems: list[str]) -> list[dict[str, Any]]:
+        """As the server would."""
+        return self._backup().describe(stems)
+
+    def piece(self, file: str, offset: int, size: int) -> bytes:
+        """A small piece, so that more can happen between two of them."""
+        data = self._backup().read(file, offset, min(size, PIECE_BYTES))
+        assert data, f"{file} ends at {offset}"
+        self.received_bytes += len(data)
+        if offset == 0:
+            self.received.append(file)
+        return data
+
+    def moment(self) -> dict[str, Any]:
+        """The moment, and what a kill would leave then."""
+        self._backup()
+        taken: list[dict[str, Any] | TopicsError] = []
+        self.world.upkeep.backups.moment(self._id, taken.append)
+        while not taken:
+            self.world.turn()
+            if taken:
+                self.at_moment = self.world.disk.clone()
+            else:
+                self.world.run_job()
+                self.world.finish_job()
+        assert isinstance(taken[0], dict), taken[0]
+        return taken[0]
+
+    def end(self) -> None:
+        """The end of the backup."""
+        id, self._id = self._id, ""
+        if id:
+            self._happen()
+            try:
+                self.world.upkeep.backups.end(id)
+            except BackupNotFound:
+                return
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def disk_of(directory: Path, manifest: Manifest, boot: int) -> FakeDisk:
+    """A fake disk with the files of a backup, under the kernel that the backup was taken under."""
+    disk = FakeDisk()
+    disk.boot = boot
+    for entry in manifest.files:
+        path = f"{DIRECTORY}/{entry.path}"
+        disk.make_dir(path.rpartition("/")[0])
+        handle = disk.create(path)
+        disk.write(handle, 0, (directory / entry.path).read_bytes())
+        disk.sync(handle)
+        disk.close(handle)
+        disk.sync_dir(path.rpartition("/")[0])
+    return disk
+
+
+def lasting(engine: Engine) -> dict[str, Any]:
+    """Everything that clients can see of the topics that a kill leaves as they are."""
+    return state(engine, [name for name, topic in engine.topics.items() if topic.config.durability != "ephemeral"])
