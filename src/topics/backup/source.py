@@ -56,7 +56,7 @@ class Source:
             except BackupRunning as error:
                 if time.monotonic() >= until:
                     raise ClientError(f"{error.message} ({error.status} {error.code})") from None
-                time.sleep(PAUSE_S)
+                self.pause(PAUSE_S)
 
     def describe(self, stems: list[str]) -> list[dict[str, Any]]:
         """What the server says about these segments."""
@@ -77,6 +77,10 @@ class Source:
         """Let the log up to now belong to the backup."""
         taken: dict[str, Any] = self._call(f"/v0/backup/{self._id}/moment")
         return taken
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the next attempt."""
+        time.sleep(seconds)
 
     def end(self) -> None:
         """Tell the server that the backup needs nothing more; it finds out by itself where it cannot be told."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -71,7 +70,7 @@ class Taking:
                 if not left or (len(self._received) == had and left < ROUNDS_MAX - 3):
                     raise ClientError(f"the backup could not be completed: {interrupted}") from None
                 self._report(f"beginning again: {interrupted}")
-                time.sleep(min(5.0, 0.5 * (ROUNDS_MAX - left)))
+                self._source.pause(min(5.0, 0.5 * (ROUNDS_MAX - left)))
             finally:
                 self._source.end()
         raise AssertionError("the last round has raised")

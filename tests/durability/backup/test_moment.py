@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.harness.backup import WorldSource, disk_of, lasting
+from tests.harness.backup import WorldSource, disk_of, lasting, step
 from tests.harness.machine import small
 from tests.harness.oracle import difference
 from tests.harness.world import TINY, World
@@ -17,12 +18,20 @@ from topics.client.options import ClientError
 from topics.testing.fake_disk import FakeDisk
 
 BACKUPS = 3
+SEEDS = 12
+ATTEMPTS = 20
 
 
 def take(world: World, target: Path, before: tuple[Path, Manifest] | None) -> tuple[WorldSource, Manifest]:
     source = WorldSource(world)
     reported: list[str] = []
-    manifest = Taking(source, target, before, reported.append).take()
+    for _ in range(ATTEMPTS):
+        # The clock of this world makes leaps that are longer than a backup may take where text is erased soon.
+        with suppress(ClientError):
+            manifest = Taking(source, target, before, reported.append).take()
+            break
+    else:
+        raise AssertionError(reported)
     assert not [line for line in reported if line.startswith("DAMAGE")]
     assert source.at_moment is not None
     return source, manifest
@@ -35,7 +44,7 @@ def compare(world: World, disk: FakeDisk, at_moment: FakeDisk) -> None:
     assert found == expected, difference("the backup differs from its moment", expected, found)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_backup_is_the_state_at_its_moment(seed: int, tmp_path: Path) -> None:
     """BACKUP-1: writes, deletes, caps, checkpoints, merges, erasure and moves to the cold tier go on meanwhile."""
     with small():
@@ -45,7 +54,7 @@ def test_backup_is_the_state_at_its_moment(seed: int, tmp_path: Path) -> None:
         before: tuple[Path, Manifest] | None = None
         for number in range(BACKUPS):
             for _ in range(world.rng.choice((20, 60, 200))):
-                world.step()
+                step(world)
             target = tmp_path / str(number)
             source, manifest = take(world, target, before)
             assert source.at_moment is not None
@@ -55,7 +64,9 @@ def test_backup_is_the_state_at_its_moment(seed: int, tmp_path: Path) -> None:
                 assert list(damage(before[0], before[1].files)) == []
             before = target, manifest
         world.run_until_idle()
-        world.crash("kill")
+        if not world.done["miss"]:
+            # Whose request failed for a cold store, the oracle does not know.
+            world.crash("kill")
 
 
 BUGS = {
@@ -71,5 +82,9 @@ def test_comparison_finds_a_backup_that_is_wrong(bug: str, tmp_path: Path, monke
     place, planted = BUGS[bug]
     monkeypatch.setattr(f"topics.{place}", planted)
     with pytest.raises((AssertionError, ClientError, FileNotFoundError)):
-        for seed in range(12):
-            test_backup_is_the_state_at_its_moment(seed, tmp_path / str(seed))
+        _all_seeds(tmp_path)
+
+
+def _all_seeds(tmp_path: Path) -> None:
+    for seed in range(SEEDS):
+        test_backup_is_the_state_at_its_moment(seed, tmp_path / str(seed))

@@ -10,7 +10,8 @@ that is killed at that moment leaves, and a restart loses nothing of it. It is t
 
 What is kept is bounded: by a lease that every request renews, by a time for the whole of it, and by bytes. Beyond any
 of these, or where the disk is nearly full, the backup is given up and the client has to begin again; the segments that
-it has copied it need not copy again. There is one backup at a time.
+it has copied it need not copy again. There is one backup at a time. What is to be erased waits for its end, and has
+time for that: erasing begins half of `erase_after_ms` before it has to be done, and a backup takes half of the rest.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from topics.storage.store import Store
 
 LEASE_MS: Final = 30_000
 HOLD_MS_MAX: Final = 3_600_000
+# The part of `erase_after_ms` for which a backup may keep what is to be erased.
+HOLD_PART: Final = 4
 KEPT_BYTES_MAX: Final = 1 << 30
 SEGMENTS_MAX: Final = 256
 """So many segments are described in one answer."""
@@ -95,8 +98,9 @@ class Backup:
 class Backups:
     """The backup that is under way, if any."""
 
-    def __init__(self, store: Store, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(self, store: Store, clock: Clock, wake: Callable[[], None], erase_after_ms: int) -> None:
         """`wake` asks for a turn."""
+        self._hold_ms = min(HOLD_MS_MAX, erase_after_ms // HOLD_PART)
         self._store = store
         self._clock = clock
         self._wake = wake
@@ -152,7 +156,7 @@ class Backups:
         store = self._store
         store.keeps = True
         self._kept_from, self._checkpoints = self._left_bytes(), store.checkpoints_total
-        self._until_ns = self._clock.elapsed_ns() + HOLD_MS_MAX * 1_000_000
+        self._until_ns = self._clock.elapsed_ns() + self._hold_ms * 1_000_000
         self._backup = Backup(store, listed)
         self._renew()
         begun(self._backup)

@@ -74,7 +74,7 @@ class Upkeep:
         self._rewriter = Rewriter(engine.clock, self._shelf, store, engine.journal.wake)
         self._merger = Merger(self._shelf, self._survey, self._rewriter)
         self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
-        self.backups = Backups(store, engine.clock, engine.journal.wake)
+        self.backups = Backups(store, engine.clock, engine.journal.wake, self._settings.erase_after_ms)
         self._checkpointer = Checkpointer(
             engine, store, self._sealer, self._eraser, self.backups, self._settings.checkpoint_wal_bytes
         )

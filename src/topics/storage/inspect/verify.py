@@ -140,7 +140,7 @@ class _Check:
         names = sorted(name for name in map(walfile.parse_name, self._names("wal")) if name is not None)
         last_generation = max((name.generation for name in names), default=0)
         last_lsns: dict[int, int] = {}
-        for name, before in zip(names, [None, *names[:-1]], strict=True):
+        for name, before in zip(names, [None, *names], strict=False):
             follows = before is not None and before[:2] == name[:2]
             if follows and before is not None and name.number != before.number + 1:
                 self._bad(f"wal/{name}", 0, f"file number {before.number + 1} of this shard is missing")
