@@ -39,13 +39,15 @@ def step(world: World) -> None:
 class WorldSource(Source):
     """The calls of a backup, to the engine of a world; `steps` things happen before each of them."""
 
-    def __init__(self, world: World, steps: int = 3) -> None:
+    def __init__(self, world: World, steps: int = 3, *, kill_at: int | None = None) -> None:
+        """With `kill_at`, the world is killed before that call."""
         self.world = world
+        self.calls_left = kill_at
         self.steps = steps
         self.received_bytes = 0
         self.received: list[str] = []
         self.at_moment: FakeDisk | None = None
-        self._id = ""
+        self.id = ""
 
     def _happen(self) -> None:
         for _ in range(self.world.rng.randrange(self.steps + 1)):
@@ -63,13 +65,17 @@ class WorldSource(Source):
             self.world.clock.advance(1000)
             self.world.run_until_idle()
         assert isinstance(begun[0], Backup), begun[0]
-        self._id = begun[0].id
+        self.id = begun[0].id
         return begun[0].snapshot, begun[0].snapshot_bytes
 
     def _backup(self) -> Backup:
         self._happen()
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if not self.calls_left:
+                self.world.crash("kill")
         try:
-            return self.world.upkeep.backups.find(self._id)
+            return self.world.upkeep.backups.find(self.id)
         except BackupNotFound as error:
             raise Interrupted(error.message) from None
 
@@ -90,7 +96,7 @@ class WorldSource(Source):
         """The moment, and what a kill would leave then."""
         self._backup()
         taken: list[dict[str, Any] | TopicsError] = []
-        self.world.upkeep.backups.moment(self._id, taken.append)
+        self.world.upkeep.backups.moment(self.id, taken.append)
         while not taken:
             self.world.turn()
             if taken:
@@ -108,13 +114,17 @@ class WorldSource(Source):
 
     def end(self) -> None:
         """The end of the backup."""
-        id, self._id = self._id, ""
+        id, self.id = self.id, ""
         if id:
             self._happen()
-            try:
-                self.world.upkeep.backups.end(id)
-            except BackupNotFound:
-                return
+            self.end_other(id)
+
+    def end_other(self, id: str) -> None:
+        """The end of a backup that was cut off."""
+        try:
+            self.world.upkeep.backups.end(id)
+        except BackupNotFound:
+            return
 
     def close(self) -> None:
         """There is nothing to close."""

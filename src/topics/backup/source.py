@@ -35,7 +35,8 @@ class Source:
             self._client = Client(url, token=token, timeout_s=TIMEOUT_S, deadline_s=TIMEOUT_S)
         except TopicsError as error:
             raise ClientError(error.message) from None
-        self._id = ""
+        self.id = ""
+        """The backup that is under way at the server, or nothing."""
         self.received_bytes = 0
 
     def close(self) -> None:
@@ -51,7 +52,7 @@ class Source:
         while True:
             try:
                 begun = msgspec.json.decode(self._request("POST", "/v0/backup", patience_s=patience_s))
-                self._id = begun["backup"]
+                self.id = begun["backup"]
                 return begun["snapshot"]["file"], begun["snapshot"]["bytes"]
             except BackupRunning as error:
                 if time.monotonic() >= until:
@@ -61,13 +62,13 @@ class Source:
     def describe(self, stems: list[str]) -> list[dict[str, Any]]:
         """What the server says about these segments."""
         body = msgspec.json.encode({"segments": stems})
-        found: list[dict[str, Any]] = self._call(f"/v0/backup/{self._id}/segments", body)["segments"]
+        found: list[dict[str, Any]] = self._call(f"/v0/backup/{self.id}/segments", body)["segments"]
         return found
 
     def piece(self, file: str, offset: int, size: int) -> bytes:
         """Some bytes of a file of the backup."""
         query = urlencode({"file": file, "offset": offset, "bytes": min(size, PIECE_BYTES)})
-        data = self._request("GET", f"/v0/backup/{self._id}?{query}")
+        data = self._request("GET", f"/v0/backup/{self.id}?{query}")
         if not data:
             raise ClientError(f"the server's file {file} ends at {offset}, before its end")
         self.received_bytes += len(data)
@@ -75,7 +76,7 @@ class Source:
 
     def moment(self) -> dict[str, Any]:
         """Let the log up to now belong to the backup."""
-        taken: dict[str, Any] = self._call(f"/v0/backup/{self._id}/moment")
+        taken: dict[str, Any] = self._call(f"/v0/backup/{self.id}/moment")
         return taken
 
     def pause(self, seconds: float) -> None:
@@ -84,7 +85,11 @@ class Source:
 
     def end(self) -> None:
         """Tell the server that the backup needs nothing more; it finds out by itself where it cannot be told."""
-        id, self._id = self._id, ""
+        id, self.id = self.id, ""
+        self.end_other(id)
+
+    def end_other(self, id: str) -> None:
+        """As `end`, for a backup that was cut off before."""
         if id:
             try:
                 self._client.request("DELETE", f"/v0/backup/{id}", deadline_s=5.0, retries=False)

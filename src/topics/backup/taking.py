@@ -38,6 +38,7 @@ ROUNDS_MAX: Final = 10
 PATIENCE_S: Final = 60.0
 DESCRIBED: Final = 256
 JOURNAL_NAME: Final = "FILES"
+SESSION_NAME: Final = "SESSION"
 FOLDERS: Final = ("segments", "snapshots", "wal", "quarantine")
 
 Report = Callable[[str], object]
@@ -59,6 +60,9 @@ class Taking:
             (directory / folder).mkdir(parents=True, exist_ok=True)
         for entry in self._journal():
             self._known[entry.path] = directory / entry.path, entry
+        with contextlib.suppress(FileNotFoundError):
+            # An attempt that was cut off: the server keeps files for it until it is told, or its lease has run out.
+            source.end_other((directory / SESSION_NAME).read_text())
 
     def take(self) -> Manifest:
         """Take the backup; the directory has its manifest then. Raises ClientError."""
@@ -81,6 +85,7 @@ class Taking:
             for stale in (self._directory / folder).iterdir():
                 stale.unlink()
         file, size = self._source.begin(patience_s)
+        (self._directory / SESSION_NAME).write_text(self._source.id)
         entries = [self._receive(file, size)]
         loaded = SnapshotReader(RealDisk(), str(self._directory / file), file)
         if loaded.regions():
@@ -176,7 +181,8 @@ class Taking:
                     file.unlink()
         self._check(entries)
         manifest = Manifest(FORMAT, moment["ts"], moment["lsn"], moment["boot_id"], topics, entries)
-        (self._directory / JOURNAL_NAME).unlink(missing_ok=True)
+        for name in (JOURNAL_NAME, SESSION_NAME):
+            (self._directory / name).unlink(missing_ok=True)
         write_durably(self._directory / BACKUP_NAME, manifest.encode())
         for folder in (*FOLDERS, ""):
             sync_directory(self._directory / folder)
