@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding
 
 
 def test_variables_metrics_codes_and_exit_codes_are_real() -> None:
-    known = {settings.variable(setting) for setting in settings.table()} | {settings.KEYS_VARIABLE}
+    known = {settings.variable(setting) for setting in settings.table()} | {settings.KEYS_VARIABLE, "TOPICS_TOKEN"}
     assert set(re.findall(r"\bTOPICS_[A-Z_]+", PAGE)) <= known
     with ServerProcess() as server:
         metrics = server.request("GET", "/v0/metrics").body.decode()

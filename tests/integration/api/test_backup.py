@@ -8,7 +8,7 @@ import pytest
 
 from topics.testing import ServerProcess
 
-KEYS = "all-secret,read-secret:r,part-secret:rwda:shop."
+KEYS = "all-secret,read-secret:r,part-secret:r+w+d+a:shop."
 
 
 @pytest.fixture(scope="module")
