@@ -59,7 +59,9 @@ class _Commands(Menu):
                 Entry("watch", "Watch the rates of all topics, like top.", "topics.commands.watch:watch"),
                 Entry("doctor", "Find what is wrong, and what to change.", "topics.commands.doctor:doctor"),
                 Entry("bench", "Measure how fast a server is from here.", "topics.commands.bench:bench"),
-                Entry("verify", "Check every byte of a data directory.", "topics.cli:verify"),
+                Entry("backup", "Back up a running server, as of one moment.", "topics.backup.cli:backup"),
+                Entry("restore", "Make a data directory of a backup.", "topics.backup.cli:restore"),
+                Entry("verify", "Check every byte of a data directory or a backup.", "topics.cli:verify"),
                 Entry("dump", "Print a data directory as lines of JSON.", "topics.cli:dump"),
                 Entry("completion", "Print the completion for bash, zsh or fish.", "topics.commands.completion:script"),
             ),
@@ -97,17 +99,19 @@ def main(
 
 
 def verify(
-    directory: Annotated[Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one.")],
+    directory: Annotated[
+        Path, typer.Argument(help="A data directory, of a server that is stopped, or a copy of one; or a backup.")
+    ],
     cold_dir: Annotated[Path | None, typer.Option(help="The directory of its older segments.")] = None,
 ) -> None:
-    """Check every byte of a data directory.
+    """Check every byte of a data directory or a backup.
 
     The exit code is 0 if all is well, 1 if something is damaged, 2 if it is not a data directory.
     """
-    from topics.storage.inspect.verify import verify as check
+    from topics.backup.checking import verify as check
 
     with _readable(directory):
-        code = check(str(directory), typer.echo, cold_directory=None if cold_dir is None else str(cold_dir))
+        code = check(directory, typer.echo, cold_directory=cold_dir)
     sys.exit(code)
 
 
@@ -135,7 +139,7 @@ def _readable(directory: Path) -> Iterator[None]:
     from topics.storage.store import LOCK_NAME
 
     try:
-        holder = RealDisk().holder(str(directory / LOCK_NAME))
+        holder = None if directory.is_file() else RealDisk().holder(str(directory / LOCK_NAME))
         if holder is not None:
             typer.echo(
                 f"topics: {holder_text(holder)} serves {directory}: what it is writing now may look torn, damaged or"

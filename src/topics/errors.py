@@ -81,6 +81,12 @@ class RouterNotFound(NotFound):
     code = "router_not_found"
 
 
+class BackupNotFound(NotFound):
+    """This backup is not under way: it was ended, its lease ran out, or the server was restarted; begin a new one."""
+
+    code = "backup_not_found"
+
+
 class MethodNotAllowed(TopicsError):
     """This address does not accept this method."""
 
@@ -137,6 +143,12 @@ class HeadMismatch(Conflict):
     """The topic's head is not the expected one; nothing was appended."""
 
     code = "head_mismatch"
+
+
+class BackupRunning(Conflict):
+    """Another backup is under way."""
+
+    code = "backup_running"
 
 
 class PayloadTooLarge(TopicsError):
@@ -210,6 +222,13 @@ class StorageReadOnly(TopicsError):
     """The storage failed and accepts no writes until a restart."""
 
     code = "storage_read_only"
+    status = 503
+
+
+class BackupUnavailable(TopicsError):
+    """The checkpoint for a backup could not be written."""
+
+    code = "backup_unavailable"
     status = 503
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding
 
 
 def test_variables_metrics_codes_and_exit_codes_are_real() -> None:
-    known = {settings.variable(setting) for setting in settings.table()} | {settings.KEYS_VARIABLE}
+    known = {settings.variable(setting) for setting in settings.table()} | {settings.KEYS_VARIABLE, "TOPICS_TOKEN"}
     assert set(re.findall(r"\bTOPICS_[A-Z_]+", PAGE)) <= known
     with ServerProcess() as server:
         metrics = server.request("GET", "/v0/metrics").body.decode()
@@ -39,22 +38,30 @@ def commands(heading: str, places: dict[str, str]) -> list[str]:
 
 
 def test_backup_and_restore_work_as_documented(tmp_path: Path) -> None:
+    """BACKUP-1, BACKUP-7: the commands of the page, one after the other."""
     data = tmp_path / "data"
+    (tmp_path / "backup").mkdir()
+    run = {"shell": True, "check": True, "capture_output": True, "timeout": 60}
     with ServerProcess(data_dir=data) as server:
+        places = {
+            "/var/lib/topics": str(data),
+            "/backup": str(tmp_path / "backup"),
+            "http://127.0.0.1:4000": server.url,
+        }
         server.request("PUT", "/v0/topics/jobs", json={"type": "queue", "durable": True})
         server.request("POST", "/v0/topics/jobs", json={"records": [{"data": n} for n in range(50)]})
         server.request("POST", "/v0/topics/jobs/claim", json={"node": "w", "max": 3})
-    (tmp_path / "backup").mkdir()
-    places = {"/var/lib/topics": str(data), "/backup": str(tmp_path / "backup")}
-    run = {"shell": True, "check": True, "capture_output": True, "timeout": 60}
-    backup = commands("Backup", places)
-    assert [command.split()[0] for command in backup] == ["cp", sys.executable]
-    for command in backup:
-        subprocess.run(command, **run)
-    shutil.rmtree(data)
+        backup = commands("Backup", places)
+        assert [command.split()[3] for command in backup] == ["backup", "verify", "backup", "backup"]
+        for command in backup:
+            subprocess.run(command, **run)
+        lost = server.request("POST", "/v0/topics/jobs", json={"records": [{"data": "lost"}]}).json["first_seq"]
     for command in commands("Restore", places):
         subprocess.run(command, **run)
-    with ServerProcess(data_dir=data) as server:
-        state = server.request("GET", "/v0/topics/jobs").json
-        assert (state["count"], state["head_seq"], state["queue"]["in_flight"]) == (50, 50, 3)
-        assert server.request("POST", "/v0/topics/jobs", json={"records": [{"data": 1}]}).json["first_seq"] == 51
+    for directory in (data, tmp_path / "data.tuesday"):
+        with ServerProcess(data_dir=directory) as server:
+            state = server.request("GET", "/v0/topics/jobs").json
+            assert (state["count"], state["queue"]["in_flight"]) == (50, 3)
+            assert server.request("POST", "/v0/topics/jobs", json={"records": [{"data": 1}]}).json["first_seq"] > lost
+            gap = server.request("POST", "/v0/topics/jobs/diff", json={"from_seq": lost}).json["tombstone"]
+            assert gap["reason"] == "restore"

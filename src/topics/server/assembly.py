@@ -12,6 +12,7 @@ from collections.abc import Callable
 from topics.engine import Engine
 from topics.engine.upkeep.upkeep import Upkeep
 from topics.server.api.attempts import Attempts
+from topics.server.api.backups import BackupHandlers
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
@@ -91,6 +92,7 @@ class Assembly:
             websockets=WebSockets(
                 engine, self.delivery, self.admission, slots, settings, turns, account, loop, large, self.traffic
             ),
+            backups=BackupHandlers(None if upkeep is None else upkeep.backups, self.driver.run_then, account),
             probes=Probes(engine, self.phase, self._metrics),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),

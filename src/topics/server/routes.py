@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from topics.names import check_router_name, check_topic_name
+from topics.server.api.backups import BackupHandlers
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
@@ -35,6 +36,7 @@ def rows(
     work: Work,
     watch: Watch,
     websockets: WebSockets,
+    backups: BackupHandlers,
     probes: Probes,
     library: Library,
     console: Console,
@@ -63,6 +65,11 @@ def rows(
         Row("GET", "/v0/routers/:router", READ, routers.get, router),
         Row("GET", "/v0/routers", READ, routers.list),
         Row("DELETE", "/v0/routers/:router", DELETE, routers.delete, router),
+        Row("POST", "/v0/backup", READ | ADMIN, backups.begin),
+        Row("GET", "/v0/backup/:backup", READ | ADMIN, backups.read),
+        Row("POST", "/v0/backup/:backup/segments", READ | ADMIN, backups.segments, body=True),
+        Row("POST", "/v0/backup/:backup/moment", READ | ADMIN, backups.moment),
+        Row("DELETE", "/v0/backup/:backup", READ | ADMIN, backups.end),
         Row("POST", "/v0/watch", READ, watch.create, body=True),
         Row("GET", "/v0/watch/:wid", 0, watch.open, token=True, get_changes=True),
         Row("GET", "/v0/ws", 0, websockets.open, subprotocol=True, get_changes=True),

@@ -36,6 +36,7 @@ from topics.server.http.connections import Connections
 from topics.server.http.http2 import Http2
 from topics.server.http.limits import ConnectionLimits
 from topics.settings import BadSettings, Settings
+from topics.storage import marked
 from topics.storage.damage import UnknownFormat, Unusable
 from topics.storage.disk import Locked, RealDisk
 from topics.storage.store import Store
@@ -193,6 +194,7 @@ class Server:
             log.error("cannot use the cold directory %s: it is a file; set TOPICS_COLD_DIR to a directory", cold_dir)
             return False
         try:
+            marked.refuse(store.disk, store.directory)
             store.open()
         except (Locked, UnknownFormat, OSError) as error:
             log.error("%s", startup_errors.cannot_store(self._settings, error))

@@ -3,6 +3,8 @@
 The order keeps every promise across a crash: first the WAL is made durable as far as delete flags are about to be
 written that its frames explain; then the flags; then the snapshot; and only once that is durable, the snapshot before
 it, the WAL files that it covers, and whatever else was waiting for it are removed.
+
+While a backup is made, nothing is removed (`keeps`): the next checkpoint after it removes what this one has left.
 """
 
 from __future__ import annotations
@@ -47,11 +49,13 @@ class Checkpoint:
         shards: Sequence[Shard],
         flips: Flips,
         covered: Sequence[WalName],
+        keeps: bool,
         on_done: Callable[[Checkpoint, BaseException | None], None],
     ) -> None:
         self.name = "checkpoint"
         self.header = header
-        self.covered = covered
+        self.covered = () if keeps else covered
+        self.keeps = keeps
         self.bytes_written = draft.bytes_written
         self.removals = draft.removals
         self.is_durable = False
@@ -79,6 +83,8 @@ class Checkpoint:
         self._write_flips()
         self._snapshot.publish(self.header)
         self.is_durable = True
+        if self.keeps:
+            return
         self._remove_replaced()
         self.removals = [removal for removal in self.removals if not _done(removal)]
 

@@ -81,6 +81,9 @@ class Store:
     `on_synced` is called on the engine's thread after each sync of a shard, once that sync's waiters are committed.
     """
 
+    keeps = False
+    """Whether files that a checkpoint has replaced stay where they are: a backup reads them."""
+
     def __init__(
         self,
         directory: str,
@@ -292,7 +295,7 @@ class Store:
                 raise StorageReadOnly(shard.read_only.message)
         if self._checkpointing:
             return None
-        self._checkpointing = True
+        self._checkpointing = self.segments.flips.capturing = True
         removals, self._removals = self._removals, []
         number = self.history.snapshot_number + 1
         writer = SnapshotWriter(self.disk, self.snapshot_directory, number, self._reserve.release)
@@ -329,12 +332,14 @@ class Store:
             shards=self.shards,
             flips=self.segments.flips,
             covered=covered,
+            keeps=self.keeps,
             on_done=partial(self._checkpointed, on_done),
         )
 
     def give_up(self, draft: Draft) -> Job:
         """The job that removes what was written of a checkpoint that will not be published; then another may begin."""
         self._removals = draft.removals + self._removals
+        self.segments.flips.capturing = False
 
         def done(error: BaseException | None) -> None:
             self._checkpointing = False
@@ -363,7 +368,7 @@ class Store:
     ) -> None:
         self._checkpointing = False
         self._removals = checkpoint.removals + self._removals
-        self.removals_failed = len(checkpoint.removals)
+        self.removals_failed = len(checkpoint.removals) + checkpoint.keeps
         if checkpoint.is_durable:
             self.history.snapshot_number = checkpoint.header.number
             self.checkpoints_total += 1

@@ -11,6 +11,7 @@ from tests.harness.machine import Machine, small
 from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.requests import RecordIn
 from topics.engine.upkeep.upkeep import UpkeepSettings
+from topics.storage.flags import DELETED
 from topics.storage.job import run_inline
 
 HOUR_MS = 3_600_000
@@ -210,3 +211,18 @@ def test_what_is_deleted_while_segments_are_merged_stays_deleted(seed: int) -> N
         found.crash()
         assert found.visible("t") == model
         assert found.engine.state("t").bytes == state.bytes
+
+
+def test_delete_in_a_segment_that_is_dropped_while_a_checkpoint_lists_it_stays_deleted() -> None:
+    """SPACE-1: the checkpoint includes the delete, so the flag has to be on disk, though the segment goes."""
+    found = machine()
+    fill(found, "t", 1)
+    [segment] = found.engine.topics["t"].archive.segments
+    [sealed] = segment.blocks
+    sealed.delete(4, 5)
+    draft = found.store.begin_checkpoint()
+    assert draft is not None
+    found.store.segments.drop(segment)
+    run_inline([found.store.end_checkpoint(draft, lsn=found.store.last_lsn, next_topic_id=2)])
+    flags = segment.tier.read(segment.name.data_file, sealed.offset + sealed.length, sealed.n)
+    assert flags == bytes((0, 0, 0, 0, DELETED, 0, 0, 0, 0, 0))

@@ -246,6 +246,7 @@ def _look_at_scans(running: ServerProcess, client: Client) -> None:
     until(lambda: client.call("plan", query=query, topic="sealed")["segments"], "the topic is sealed")
     client.call("deleteRecords", {"match": "t3"}, topic="sealed")
     client.call("plan", query="?from_seq=0", topic="orders")
+    _look_at_backups(client)
     running.stop()
     running.start()
     with closing(Api(running.host, running.port, KEY)) as api:
@@ -257,11 +258,24 @@ def _look_at_scans(running: ServerProcess, client: Client) -> None:
     client.described.check(client.described.operation("blocks")["x-header"], header)
 
 
+def _look_at_backups(client: Client) -> None:
+    begun = client.call("beginBackup")
+    client.refuse("beginBackup", "backup_running")
+    backup = begun["backup"]
+    (segment, *_) = client.call("plan", query="?segments=true", topic="sealed")["segments"]
+    name = segment["name"] if "name" in segment else segment["file"].rpartition("/")[2].removesuffix(".data")
+    client.call("describeSegments", {"segments": [name]}, backup=backup)
+    client.call("takeMoment", backup=backup)
+    client.call("endBackup", backup=backup)
+    client.refuse("endBackup", "backup_not_found", backup=backup)
+
+
 # In an order in which each finds what it needs.
 EXAMPLES = [
     *("putTopic", "getTopic", "listTopics", "deleteTopic"),
     *("write", "diff", "plan", "putRouter", "getRouter", "listRouters", "watch", "deleteRouter", "deleteRecords"),
     *("claim", "leases", "extend", "nack", "ack", "redrive"),
+    *("beginBackup", "describeSegments", "takeMoment", "endBackup"),
     *("whoami", "health", "healthz", "ready", "readyz"),
 ]
 
@@ -275,13 +289,15 @@ def test_examples_work_as_they_stand(guarded: Api, described: Described) -> None
     client.call("write", {"records": [{"data": {"send": "invoice"}}]}, topic="jobs")
     shown = {each["operationId"]: found for _, _, each in operations(described.document) for found in _shown(each)}
     assert set(EXAMPLES) == set(shown)
+    backup = ""
     for id in EXAMPLES:
         said = described.operation(id)
         status, schema, answer = shown[id]
         described.check(schema, answer)
         body = said["requestBody"]["content"]["application/json"]["example"] if "requestBody" in said else None
         topic = "jobs" if "Queues" in said["tags"] else "orders"
-        reply = client.ask(id, body, topic=topic, router="orders->audit")
+        reply = client.ask(id, body, topic=topic, router="orders->audit", backup=backup)
+        backup = reply.json.get("backup", backup)
         assert reply.status == status, reply
         assert set(reply.json) == set(answer), id
         assert set(reply.json["performance"]) == set(answer["performance"]), id

@@ -52,6 +52,8 @@ RULES: Final[dict[str, set[str]]] = {
     "watch": {"cursor"},
     "listTopics": {"cursor"},
     "listRouters": {"cursor"},
+    "describeSegments": {"segments"},
+    "readBackup": {"file"},
 }
 """The fields for which an operation may refuse what its schema allows, because of a rule that no schema says."""
 

@@ -19,6 +19,9 @@ RESTART: Final = "restart"
 SOURCE_TRIM: Final = "source_trim"
 """They left the source of a router before they were forwarded."""
 
+RESTORE: Final = "restore"
+"""A backup was restored: they were written after it, or may have been."""
+
 
 class LostRange(NamedTuple):
     """Seqs that were assigned and acked, or derived, and cannot be read any more."""

@@ -28,6 +28,8 @@ from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.storage.block import Block
 from topics.storage.checkpoint import Draft
+from topics.storage.segment.format import SegmentName
+from topics.storage.segment.segment import Segment
 from topics.storage.snapshot import snapshot
 from topics.storage.store import Store
 from topics.storage.wal.frame import LARGE_BYTES
@@ -124,8 +126,12 @@ def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, 
 class Capture:
     """A snapshot in the making. `step` is called until it returns True."""
 
-    def __init__(self, engine: Engine, store: Store, lsn: int, draft: Draft) -> None:
+    def __init__(
+        self, engine: Engine, store: Store, lsn: int, draft: Draft, listed: dict[SegmentName, Segment] | None = None
+    ) -> None:
+        """`listed` gets every segment that the snapshot lists, for a backup."""
         self.lsn = lsn
+        self.listed = listed
         self.draft = draft
         self._engine = engine
         self._store = store
@@ -175,6 +181,8 @@ class Capture:
         lsn = self.lsn if topic.pending_records else taken_lsn
         section, tail = capture(topic, lsn, taken_lsn)
         self.draft.snapshot.add(section, essential=True)
+        if self.listed is not None and topic.config.durability != "ephemeral":
+            self.listed.update((segment.name, segment) for segment in topic.archive.segments)
         self._tail, self._tail_of = iter(tail), (lsn, topic.id)
         return True
 

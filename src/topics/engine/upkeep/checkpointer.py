@@ -4,7 +4,8 @@ A checkpoint begins when a restart would have to read more than `checkpoint_wal_
 and the time of a restart are bounded by a setting and not by history. What routers copied counts too: it is in no
 frame, but a restart has to make it again. What is sealed costs a checkpoint nothing, and what is not is copied into the
 snapshot. So it waits for the sealer: until little is left to seal, or a restart would read `WAIT_FACTOR` times as much.
-One that frees room on the disk (reclaimer.py), or erases what was deleted (eraser.py), begins when that is due.
+One that frees room on the disk (reclaimer.py), erases what was deleted (eraser.py), or is for a backup (backups.py),
+begins when that is due.
 
 Once everything written so far is synced, the topics are captured in slices, and the snapshot is written meanwhile. A
 checkpoint that fails is tried again after a while; until then the WAL has everything.
@@ -17,6 +18,7 @@ from typing import Final
 
 from topics.engine.engine import Engine
 from topics.engine.restart.checkpoint import Capture
+from topics.engine.upkeep.backups import Backups
 from topics.engine.upkeep.eraser import Eraser, Pass
 from topics.engine.upkeep.reclaimer import Reclaimer
 from topics.engine.upkeep.sealer import Sealer
@@ -36,11 +38,14 @@ RETRY_NS: Final = 5_000_000_000
 class Checkpointer:
     """The checkpoints of one engine, one after the other."""
 
-    def __init__(self, engine: Engine, store: Store, sealer: Sealer, eraser: Eraser, wal_bytes: int) -> None:
+    def __init__(
+        self, engine: Engine, store: Store, sealer: Sealer, eraser: Eraser, backups: Backups, wal_bytes: int
+    ) -> None:
         self._engine = engine
         self._store = store
         self._sealer = sealer
         self._eraser = eraser
+        self._backups = backups
         self._reclaimer = Reclaimer(engine, store)
         # What is erased with the checkpoint that is under way.
         self._erasing: list[Pass] = []
@@ -65,8 +70,10 @@ class Checkpointer:
             return self._step_capture(self._capture)
         now_ns = self._engine.clock.elapsed_ns()
         if not self._under_way and now_ns >= self._retry_ns:
-            erase = self._eraser.is_due
-            if erase or self._reclaimer.is_due(now_ns) or self._is_due():
+            # While a backup is taken nothing is removed, and so nothing would be freed or erased.
+            erase = self._eraser.is_due and not self._store.keeps
+            frees = not self._store.keeps and self._reclaimer.is_due(now_ns)
+            if erase or frees or self._backups.waits or self._is_due():
                 self.begin(erase=erase)
         return self._capture is not None
 
@@ -100,7 +107,7 @@ class Checkpointer:
         self._reclaimer.began(self._began_ns)
         self._under_way = True
         self._derived_bytes = self._engine.journal.derived_bytes
-        self._capture = Capture(self._engine, store, store.last_lsn, draft)
+        self._capture = Capture(self._engine, store, store.last_lsn, draft, self._backups.listing())
         self._waiting = [(shard, shard.written_lsn) for shard in store.shards]
 
     def _step_capture(self, capture: Capture) -> bool:
@@ -118,7 +125,7 @@ class Checkpointer:
         if capture.is_outdated:
             if writer.is_writing:
                 return False
-            self._capture = Capture(self._engine, store, capture.lsn, capture.draft.again())
+            self._capture = Capture(self._engine, store, capture.lsn, capture.draft.again(), self._backups.listing())
             return True
         if not capture.is_complete and not writer.is_full:
             capture.step()
@@ -155,6 +162,7 @@ class Checkpointer:
         else:
             self._retry_ns = now_ns + RETRY_NS
             log.error("a checkpoint could not be written, and the WAL grows until one can: %s", error)
+        self._backups.checkpointed(error)
 
     def _read_only(self) -> bool:
         return any(shard.read_only is not None for shard in self._store.shards)

@@ -18,6 +18,7 @@ from typing import Final
 from topics.engine.log.archive import Sealable
 from topics.storage.block import HAS_TAG, Block
 from topics.storage.segment.format import BLOCK_BYTES, BLOCK_RECORDS, Builder
+from topics.storage.segment.rewrite import SEQS_MAX
 from topics.storage.splice import merge
 
 GROWTH: Final = 32
@@ -43,6 +44,9 @@ class Seal:
         weight = size = group_records = group_bytes = 0
         for block in islice(self.topic.log.unsealed(), BLOCKS_MAX):
             if weight >= GROWTH * max_events or size >= max_bytes:
+                break
+            if groups and block.last_seq - groups[0][0].first_seq >= SEQS_MAX:
+                # The rest is after a large lost range, and too far away for the index of the tags.
                 break
             n, raw_bytes = block.n, len(block.raw)
             fits = group_records + n <= BLOCK_RECORDS and group_bytes + raw_bytes <= BLOCK_BYTES

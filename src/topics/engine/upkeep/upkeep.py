@@ -17,6 +17,7 @@ from topics.engine.log.archive import SEGMENT_BYTES_MAX, SEGMENT_EVENTS_MAX
 from topics.engine.restart.recovery import Recovery
 from topics.engine.restart.routers import reached, resume
 from topics.engine.topic import Topic
+from topics.engine.upkeep.backups import Backups
 from topics.engine.upkeep.checkpointer import Checkpointer
 from topics.engine.upkeep.eraser import Eraser
 from topics.engine.upkeep.merger import Merger
@@ -74,8 +75,9 @@ class Upkeep:
         self._rewriter = Rewriter(engine.clock, self._shelf, store, engine.journal.wake)
         self._merger = Merger(self._shelf, self._survey, self._rewriter)
         self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
+        self.backups = Backups(store, engine.clock, engine.journal.wake, self._settings.erase_after_ms)
         self._checkpointer = Checkpointer(
-            engine, store, self._sealer, self._eraser, self._settings.checkpoint_wal_bytes
+            engine, store, self._sealer, self._eraser, self.backups, self._settings.checkpoint_wal_bytes
         )
 
     @property
@@ -148,7 +150,9 @@ class Upkeep:
             self._round = iter(list(self._engine.topics.values()))
         if self._round is not None:
             more = self._look_round() or more
-        return self._checkpointer.step() or more
+        more = self._checkpointer.step() or more
+        self.backups.step()
+        return more
 
     def _look_round(self) -> bool:
         """Seal what is old and move what is beyond the hot tier, some topics per slice; returns whether more remain."""
@@ -209,4 +213,5 @@ class Upkeep:
 
     def close(self) -> None:
         """A last checkpoint that marks the stop as orderly. Nothing may be in flight any more."""
+        self.backups.close()
         self._checkpointer.close()

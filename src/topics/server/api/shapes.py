@@ -117,3 +117,51 @@ class BlocksHeader(Struct, frozen=True, kw_only=True):
     caught_up: bool
     tombstone: Gap | None
     blocks: int
+
+
+class BackupFile(Struct, frozen=True):
+    """A file of a backup, and how much of it belongs to the backup."""
+
+    file: str
+    bytes: int
+
+
+class BackupBegun(Struct, frozen=True):
+    """A backup that is under way."""
+
+    backup: str
+    lease_ms: int
+    snapshot: BackupFile
+
+
+class BackupSegment(Struct, frozen=True):
+    """The files of one segment."""
+
+    segment: str
+    data_bytes: int
+    index_bytes: int
+    mark: str
+    flags_bytes: int
+    flags: str | None
+
+
+class BackupSegments(Struct, frozen=True):
+    """Segments of a backup."""
+
+    segments: list[BackupSegment]
+
+
+class BackupMoment(Struct, frozen=True):
+    """The moment of a backup."""
+
+    ts: int
+    lsn: int
+    boot_id: str
+    wal: list[BackupFile]
+
+
+class BackupEnded(Struct, frozen=True):
+    """A backup that has ended."""
+
+    backup: str
+    ended: bool

@@ -41,14 +41,16 @@ _NAMES: Final[dict[str, Schema]] = {
     "topic": {"type": "string", "pattern": TOPIC_NAME, "examples": ["orders"]},
     "router": {"type": "string", "pattern": ROUTER_NAME, "examples": ["orders->audit"]},
     "wid": {"type": "string", "examples": ["wid_8Yv3nZk2QmG1cTf0LxWb7A"]},
+    "backup": {"type": "string", "examples": ["9f86d081884c7d65"]},
 }
-_PATH_TEXTS: Final = {"topic": "The topic.", "router": "The router.", "wid": "The session."}
+_PATH_TEXTS: Final = {"topic": "The topic.", "router": "The router.", "wid": "The session.", "backup": "The backup."}
 _GROUPS: Final = (
     ("Topics", "Create, configure, look at, list and delete topics."),
     ("Records", "Write, read and delete records."),
     ("Queues", "A topic of type `queue` hands its records out as jobs, each to one worker at a time."),
     ("Routers", "Copy what is appended to one topic to another."),
     ("Streams", "Records as they come, over server-sent events or a WebSocket."),
+    ("Backups", "Copy the files of a server that goes on serving; `topics backup` does this."),
     ("Server", "Probes, metrics, and what is served to people and pages."),
 )
 _TEXT: Final = """A persistent event engine: named logs and queues of JSON records, over HTTP.

@@ -25,6 +25,8 @@ class Flips:
         self._hot = hot
         self._noted: _Noted = {}
         self._writing: _Noted | None = None
+        self.capturing = False
+        """Whether a checkpoint is being captured: it may list a segment that is dropped before it is durable."""
 
     def __bool__(self) -> bool:
         return bool(self._noted)
@@ -34,8 +36,9 @@ class Flips:
         self._noted.setdefault(sealed.segment, []).append((sealed, i, j, mask))
 
     def forget(self, segment: Segment) -> None:
-        """A segment was dropped: its flags no longer matter."""
-        self._noted.pop(segment, None)
+        """A segment was dropped: its flags no longer matter, unless a checkpoint that is being captured lists it."""
+        if not self.capturing:
+            self._noted.pop(segment, None)
 
     def job(self) -> Job | None:
         """The writing of everything noted, or None where there is nothing or such a job already runs."""
@@ -60,6 +63,7 @@ class Flips:
         A running job may not be done in time, so its flips are written here too. A segment that is being moved gets
         them into its hot records, which stay until the next checkpoint, and keeps them noted for the end of the move.
         """
+        self.capturing = False
         moving = {segment: list(ranges) for segment, ranges in self._noted.items() if segment.moving}
         taken = self._take()
         running = dict(self._writing or {})

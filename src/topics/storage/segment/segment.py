@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from xxhash import xxh3_128_hexdigest
+
 from topics.errors import ColdUnavailable, StorageUnreadable, TopicsError
 from topics.storage import block
 from topics.storage.block import Block, Extent
@@ -185,6 +187,8 @@ class Segment:
         self.rewriting = False
         # Text of what was deleted before this time is not in it; 0 where that is not known.
         self.erased_ts = 0
+        # What its Blocks are, as far as it is known (`read_mark`).
+        self.mark = ""
         # A move that was cut short has left a `.flags` file beside hot records.
         self.has_stale_flags = False
         self.index_blocks = len(places)
@@ -268,6 +272,26 @@ class Segment:
         hot.put(name.index_file, [index])
         self.index_blocks, self.index_bytes = len(places), len(index)
         raise Corrupt(name.index_file, offset, len(data), LostRecords(name.topic_id, 0, 0), kept)
+
+    def read_mark(self) -> str:
+        """A text that no other segment has, whatever its name: made of its header and its outermost Blocks.
+
+        Two data directories, or one before and after a restore, may have different segments of the same name. Delete
+        flags do not count. For a job.
+        """
+        if not self.mark:
+            blocks = self.blocks[:1] + self.blocks[-1:]
+            checksums = [
+                (sealed.offset + sealed.length - block.CHECKSUM_BYTES, block.CHECKSUM_BYTES) for sealed in blocks
+            ]
+            parts = self.tier.read_ranges(self.name.data_file, [(0, layout.HEADER_BYTES), *checksums])
+            self.mark = xxh3_128_hexdigest(b"".join(parts))
+        return self.mark
+
+    @property
+    def has_flags(self) -> bool:
+        """Whether anything was ever deleted from it."""
+        return any(sealed.flags is not None for sealed in self.blocks)
 
     def flags_parts(self) -> list[bytes]:
         """The content of a `.flags` file, with the flags as they are now."""

@@ -62,6 +62,8 @@ class Segments:
         self.flips = Flips(self.tiers.hot)
         self.loader = Loader(self.tiers, self.flips.note, after_checkpoint)
         self._after_checkpoint = after_checkpoint
+        self.left_bytes_total = 0
+        """How many bytes of files were given up since the start, and go with a checkpoint."""
 
     def seal_job(self, builder: Builder, on_sealed: Callable[[Segment | None, BaseException | None], None]) -> Job:
         """Write a segment. Deletes that came since the Blocks were added are taken over when it is done."""
@@ -173,6 +175,7 @@ class Segments:
             if error is None and not found.dropped:
                 found.tier = cold
                 hot.forget(name.data_file)
+                self.left_bytes_total += found.data_bytes
                 self._after_checkpoint(lambda: hot.delete(name.data_file))
             on_moved(error)
 
@@ -183,6 +186,7 @@ class Segments:
         if found.dropped:
             return
         found.dropped = True
+        self.left_bytes_total += found.data_bytes
         self.flips.forget(found)
         tiers = self.tiers
         for sealed in found.blocks:

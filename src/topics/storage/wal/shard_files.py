@@ -201,6 +201,11 @@ class ShardFiles:
 
         return Task("prepare", work, finish)
 
+    def written(self) -> list[tuple[WalName, int]]:
+        """Every file of this generation that is there and may hold frames, in order, and how far each is written."""
+        files = [*self._synced, *self._under_sync, *self.retired, self.current]
+        return [(file.name, file.at) for file in files]
+
     def unsynced(self) -> list[WrittenFile]:
         """The files that may have bytes which are not durable, oldest first."""
         return [*self._under_sync, *self.retired, self.current]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from topics.server.openapi.operation import Operation
-from topics.server.openapi.operations import probes, queues, records, routers, streams, topics
+from topics.server.openapi.operations import backups, probes, queues, records, routers, streams, topics
 
 OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     **topics.OPERATIONS,
@@ -13,5 +13,6 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     **queues.OPERATIONS,
     **routers.OPERATIONS,
     **streams.OPERATIONS,
+    **backups.OPERATIONS,
     **probes.OPERATIONS,
 }
