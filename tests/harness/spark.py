@@ -52,7 +52,8 @@ class Streams:
 
     def frame(self, **options: Any) -> Any:
         """A DataFrame over the stream."""
-        chosen = {} if "topics" in options or "topicPrefix" in options else {"topic": self.topic}
+        named = {"topics", "topicPrefix", "subscribePattern"} & options.keys()
+        chosen = {} if named else {"topic": self.topic}
         given = {"url": self.url, **chosen, **{k: option_text(v) for k, v in options.items()}}
         return self.spark.readStream.format("topics").options(**given).load()
 
@@ -90,6 +91,7 @@ class Archives:
         archive = Archive(self.source, self.root, **options)
         query = archive.start(self.spark, True, "1 second", self.pause)
         finish(query)
+        archive.progress.take_all(query)
         return archive
 
     def events(self) -> list[dict[str, Any]]:

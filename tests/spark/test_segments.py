@@ -68,7 +68,6 @@ class Reads:
         import pyarrow as pa
 
         from topics.spark import columns, scan
-        from topics.spark.filters import Prune
         from topics.spark.options import ReadOptions
 
         self.asked.clear()
@@ -80,7 +79,7 @@ class Reads:
             pieces = scan.split(scan.ranges(client, plan, 0, plan.head_seq, options), {"events": plan}, 3)
         schema = pa.schema([(name, columns.TYPES[name]) for name in ("seq", "data")])
         for piece in pieces:
-            for batch in scan.RangeReader(options, schema, Prune()).read(piece):
+            for batch in scan.RangeReader(options, schema).read(piece):
                 assert batch["seq"].cast(pa.string()).equals(batch["data"])
                 found += batch["seq"].to_pylist()
         return sorted(found)

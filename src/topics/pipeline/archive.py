@@ -14,10 +14,30 @@ from typing import Any, Final
 from topics.pipeline import files
 from topics.pipeline.lake import DeltaLake, Lake, Offsets, ParquetLake
 from topics.pipeline.run import PipelineError, Progress, start, stream
+from topics.pipeline.source import FORMAT, ArchiveSource, Target
 from topics.pipeline.typed import Typed
 
 FILE_BYTES: Final = 128 << 20
 CHECKPOINT: Final = "_checkpoint"
+
+
+class Committed(Progress):
+    """The progress of an archive: what it counts is what its tables hold."""
+
+    def __init__(self) -> None:
+        super().__init__("archive")
+        self._committed = 0
+
+    def commit(self, written: list[files.Written]) -> None:
+        """Take in the files and gaps of a batch that is in the tables."""
+        self._committed += sum(file.records for file in written if file.path is not None)
+        self.files += sum(file.path is not None for file in written)
+        self.losses += sum(file.path is None for file in written)
+
+    def _count(self, reported: dict[str, Any]) -> None:
+        seconds = reported["durationMs"]["triggerExecution"] / 1000
+        before, self.records = self.records, self._committed
+        self.rate = (self.records - before) / max(seconds, 0.001)
 
 
 @dataclass
@@ -33,7 +53,7 @@ class Archive:
     offsets_max: int | None = None
     partitions_min: int | None = None
     typed: bool = False
-    progress: Progress = field(default_factory=lambda: Progress("archive"))
+    progress: Committed = field(default_factory=Committed)
 
     def start(self, spark: Any, once: bool, interval: str, pause_file: Path) -> Any:
         """The running query."""
@@ -60,7 +80,10 @@ class Archive:
             if typed is not None:
                 self.progress.errors += typed.catch_up(frame.sparkSession)
 
-        query = stream(spark, options, self.offsets_max, pause_file).writeStream.foreachBatch(commit)
+        target = Target(str(lake.root), lake.prefix, lake.hive, self.file_bytes)
+        spark.dataSource.register(ArchiveSource)
+        options |= target.options()
+        query = stream(spark, options, self.offsets_max, pause_file, FORMAT).writeStream.foreachBatch(commit)
         return start(query, "archive", checkpoint, once, interval)
 
     def _commit(self, lake: Lake, checkpoint: Path, frame: Any, batch_id: int) -> None:
@@ -68,11 +91,9 @@ class Archive:
         if lake.has(app_id, batch_id):
             lake.finish(app_id, batch_id)
             return
-        write = files.writer(str(lake.root), lake.prefix, lake.hive, batch_id, self.file_bytes)
-        written = [files.Written(*row) for row in frame.mapInArrow(write, files.WRITTEN_SCHEMA).collect()]
+        written = [files.Written(*row) for row in frame.collect()]
         lake.commit(app_id, batch_id, written, batch_offsets(checkpoint, batch_id))
-        self.progress.files += sum(file.path is not None for file in written)
-        self.progress.losses += sum(file.path is None for file in written)
+        self.progress.commit(written)
 
 
 def _start_of(lake: Lake, checkpoint: Path) -> str:

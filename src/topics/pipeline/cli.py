@@ -64,7 +64,7 @@ def archive(
     Every record is in them once, and every gap in a table of its own.
     """
     _need_extra()
-    from topics.pipeline.archive import Archive
+    from topics.pipeline.archive import Archive, Committed
 
     if compact and not topic and prefix is None:
         _compact(to, target_file_bytes)
@@ -72,7 +72,7 @@ def archive(
     chosen = _archived(topic, prefix)
     _check_format(format, typed, compact)
     _check_span("--interval", interval)
-    progress = Progress("archive")
+    progress = Committed()
     server = _server(url, profile, token_file)
     _check(server, topic or [])
     pipeline = Archive(
@@ -223,12 +223,19 @@ def report(
 
 
 def _need_extra() -> None:
-    """Fail with one line if the server is installed and Spark is not."""
+    """Fail with one line if the server is installed and Spark is not, or one that is too old."""
     if missing := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
         _fail(
             f"{' and '.join(missing)} not installed: pipelines need the extra `spark` "
             "(make setup in a checkout, or pip install '<checkout>[spark]')"
         )
+    from topics.spark import version
+    from topics.spark.errors import SourceError
+
+    try:
+        version.check()
+    except SourceError as error:
+        _fail(str(error))
 
 
 def _compact(root: Path, file_bytes: int) -> None:

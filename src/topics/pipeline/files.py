@@ -66,7 +66,9 @@ class _File:
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         self._stream = target.open("xb")
-        self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd")
+        # What hardly repeats is not worth a dictionary, which costs more than all the rest.
+        repeats = [name for name in schema.names if name not in ("seq", "data")]
+        self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd", use_dictionary=repeats)
         self._path, self._topic, self._date = path, topic, date
         self._waiting: list[Any] = []
         self._waiting_bytes = 0
@@ -143,7 +145,7 @@ def writer(
         files = Files(root, FILE_SCHEMA, batch_id, file_bytes)
         for batch in batches:
             gaps += _gaps(batch)
-            rows = batch.filter(pc.is_valid(batch["seq"]))
+            rows = batch.filter(pc.is_valid(batch["seq"])) if batch["seq"].null_count else batch
             for topic, date, part in _parts(rows):
                 files.add(f"{prefix}topic={directory_of(topic, hive)}/date={date}/", topic, date, part)
         yield report([*gaps, *files.close()])
@@ -166,6 +168,8 @@ def directory_of(topic: str, hive: bool = False) -> str:
 
 
 def _gaps(batch: Any) -> list[Written]:
+    if batch["tombstone"].null_count == batch.num_rows:
+        return []
     lost = batch.filter(pc.is_valid(batch["tombstone"])).select(["topic", "tombstone"]).to_pylist()
     return [
         Written(
@@ -182,8 +186,9 @@ def _parts(rows: Any) -> Iterator[tuple[str, str, Any]]:
         return
     topics = rows["topic"]
     content = columns_of(rows, FILE_SCHEMA)
-    for topic in pc.unique(topics).to_pylist():
-        for date, part in by_date(content.filter(pc.equal(topics, topic))):
+    found = pc.unique(topics).to_pylist()
+    for topic in found:
+        for date, part in by_date(content if len(found) == 1 else content.filter(pc.equal(topics, topic))):
             yield topic, date, part
 
 
@@ -194,6 +199,7 @@ def columns_of(rows: Any, schema: Any) -> Any:
 
 def by_date(rows: Any) -> Iterator[tuple[str, Any]]:
     """The rows of each date, by their `ts`."""
-    dates = pc.strftime(rows["ts"], format="%Y-%m-%d")
-    for date in pc.unique(dates).to_pylist():
-        yield date, rows.filter(pc.equal(dates, date))
+    days = pc.floor_temporal(rows["ts"], unit="day")
+    found = pc.unique(days)
+    for day, date in zip(found, pc.strftime(found, format="%Y-%m-%d").to_pylist(), strict=True):
+        yield date, rows if len(found) == 1 else rows.filter(pc.equal(days, day))

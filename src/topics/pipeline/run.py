@@ -50,9 +50,12 @@ class Progress:
             return False
         self._batches.add(batch)
         self.batch = str(batch)
+        self._count(reported)
+        return True
+
+    def _count(self, reported: dict[str, Any]) -> None:
         self.records += int(reported["numInputRows"])
         self.rate = float(reported.get("processedRowsPerSecond") or 0.0)
-        return True
 
     def take_all(self, query: Any) -> bool:
         """Take in everything that a query has reported; whether anything is new."""
@@ -121,12 +124,14 @@ def _lag(reported: dict[str, Any]) -> int:
     return lag
 
 
-def stream(spark: Any, options: dict[str, str], offsets_max: int | None, pause_file: Path) -> Any:
+def stream(
+    spark: Any, options: dict[str, str], offsets_max: int | None, pause_file: Path, format: str = "topics"
+) -> Any:
     """A stream of topics that plans no batch while `pause_file` exists."""
     options = {**options, "pauseFile": str(pause_file)}
     if offsets_max is not None:
         options["maxOffsetsPerTrigger"] = str(offsets_max)
-    return spark.readStream.format("topics").options(**options).load()
+    return spark.readStream.format(format).options(**options).load()
 
 
 def start(query: Any, name: str, checkpoint: Path, once: bool, interval: str) -> Any:

@@ -8,7 +8,8 @@ typed later, or was not for a while, catches up.
 Each table carries the version of the events that it was brought up to, as its app transaction, and a version that it
 has is not added again. Within a version the errors are committed first and the typed tables after them, so that a
 version is done when all its typed tables have it; a crash between two commits is completed by doing the same version
-again. Columns are added in a commit of their own, before any file has them.
+again. Columns are added in a commit of their own, before any file has them. A column of whole numbers that meets a
+fraction becomes `double`: the table is written anew, in a commit that changes nothing else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from topics.pipeline import shape
@@ -32,6 +34,8 @@ from topics.pipeline.shape import Misfit, Shape
 
 APP_ID: Final = "topics-typed"
 HERE_BYTES_MAX: Final = 8 << 20
+EXACT_MAX: Final = 1 << 53
+"""Up to here every whole number is a double too."""
 RECORD_SCHEMA: Final = pa.schema([field for field in FILE_SCHEMA if field.name != "data"])
 ERROR_SCHEMA: Final = pa.schema(
     [("topic", pa.string()), *(FILE_SCHEMA.field(name) for name in ("seq", "ts"))]
@@ -79,7 +83,7 @@ class Typed:
         fitted: dict[str, list[Written]] = {}
         for topic, found in sorted(paths.items()):
             wanted = Shape("struct")
-            for (seen,) in _run(spark, found, see, "shape string"):
+            for (seen,) in _run(spark, found, seer(self._columns(topic).to_json()), "shape string"):
                 wanted.take(shape.of_json(json.loads(seen)))
             columns = self._widen(topic, wanted)
             project = projector(topic, columns.to_json(), str(self._root), version, self._file_bytes)
@@ -104,6 +108,14 @@ class Typed:
             self._tables[topic] = DeltaTable(str(directory))
         return self._tables.get(topic)
 
+    def _columns(self, topic: str) -> Shape:
+        """The columns that a topic's table has for its data."""
+        table = self._table(topic)
+        if table is None:
+            return Shape("struct")
+        fields = pa.schema(table.schema().to_arrow())
+        return shape.of_arrow(pa.struct([field for field in fields if field.name not in _TAKEN]))
+
     def _widen(self, topic: str, wanted: Shape) -> Shape:
         """The columns of a topic's table, after those that are wanted and not there were added."""
         from deltalake import Schema
@@ -117,11 +129,40 @@ class Typed:
             return columns
         known = pa.struct([field for field in pa.schema(table.schema().to_arrow()) if field.name not in _TAKEN])
         columns = shape.of_arrow(known)
+        fractions = [name for name in columns.whole_beside_fractions(wanted) if _are_exact(table, name)]
+        if fractions:
+            _rewrite(table, fractions)
+            known = pa.struct([pa.field(f.name, pa.float64()) if f.name in fractions else f for f in known])
+            columns = shape.of_arrow(known)
         columns.widen(wanted)
         grown = [field for field in columns.arrow() if not _holds(known, field)]
         if grown:
             table.alter.add_columns(list(Schema.from_arrow(pa.schema(grown)).fields))
         return columns
+
+
+def _are_exact(table: Any, column: str) -> bool:
+    """Whether a column of whole numbers holds none that a fraction could not be equal to."""
+    for batch in table.to_pyarrow_dataset().to_batches(columns=[column]):
+        ends = pc.min_max(batch[column]).as_py()
+        if any(end is not None and abs(end) > EXACT_MAX for end in ends.values()):
+            return False
+    return True
+
+
+def _rewrite(table: Any, columns: list[str]) -> None:
+    """Turn columns of whole numbers into columns of fractions, in one commit that replaces all files by such ones."""
+    from deltalake import WriterProperties, write_deltalake
+
+    stored = table.to_pyarrow_dataset()
+    schema = pa.schema([pa.field(f.name, pa.float64()) if f.name in columns else f for f in stored.schema])
+    batches = (batch.cast(schema) for batch in stored.to_batches())
+    properties = WriterProperties(compression="ZSTD", compression_level=3)
+    content = pa.RecordBatchReader.from_batches(schema, batches)
+    write_deltalake(
+        table, content, mode="overwrite", schema_mode="overwrite", partition_by=["date"], writer_properties=properties
+    )
+    table.update_incremental()
 
 
 def _run(
@@ -136,16 +177,25 @@ def _run(
     return [tuple(row.values()) for made in function(batches) for row in made.to_pylist()]
 
 
-def see(batches: Iterator[Any]) -> Iterator[Any]:
-    """The function that `mapInArrow` runs to learn which columns the rows ask for."""
-    seen = Shape("struct")
-    for batch in batches:
-        for text in batch["data"].to_pylist():
-            try:
-                seen.see(_members(text))
-            except Misfit:
-                continue
-    yield pa.RecordBatch.from_pydict({"shape": [json.dumps(seen.to_json())]})
+def seer(known: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function that `mapInArrow` runs to learn which columns the rows ask for, beyond those that are known.
+
+    A row that does not fit the known ones becomes a row of the errors, and no column is added for it.
+    """
+
+    def see(batches: Iterator[Any]) -> Iterator[Any]:
+        columns, seen = shape.of_json(known), Shape("struct")
+        for batch in batches:
+            for text in batch["data"].to_pylist():
+                try:
+                    members = _members(text)
+                    columns.fit(members, grows=True)
+                    seen.see(members)
+                except Misfit:
+                    continue
+        yield pa.RecordBatch.from_pydict({"shape": [json.dumps(seen.to_json())]})
+
+    return see
 
 
 def projector(

@@ -5,6 +5,6 @@ Spark itself finds the source "topics" (batch and streaming, read and write) thr
 so that a worker starts fast.
 """
 
-from topics.spark.launch import session
+from topics.spark.launch import register, session
 
-__all__ = ["session"]
+__all__ = ["register", "session"]
