@@ -9,10 +9,10 @@ nothing. The files that were merged stay in place for readers of an older versio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from topics.pipeline.run import PipelineError
+from topics.spark.place import Place
 
 
 class Merged(NamedTuple):
@@ -23,16 +23,16 @@ class Merged(NamedTuple):
     added: int
 
 
-def compact(root: Path, file_bytes: int) -> Iterator[Merged]:
+def compact(root: Place, file_bytes: int) -> Iterator[Merged]:
     """Merge the files of each table of an archive to about this size."""
     from deltalake import DeltaTable, WriterProperties
 
-    found = sorted(path.parent for path in root.glob("**/_delta_log") if path.is_dir())
+    found = root.tables()
     if not found:
-        raise PipelineError(f"there is no Delta table in {root}")
-    for directory in found:
-        table = DeltaTable(str(directory))
+        raise PipelineError(f"there is no Delta table in {root.shown}")
+    for name in found:
+        table = DeltaTable(str(root / name))
         done = table.optimize.compact(
             target_size=file_bytes, writer_properties=WriterProperties(compression="ZSTD", compression_level=3)
         )
-        yield Merged(str(directory.relative_to(root)), done["numFilesRemoved"], done["numFilesAdded"])
+        yield Merged(name, done["numFilesRemoved"], done["numFilesAdded"])

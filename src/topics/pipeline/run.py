@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 
 POLL_S: Final = 0.2
-_SOURCE_ERROR: Final = re.compile(r"topics\.(?:spark|pipeline)\.errors\.\w+: (.*?)(?:\n|$)")
+_SOURCE_ERROR: Final = re.compile(r"topics\.(?:spark\.errors|pipeline\.run)\.\w+: (.*?)(?:\n|$)")
 
 
 class PipelineError(Exception):

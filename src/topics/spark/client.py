@@ -134,6 +134,11 @@ class Client:
                 raise
             return None
 
+    def kind(self, topic: str) -> str:
+        """Whether a topic is a `log` or a `queue`."""
+        answer = json.loads(self._call("GET", f"{_path(topic)}?touch=false", topic))
+        return str(answer["type"])
+
     def deleted(self, topic: str, epoch: int, from_seq: int, to_seq: int) -> list[tuple[int, int]] | None:
         """The runs of seqs in (from_seq, to_seq] that clients deleted, or None where the topic is another one by now.
 

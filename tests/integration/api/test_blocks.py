@@ -163,7 +163,8 @@ def test_plan_says_what_clients_deleted(api: Api, topic_name: str) -> None:
     rest = plan(api, topic_name, f"?deleted=true&from_seq={first['deleted_to_seq']}")
     assert rest["deleted_to_seq"] == 2999
     assert [run for said in (first, rest) for run in said["deleted"]] == [
-        [5, 9], *([seq, seq] for seq in range(11, 3000, 2))
+        [5, 9],
+        *([seq, seq] for seq in range(11, 3000, 2)),
     ]
 
 

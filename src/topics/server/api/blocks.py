@@ -2,7 +2,8 @@
 
 `GET /v0/topics/:topic/plan` answers, as JSON, what a scan has to know before it starts: the epoch, the floors, the lost
 ranges, for a range of seqs the gaps in it, with `segments=true` where the sealed segments are and what was deleted from
-them, and with `deleted=true` which seqs of the range clients deleted, for a copy elsewhere that has to follow. `GET /v0/topics/:topic/blocks` answers with the Blocks after a cursor:
+them, and with `deleted=true` which seqs of the range clients deleted, for a copy elsewhere that has to follow.
+`GET /v0/topics/:topic/blocks` answers with the Blocks after a cursor:
 
     offset  size   field
     0       4      magic "TBKS"
