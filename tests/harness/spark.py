@@ -58,15 +58,15 @@ class Streams:
         given = {"url": self.url, **chosen, **{k: option_text(v) for k, v in options.items()}}
         return self.spark.readStream.format("topics").options(**given).load()
 
-    def run(self, **options: Any) -> list[Any]:
-        """Run once over everything there is, from the checkpoint on; the rows in the order of arrival."""
+    def run(self, frame: Any = None, **options: Any) -> list[Any]:
+        """Run a stream once over everything there is, from the checkpoint on; the rows in the order of arrival."""
         self.batches = []
 
         def keep(frame: Any, _: int) -> None:
             self.batches.append(frame.collect())
 
         query = (
-            self.frame(**options)
+            (self.frame(**options) if frame is None else frame)
             .writeStream.foreachBatch(keep)
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)

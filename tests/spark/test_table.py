@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.harness.api import Api
-from tests.harness.spark import Archives
+from tests.harness.spark import Archives, Streams
 from topics.spark import table, unified
 from topics.spark.errors import DataLoss, SourceError
 
@@ -99,6 +99,31 @@ def test_loss_is_loss_in_a_table_too(archives: Archives, api: Api, topic_name: s
         table(archives.spark, topic_name, tmp_path / "none", url=archives.source["url"])
     with pytest.raises(SourceError, match="a table is the whole topic"):
         archives.frame(topic_name, startingOffsets="latest")
+
+
+def test_a_stream_begins_with_the_lake_and_goes_on_live(
+    archives: Archives, streams: Streams, api: Api, topic_name: str
+) -> None:
+    """SPARK-28: each record once over lake, server and restarts; deletes are left out, evicted records are not."""
+    api.put(topic_name, cap_records=30)
+    api.write(
+        topic_name, *({"data": n, "tag": "gone" if n in (4, 25) else "t", "meta": {"k": "v"}} for n in range(1, 31))
+    )
+    archives.run(offsets_max=8)
+    api.fill(topic_name, 10, tag="late")
+    api.erase(topic_name, match="gone")
+    found = streams.run(archives.frame(topic_name, streaming=True, maxOffsetsPerTrigger=7))
+    assert [(row.seq, row.data) for row in found][:3] == [(1, "1"), (2, "2"), (3, "3")]
+    assert sorted(row.seq for row in found) == [seq for seq in range(1, 41) if seq != 25]
+    assert (found[0].topic, found[0].meta) == (topic_name, {"k": "v"})
+    assert len(streams.batches) == 6, "from seq 0 to 40 in steps of 7"
+    # Far behind: what comes next is only in the lake.
+    api.fill(topic_name, 20, tag="late")
+    archives.run()
+    api.fill(topic_name, 25, tag="late")
+    assert api.state(topic_name)["earliest_seq"] > 41
+    assert sorted(row.seq for row in streams.run(archives.frame(topic_name, streaming=True))) == list(range(41, 86))
+    assert streams.run(archives.frame(topic_name, streaming=True)) == []
 
 
 def test_the_page_on_tables_and_erasure_runs_as_it_stands(

@@ -13,11 +13,12 @@ from topics.spark.launch import session
 __all__ = ["session", "table"]
 
 
-def table(spark: Any, topic: str, lake: str | Path, **options: Any) -> Any:
+def table(spark: Any, topic: str, lake: str | Path, streaming: bool = False, **options: Any) -> Any:
     """A topic as one DataFrame: what the lake holds of it, and what came after that from the server, each record once.
 
-    `options` are those of the source, `url` among them.
+    With `streaming` it is a stream that begins with the lake and goes on live. `options` are those of the source, `url`
+    among them.
     """
     from topics.spark import unified
 
-    return unified.table(spark, topic, lake, **options)
+    return (unified.stream if streaming else unified.table)(spark, topic, lake, **options)

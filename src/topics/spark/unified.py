@@ -40,15 +40,8 @@ def table(spark: Any, topic: str, lake: str | Path, **options: Any) -> Any:
     `options` are those of the source: `url` (or the variable TOPICS_URL), `token`, `dataDir`, `failOnDataLoss` and the
     like.
     """
-    given = {"url": os.environ.get("TOPICS_URL", DEFAULT_URL)} | {name: _text(value) for name, value in options.items()}
-    for name in ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "includeTombstones"):
-        if name in given:
-            raise SourceError(f'option "{name}": a table is the whole topic; use a condition on seq or ts')
+    given, root = _given(lake, options)
     read = ReadOptions({"topic": topic, **given}, streaming=False)
-    try:
-        root = Place(lake)
-    except BadPlace as error:
-        raise BadOption("lake", lake, str(error)) from None
     with contextlib.closing(Client(read.address, PLANNING_RETRY_MS)) as client:
         plan = client.plan(topic)
         history = archived.find(root, topic)
@@ -65,6 +58,29 @@ def table(spark: Any, topic: str, lake: str | Path, **options: Any) -> Any:
     given["startingOffsets"] = json.dumps({topic: {**place, "seq": history.at.seq}})
     tail = spark.read.format("topics").options(**given).load()
     return _chosen(_history(spark, topic, history, deleted or []).unionAll(tail), read)
+
+
+def stream(spark: Any, topic: str, lake: str | Path, **options: Any) -> Any:
+    """The records of a topic as a stream: first those of the lake, then those of the server as they come."""
+    from topics.spark.backfill import FORMAT, TableSource
+
+    given, root = _given(lake, options)
+    ReadOptions({"topic": topic, **given}, streaming=True)
+    if archived.find(root, topic) is None:
+        raise SourceError(f'the archive in "{root.shown}" holds nothing of topic "{topic}"')
+    spark.dataSource.register(TableSource)
+    return spark.readStream.format(FORMAT).options(**given, topic=topic, lake=str(root)).load()
+
+
+def _given(lake: str | Path, options: dict[str, Any]) -> tuple[dict[str, str], Place]:
+    given = {"url": os.environ.get("TOPICS_URL", DEFAULT_URL)} | {name: _text(value) for name, value in options.items()}
+    for name in ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "includeTombstones"):
+        if name in given:
+            raise SourceError(f'option "{name}": a table is the whole topic; use a condition on seq or ts')
+    try:
+        return given, Place(lake)
+    except BadPlace as error:
+        raise BadOption("lake", lake, str(error)) from None
 
 
 def _check(plan: Plan, history: Archived | None, deleted: list[Run] | None, fail_on_data_loss: bool) -> None:
