@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import CommitProperties
 from typer.testing import CliRunner
 
 from tests.harness.api import Api, until
@@ -115,8 +117,38 @@ def test_an_archive_follows_deletes_by_itself(archives: Archives, api: Api, topi
     assert follower.records == 5
     assert seqs(archives, "events") == [6]
     assert len([row for row in archives.events() if row["topic"] == jobs]) == 2
+    api.fill(orders, 3, tag="late")
+    archives.run(typed=True)
+    api.erase(orders, match="late")
+    follower.pass_once()
+    assert follower.records == 8, "new files, and new deletes in those that were searched before"
+    assert seqs(archives, "events") == [6]
     with pytest.raises(PipelineError, match="is a queue, where every ack deletes"):
         eraser(archives).follow(jobs)
+
+
+def test_a_lake_of_an_older_release_is_erased_from_too(archives: Archives, api: Api, topic_name: str) -> None:
+    """PIPELINE-12: its tables have no epochs, and statistics of texts in their logs from now on no more."""
+    orders = archives.source["topicPrefix"] + ".orders"
+    api.fill(orders, 4, tag="t")
+    archives.run()
+    events = DeltaTable(str(archives.root / "events"))
+    old = events.to_pyarrow_table().drop_columns(["epoch"])
+    offsets = {"topics.offsets": events.history(1)[0]["topics.offsets"]}
+    shutil.rmtree(archives.root / "events")
+    write_deltalake(
+        str(archives.root / "events"),
+        old,
+        partition_by=["topic", "date"],
+        commit_properties=CommitProperties(custom_metadata=offsets),
+    )
+    api.erase(orders, before_seq=3)
+    assert eraser(archives).follow(orders).records == 2
+    assert seqs(archives, "events") == [3, 4]
+    assert DeltaTable(str(archives.root / "events")).metadata().configuration == {
+        "delta.dataSkippingStatsColumns": "seq,ts,epoch"
+    }
+    assert archives.frame(orders).count() == 2
 
 
 def test_an_erasure_is_cut_into_commits_of_bounded_size() -> None:

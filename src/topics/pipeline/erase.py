@@ -23,9 +23,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from topics.pipeline.lake import held
+from topics.pipeline.files import PARTITION_BY, TABLE_SCHEMA, Written
+from topics.pipeline.lake import delta_table, held
 from topics.pipeline.run import PipelineError
 from topics.pipeline.typed import ERASED, Erasure, Typed
 from topics.spark import archived
@@ -50,6 +52,25 @@ class Found(NamedTuple):
     times: Any
 
 
+class Known(NamedTuple):
+    """What the server knows of a topic; the epoch is None where there is no such topic."""
+
+    epoch: int | None
+    earliest_seq: int
+    head_seq: int
+    deleted: list[tuple[int, int]]
+
+    def runs(self) -> Any:
+        """What was deleted, as an array."""
+        return np.array(self.deleted, dtype=np.int64).reshape(-1, 2)
+
+    def holds(self, epoch: int, seqs: Any) -> Any:
+        """Which of these seqs are live on the server."""
+        if epoch != self.epoch:
+            return np.zeros(len(seqs), bool)
+        return (seqs >= self.earliest_seq) & (seqs <= self.head_seq) & ~_within(seqs, self.runs())
+
+
 @dataclass
 class Erased:
     """What was erased of one topic."""
@@ -70,10 +91,13 @@ class Eraser:
         self._server = server
         self._session = session
         """Makes a Spark session, for typed tables that have much to catch up."""
+        self._scanned: dict[str, tuple[Known, set[str]]] = {}
         if not (root / "events").is_table():
             raise PipelineError(
                 f"there is no Delta table of events in {root.shown}; records are erased from those only"
             )
+        # A table of an older release gets its column `epoch`.
+        delta_table(root / "events", TABLE_SCHEMA, PARTITION_BY)
 
     def topics(self) -> list[str]:
         """The topics that the lake holds."""
@@ -117,19 +141,24 @@ class Eraser:
 
     def _steps(self, topic: str, tag: str | None, erased: Erased) -> Iterator[Erasure]:
         """What to erase, in pieces of which each is one commit."""
-        for epoch, live in self._live(topic, tag).items():
-            found = self._found(topic, epoch, tag)
-            stays = live(found.seqs)
-            if tag is not None:
-                erased.live = int(stays.sum())
-            yield from steps(topic, epoch, Found(found.seqs[~stays], found.times[~stays]))
-
-    def _live(self, topic: str, tag: str | None) -> dict[int, Callable[[Any], Any]]:
-        """For each epoch to look at, which of its seqs stay in the lake."""
         history = archived.find(self._root, topic)
         if history is None or history.at.epoch is None:
             raise PipelineError(f'the archive in {self._root.shown} holds nothing of topic "{topic}"')
-        epochs = sorted({file.epoch or history.at.epoch for file in held(self._root) if file.topic == topic})
+        known = self._ask(topic, tag)
+        files = [file for file in held(self._root) if file.topic == topic]
+        erased.live = 0
+        scans = self._scans(topic, files, known) if tag is None else [(files, None)]
+        for chosen, runs in scans:
+            for epoch, found in self._found(chosen, tag, runs, history.at.epoch).items():
+                if tag is None and epoch != known.epoch:
+                    continue
+                stays = known.holds(epoch, found.seqs) if tag is not None else np.zeros(len(found.seqs), bool)
+                erased.live += int(stays.sum())
+                yield from steps(topic, epoch, Found(found.seqs[~stays], found.times[~stays]))
+        self._scanned[topic] = (known, {str(file.path) for file in files})
+
+    def _ask(self, topic: str, tag: str | None) -> Known:
+        """What the server knows of a topic."""
         with contextlib.closing(Client(Address(GivenOptions(self._server)), PLANNING_RETRY_MS)) as client:
             plan = client.find(topic)
             if tag is None and plan is None:
@@ -139,28 +168,43 @@ class Eraser:
                 )
             if tag is None and plan is not None and client.kind(topic) == "queue":
                 raise PipelineError(f'topic "{topic}" is a queue, where every ack deletes; name a tag to erase by it')
-            deleted = [] if plan is None else client.deleted(topic, plan.epoch, 0, plan.head_seq) or []
-        runs = np.array(deleted, dtype=np.int64).reshape(-1, 2)
-        if plan is None:
-            return {epoch: lambda seqs: np.zeros(len(seqs), bool) for epoch in epochs}
-        if tag is None:
-            return {plan.epoch: lambda seqs: ~_within(seqs, runs)} if plan.epoch in epochs else {}
-        first, head = plan.earliest_seq, plan.head_seq
-        of = {epoch: (lambda seqs: np.zeros(len(seqs), bool)) for epoch in epochs}
-        if plan.epoch in of:
-            of[plan.epoch] = lambda seqs: (seqs >= first) & (seqs <= head) & ~_within(seqs, runs)
-        return of
+            if plan is None:
+                return Known(None, 1, 0, [])
+            deleted = client.deleted(topic, plan.epoch, 0, plan.head_seq) or []
+            return Known(plan.epoch, plan.earliest_seq, plan.head_seq, deleted)
 
-    def _found(self, topic: str, epoch: int, tag: str | None) -> Found:
-        """The seqs and times of the rows of a topic that may have to go."""
-        from deltalake import DeltaTable
+    def _scans(self, topic: str, files: list[Written], known: Known) -> list[tuple[list[Written], Any]]:
+        """Which files to search for which deleted runs: what the last search has covered is not searched again."""
+        before, searched = self._scanned.get(topic, (None, set()))
+        runs = known.runs()
+        if before is None or before.epoch != known.epoch:
+            return [(files, runs)]
+        news = set(known.deleted) - set(before.deleted)
+        fresh = np.array(sorted(news), dtype=np.int64).reshape(-1, 2)
+        new_files = [file for file in files if file.path not in searched]
+        return [([file for file in files if file.path in searched], fresh), (new_files, runs)]
 
-        events = DeltaTable(str(self._root / "events")).to_pyarrow_dataset()
-        wanted = (ds.field("topic") == topic) & ((ds.field("epoch") == epoch) | ds.field("epoch").is_null())
-        if tag is not None:
-            wanted &= ds.field("tag") == tag
-        rows = events.to_table(columns=["seq", "ts"], filter=wanted).sort_by("seq")
-        return Found(rows["seq"].to_numpy(), rows["ts"].cast(pa.int64()).to_numpy())
+    def _found(self, files: list[Written], tag: str | None, runs: Any, epoch: int) -> dict[int, Found]:
+        """The rows with a tag, or within runs of seqs, by their epochs; a row without one is of the given epoch."""
+        events = (self._root / "events").files()
+        kept: list[Any] = []
+        for file in files:
+            if runs is not None and not _overlap(runs, file.seq_min, file.seq_max):
+                continue
+            with events.open_input_file(str(file.path)) as opened:
+                content = pq.ParquetFile(opened)
+                names = [name for name in ("seq", "ts", "epoch", "tag") if name in content.schema_arrow.names]
+                for batch in content.iter_batches(columns=[name for name in names if tag is not None or name != "tag"]):
+                    hits = pc.equal(batch["tag"], tag) if tag is not None else pa.array(_within(_seqs(batch), runs))
+                    rows = batch.filter(hits)
+                    ages = rows["epoch"].fill_null(epoch) if "epoch" in names else pa.repeat(epoch, rows.num_rows)
+                    kept.append(np.array([_seqs(rows), rows["ts"].cast(pa.int64()), ages], dtype=np.int64))
+        columns = np.concatenate(kept, axis=1) if kept else np.zeros((3, 0), np.int64)
+        columns = columns[:, np.argsort(columns[0], kind="stable")]
+        return {
+            int(one): Found(columns[0][columns[2] == one], columns[1][columns[2] == one])
+            for one in np.unique(columns[2])
+        }
 
     def _versions(self, topic: str) -> dict[str, int]:
         from deltalake import DeltaTable
@@ -198,6 +242,16 @@ def steps(topic: str, epoch: int, found: Found) -> Iterator[Erasure]:
             runs, first, seqs = [], stop, 0
 
 
+def _seqs(batch: Any) -> Any:
+    return batch["seq"].to_numpy(zero_copy_only=False)
+
+
+def _overlap(runs: Any, low: int, high: int) -> bool:
+    """Whether one of the runs, which are in order, has a seq from `low` to `high`."""
+    at = int(np.searchsorted(runs[:, 1], low))
+    return at < len(runs) and bool(runs[at, 0] <= high)
+
+
 def _within(seqs: Any, runs: Any) -> Any:
     """Which of these seqs lie in one of the runs, which are in order."""
     if not len(runs):
@@ -215,6 +269,7 @@ class Follower:
 
     def __init__(self, eraser: Callable[[], Eraser], turn: threading.Lock, every_s: float = FOLLOW_S) -> None:
         self._eraser = eraser
+        self._made: Eraser | None = None
         self._turn = turn
         self._every_s = every_s
         self._ended = threading.Event()
@@ -239,7 +294,7 @@ class Follower:
     def pass_once(self) -> None:
         """Erase what was deleted by now, of all topics of the lake that the server has."""
         with self._turn:
-            eraser = self._eraser()
+            self._made = eraser = self._made or self._eraser()
             self.records += sum(eraser.follow(topic).records for topic in eraser.followed())
 
 

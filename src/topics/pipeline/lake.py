@@ -34,6 +34,7 @@ COMMIT_TRIES: Final = 20
 SHARED_ID: Final = "topics-archive"
 # Only these get statistics, so that the log of a table never repeats the text of a record, and erasing it from the
 # files is enough.
+_STATS: Final = "delta.dataSkippingStatsColumns"
 _WITH_STATS: Final = ("seq", "ts", "epoch")
 LOSS_SCHEMA: Final = pa.schema(
     [
@@ -180,18 +181,24 @@ def delta_table(directory: Place, schema: pa.Schema, partition_by: Sequence[str]
     if not directory.is_table():
         directory.mkdir()
         columns = ",".join(name for name in _WITH_STATS if name in schema.names)
+        properties = {_STATS: columns} if columns else None
         DeltaTable.create(
-            str(directory),
-            schema=schema,
-            partition_by=list(partition_by),
-            mode="ignore",
-            configuration={"delta.dataSkippingStatsColumns": columns} if columns else None,
+            str(directory), schema=schema, partition_by=list(partition_by), mode="ignore", configuration=properties
         )
     table = DeltaTable(str(directory))
     known = pa.schema(table.schema().to_arrow()).names
     missing = [each for each in schema if each.name not in known]
     if missing:
         table.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
+    return guarded(table)
+
+
+def guarded(table: Any) -> Any:
+    """A table whose log gets no text of records from now on, also if an older release made it."""
+    names = pa.schema(table.schema().to_arrow()).names
+    columns = ",".join(name for name in _WITH_STATS if name in names)
+    if columns and _STATS not in table.metadata().configuration:
+        table.alter.set_table_properties({_STATS: columns})
     return table
 
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from topics.pipeline import shape
 from topics.pipeline.files import FILE_SCHEMA, WRITTEN_SCHEMA, Files, Written, by_date, columns_of, directory_of, report
-from topics.pipeline.lake import add_files, delta_table, has_version, held, iso
+from topics.pipeline.lake import add_files, delta_table, guarded, has_version, held, iso
 from topics.pipeline.run import PipelineError
 from topics.pipeline.shape import Misfit, Shape
 from topics.spark.place import Place
@@ -167,7 +167,7 @@ class Typed:
 
         directory = self._root / self.place(topic)
         if topic not in self._tables and directory.is_table():
-            self._tables[topic] = DeltaTable(str(directory))
+            self._tables[topic] = guarded(DeltaTable(str(directory)))
         return self._tables.get(topic)
 
     def _widen(self, topic: str, wanted: Shape) -> Shape:
