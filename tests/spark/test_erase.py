@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.harness.api import Api, until
 from tests.harness.spark import Archives
+from topics.pipeline.compact import compact
 from topics.pipeline.erase import Eraser, Follower, Found, steps
 from topics.pipeline.run import PipelineError
 
@@ -68,6 +69,11 @@ def test_nobody_who_was_deleted_is_found_in_the_lake(archives: Archives, api: Ap
     api.fill(orders, 2, tag="c-9")
     archives.run(typed=True)
     assert seqs(archives, "events") == [2, 4, 6, 8, 10, 11, 12], "the archive goes on"
+    list(compact(archives.place, 1 << 20))
+    for table in ("typed", "errors"):
+        shutil.rmtree(archives.root / table)
+    archives.run(typed=True)
+    assert (seqs(archives, f"typed/{orders}"), seqs(archives, "errors")) == ([2, 4, 6, 8, 10], [11, 12])
 
 
 def _app() -> Any:
@@ -167,7 +173,6 @@ def test_an_erasure_beside_a_compaction_makes_no_record_twice(
 ) -> None:
     """PIPELINE-12: the table refuses the commit that was overtaken, and it is worked out again."""
     from topics.pipeline import typed
-    from topics.pipeline.compact import compact
 
     orders = archives.source["topicPrefix"] + ".orders"
     for _ in range(3):

@@ -195,8 +195,10 @@ class Eraser:
                 content = pq.ParquetFile(opened)
                 names = [name for name in ("seq", "ts", "epoch", "tag") if name in content.schema_arrow.names]
                 for batch in content.iter_batches(columns=[name for name in names if tag is not None or name != "tag"]):
-                    hits = pc.equal(batch["tag"], tag) if tag is not None else pa.array(_within(_seqs(batch), runs))
-                    rows = batch.filter(hits)
+                    if tag is not None:
+                        rows = batch.filter(pc.equal(batch["tag"].cast(pa.string()), tag))
+                    else:
+                        rows = batch.filter(pa.array(_within(_seqs(batch), runs)))
                     ages = rows["epoch"].fill_null(epoch) if "epoch" in names else pa.repeat(epoch, rows.num_rows)
                     kept.append(np.array([_seqs(rows), rows["ts"].cast(pa.int64()), ages], dtype=np.int64))
         columns = np.concatenate(kept, axis=1) if kept else np.zeros((3, 0), np.int64)
