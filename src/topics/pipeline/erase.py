@@ -31,6 +31,7 @@ from topics.pipeline.lake import delta_table, held
 from topics.pipeline.run import PipelineError
 from topics.pipeline.typed import ERASED, Erasure, Typed
 from topics.spark import archived
+from topics.spark.archived import plain
 from topics.spark.client import PLANNING_RETRY_MS, Client
 from topics.spark.errors import SourceError
 from topics.spark.options import Address, GivenOptions
@@ -193,10 +194,11 @@ class Eraser:
                 continue
             with events.open_input_file(str(file.path)) as opened:
                 content = pq.ParquetFile(opened)
-                names = [name for name in ("seq", "ts", "epoch", "tag") if name in content.schema_arrow.names]
-                for batch in content.iter_batches(columns=[name for name in names if tag is not None or name != "tag"]):
+                wanted = ("seq", "ts", "epoch") if tag is None else ("seq", "ts", "epoch", "tag")
+                names = [name for name in wanted if name in content.schema_arrow.names]
+                for batch in map(plain, content.iter_batches(columns=names)):
                     if tag is not None:
-                        rows = batch.filter(pc.equal(batch["tag"].cast(pa.string()), tag))
+                        rows = batch.filter(pc.equal(batch["tag"], tag))
                     else:
                         rows = batch.filter(pa.array(_within(_seqs(batch), runs)))
                     ages = rows["epoch"].fill_null(epoch) if "epoch" in names else pa.repeat(epoch, rows.num_rows)

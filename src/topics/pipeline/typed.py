@@ -29,6 +29,7 @@ from topics.pipeline.files import FILE_SCHEMA, WRITTEN_SCHEMA, Files, Written, b
 from topics.pipeline.lake import add_files, delta_table, guarded, has_version, held, iso
 from topics.pipeline.run import PipelineError
 from topics.pipeline.shape import Misfit, Shape
+from topics.spark.archived import plain
 from topics.spark.place import Place
 
 APP_ID: Final = "topics-typed"
@@ -215,9 +216,7 @@ def _batches(events: str, paths: list[str]) -> Iterator[Any]:
     files = Place(events).files()
     for path in paths:
         with files.open_input_file(path) as opened:
-            for batch in pq.ParquetFile(opened).iter_batches():
-                # What deltalake has rewritten has other types of text.
-                yield columns_of(batch, pa.schema([field for field in FILE_SCHEMA if field.name in batch.schema.names]))
+            yield from map(plain, pq.ParquetFile(opened).iter_batches())
 
 
 def see(batches: Iterator[Any]) -> Iterator[Any]:

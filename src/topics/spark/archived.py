@@ -71,6 +71,12 @@ def find(lake: Place, topic: str) -> Archived | None:
     return found
 
 
+def plain(batch: Any) -> Any:
+    """Rows with texts of the usual type: files that deltalake has rewritten declare one that Arrow cannot filter."""
+    arrays = [column.cast(pa.string()) if pa.types.is_string_view(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
 def _in_delta(lake: Place, topic: str) -> Archived | None:
     from deltalake import DeltaTable
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 
 from topics.spark import archived, offsets, scan
-from topics.spark.archived import Archived, LakeFile
+from topics.spark.archived import Archived, LakeFile, plain
 from topics.spark.errors import SourceError
 from topics.spark.offsets import Cursor
 from topics.spark.place import Place
@@ -152,7 +152,7 @@ def rows(piece: LakeRange, schema: Any) -> Iterator[Any]:
     with Place(directory).files().open_input_file(name) as opened:
         content = pq.ParquetFile(opened)
         columns = {*wanted, "seq", *(("epoch",) if piece.file.mixed else ())}
-        for batch in content.iter_batches(columns=sorted(columns)):
+        for batch in map(plain, content.iter_batches(columns=sorted(columns))):
             seqs = batch["seq"]
             mask = pc.and_(pc.greater(seqs, piece.from_seq), pc.less_equal(seqs, piece.to_seq))
             if piece.file.mixed:

@@ -99,6 +99,6 @@ def test_more_topics_than_colours_are_shown_together(tmp_path: Path) -> None:
     topics = [TopicReport(f"t{n}", 1, 1, 1) for n in range(plot.COLOURS + 2)]
     for of in topics:
         of.hours[HOUR] = 1
-    html = page.render(Report(tmp_path, 0, topics, "s", "no server"))
+    html = page.render(Report(Place(tmp_path), 0, topics, "s", "no server"))
     assert "3 other topics" in html
     assert "Not known: no server." in html
