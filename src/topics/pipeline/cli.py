@@ -90,8 +90,7 @@ def archive(
         follow_deletes,
     )
     _run(pipeline, pipeline.progress, master, conf, once, interval, verbose)
-    with _failures(verbose):
-        _tell(pipeline.settle(), to, typed)
+    _settle(pipeline, to, typed, verbose)
     if compact:
         _compact(root, target_file_bytes)
 
@@ -321,7 +320,10 @@ def _archived(topics: list[str] | None, prefix: str | None) -> dict[str, str]:
     return {"topics": ",".join(topics or [])} if prefix is None else {"topicPrefix": prefix}
 
 
-def _tell(erased: int | None, to: str, typed: bool) -> None:
+def _settle(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
+    """Bring an archive to its end, and say where its tables are."""
+    with _failures(verbose):
+        erased = pipeline.settle()
     console = Console()
     if erased is not None:
         console.print(f"{erased:,} records erased that were deleted on the server", soft_wrap=True)
