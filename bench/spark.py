@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.reads import await_sealed
+from topics.spark.place import Place
 from topics.testing import ServerProcess
 
 BATCH = 1_000
@@ -162,7 +163,7 @@ class SparkBench:
         from topics.pipeline.archive import Archive
 
         started = time.perf_counter()
-        archive = Archive({"url": self.server.url, "topics": topic}, self.scratch / name)
+        archive = Archive({"url": self.server.url, "topics": topic}, Place(self.scratch / name))
         query = archive.start(self.spark, True, "1 second", self.scratch / "never")
         query.awaitTermination()
         assert query.exception() is None

@@ -131,7 +131,7 @@ def test_a_replay_keeps_order_seq_and_ts_and_is_done_once(
     def replay(**choice: Any) -> None:
         given = {"url": server.url}
         chosen = [f"{topic_name}.source"]
-        list(Replay(given, archives.root, target, topic_name, tmp_path / "state", chosen, **choice).run(spark))
+        list(Replay(given, archives.place, target, topic_name, tmp_path / "state", chosen, **choice).run(spark))
 
     replay(seq_from=5, seq_to=16, where="tag = 't1'")
     found = records(api, target)
@@ -161,7 +161,7 @@ def test_a_replay_goes_slice_by_slice_and_on_where_it_was_killed(
     archives.run(offsets_max=20)
 
     def replay() -> Replay:
-        return Replay({"url": server.url}, archives.root, target, topic_name, state, [source], slice_records=10)
+        return Replay({"url": server.url}, archives.place, target, topic_name, state, [source], slice_records=10)
 
     def staged() -> int:
         return sum(file.stat().st_size for file in state.rglob("*.staged"))

@@ -136,7 +136,9 @@ def test_compacting_merges_files_and_changes_nothing_else(
     assert len(DeltaTable(events).file_uris()) == 6
     api.write(topic, {"data": {"n": 6}})
     monkeypatch.setattr(compacting, "ROW_GROUP_ROWS", 2)
-    beside = threading.Thread(target=lambda: merged.update({one.table: one for one in compact(archives.root, 1 << 20)}))
+    beside = threading.Thread(
+        target=lambda: merged.update({one.table: one for one in compact(archives.place, 1 << 20)})
+    )
     merged: dict[str, Any] = {}
     beside.start()
     archives.run(typed=True)
@@ -156,7 +158,7 @@ def test_compacting_merges_files_and_changes_nothing_else(
         not (action.get("add") or action["remove"])["dataChange"] for action in actions if "commitInfo" not in action
     )
     replayed = Replay(
-        {"url": archives.source["url"]}, archives.root, f"{topic_name}-r", "r", archives.root / "s", [topic]
+        {"url": archives.source["url"]}, archives.place, f"{topic_name}-r", "r", archives.root / "s", [topic]
     )
     list(replayed.run(archives.spark))
     assert [record["data"]["n"] for record in api.read(f"{topic_name}-r")["records"]] == list(range(7))

@@ -81,6 +81,7 @@ def test_a_plain_session_of_each_version_reads_streams_writes_and_archives(
     assert found["again"] == []
     assert [record["data"]["n"] for record in records(api, f"{topic_name}.copy")] == everything
     assert found["archived"] == {"events": RECORDS, "typed": RECORDS}
+    assert found["unified"] == {"table": everything, "stream": everything}
 
 
 def test_an_older_version_is_refused_by_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

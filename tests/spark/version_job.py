@@ -10,7 +10,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tests.harness.spark import SETTINGS
-from topics.spark import register
+from topics.spark import register, table
+from topics.spark.place import Place
 
 
 class Application:
@@ -65,11 +66,25 @@ class Application:
 
         self.spark.sparkContext.pythonExec = sys.executable
         root = self.scratch / "lake"
-        pipeline = Archive(self.source, root, typed=True)
+        pipeline = Archive(self.source, Place(root), typed=True)
         query = pipeline.start(self.spark, True, "1 second", self.scratch / "pause")
         query.awaitTermination()
         directories = {"events": root / "events", "typed": root / "typed" / self.source["topic"]}
         return {name: DeltaTable(str(path)).to_pyarrow_table().num_rows for name, path in directories.items()}
+
+    def unified(self) -> dict[str, list[int]]:
+        """The seqs of the topic over lake and server, as a table and as a stream."""
+        place = {"topic": self.source["topic"], "lake": self.scratch / "lake", "url": self.source["url"]}
+        found: list[int] = []
+        query = (
+            table(self.spark, **place, streaming=True)
+            .writeStream.foreachBatch(lambda frame, _: found.extend(sorted(row.seq for row in frame.collect())))
+            .option("checkpointLocation", str(self.scratch / "unified"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return {"table": sorted(row.seq for row in table(self.spark, **place).collect()), "stream": found}
 
 
 def main(url: str, topic: str, scratch: Path) -> None:
@@ -90,6 +105,7 @@ def main(url: str, topic: str, scratch: Path) -> None:
         application.copy()
         application.copy()
         found["archived"] = application.archive()
+        found["unified"] = application.unified()
     found["refusal"] = refusal
     application.spark.stop()
     sys.stdout.write(json.dumps(found) + "\n")

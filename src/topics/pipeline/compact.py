@@ -12,10 +12,10 @@ cores busy at most, and make every query slower than the files that it came from
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from topics.pipeline.run import PipelineError
+from topics.spark.place import Place
 
 ROW_GROUP_ROWS: Final = 64_000
 """About 8 MiB of records of 150 bytes."""
@@ -29,15 +29,15 @@ class Merged(NamedTuple):
     added: int
 
 
-def compact(root: Path, file_bytes: int) -> Iterator[Merged]:
+def compact(root: Place, file_bytes: int) -> Iterator[Merged]:
     """Merge the files of each table of an archive to about this size."""
     from deltalake import DeltaTable, WriterProperties
 
-    found = sorted(path.parent for path in root.glob("**/_delta_log") if path.is_dir())
+    found = root.tables()
     if not found:
-        raise PipelineError(f"there is no Delta table in {root}")
-    for directory in found:
-        table = DeltaTable(str(directory))
+        raise PipelineError(f"there is no Delta table in {root.shown}")
+    for name in found:
+        table = DeltaTable(str(root / name))
         written = WriterProperties(compression="ZSTD", compression_level=3, max_row_group_size=ROW_GROUP_ROWS)
         done = table.optimize.compact(target_size=file_bytes, writer_properties=written)
-        yield Merged(str(directory.relative_to(root)), done["numFilesRemoved"], done["numFilesAdded"])
+        yield Merged(name, done["numFilesRemoved"], done["numFilesAdded"])

@@ -16,6 +16,7 @@ from pyspark import TaskContext
 
 from topics.pipeline import files
 from topics.spark.options import COLUMNS, TOMBSTONE
+from topics.spark.scan import Range
 from topics.spark.source import TopicsSource, schema_of
 from topics.spark.stream import TopicsStreamReader
 
@@ -27,6 +28,7 @@ class Target:
     """Where the files of an archive go, as options of its source."""
 
     root: str
+    """The address of a Place; each task finds keys in its environment."""
     prefix: str
     hive: bool
     file_bytes: int
@@ -36,12 +38,13 @@ class Target:
         hive, size = str(self.hive).lower(), str(self.file_bytes)
         return {"lakeRoot": self.root, "lakePrefix": self.prefix, "lakeHive": hive, "lakeFileBytes": size}
 
-    def write(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def write(self, piece: Range, batches: Iterator[Any]) -> Iterator[Any]:
         """Write the records of one range; what was written."""
         context = TaskContext.get()
         assert context is not None, "a range is read by a task"
         batch_id = int(context.getLocalProperty("streaming.sql.batchId") or 0)
-        return files.writer(self.root, self.prefix, self.hive, batch_id, self.file_bytes)(batches)
+        epochs = {piece.topic: piece.epoch}
+        return files.writer(self.root, self.prefix, self.hive, batch_id, self.file_bytes, epochs)(batches)
 
 
 class ArchiveSource(TopicsSource):

@@ -80,15 +80,20 @@ class TopicsReader(DataSourceReader):
 @plainly
 def read(partition: InputPartition, options: ReadOptions, schema: Any) -> Iterator[Any]:
     """The records of one range, as Arrow record batches of the schema that Spark derives from its own."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     assert isinstance(partition, RangePartition)
     if partition.piece is None:
         return iter(())
     freeze_loaded()
+    return _rows(RangeReader(options, arrow_schema(schema)), partition.piece)
+
+
+def arrow_schema(schema: Any) -> Any:
+    """The schema of Arrow that Spark derives from its own, with times in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     # Spark 4.1 takes no time zone: it is always UTC there.
     zone: dict[str, Any] = {} if version.running() == (4, 1) else {"timezone": "UTC"}
-    return _rows(RangeReader(options, to_arrow_schema(schema, **zone)), partition.piece)
+    return to_arrow_schema(schema, **zone)
 
 
 @plainly

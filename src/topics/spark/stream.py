@@ -30,7 +30,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._client: Client | None = None
         self._target: dict[str, Cursor] | None = None
-        self.through: Callable[[Iterator[Any]], Iterator[Any]] | None = None
+        self.through: Callable[[Range, Iterator[Any]], Iterator[Any]] | None = None
         """What a task makes of its records, where Spark is to get something else than them."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -54,10 +54,15 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 plan = client.plan(topic, from_ts=options.starting_ts)
                 cursors[topic] = Cursor(plan.epoch, plan.from_ts_seq)
             else:
-                wanted = options.starting.of(topic)
-                cursors[topic] = resolve(client.plan(topic), wanted, "startingOffsets", options.fail_on_data_loss)
+                cursors[topic] = self._first(client.plan(topic), options.starting.of(topic))
         client.close()
         return offsets.render(cursors)
+
+    def _first(self, plan: Plan, wanted: str | Cursor) -> Cursor:
+        """Where a topic starts. A place with an epoch is kept: what was lost since then is found as after a restart."""
+        if isinstance(wanted, Cursor) and wanted.epoch is not None and not self._options.fail_on_data_loss:
+            return wanted
+        return resolve(plan, wanted, "startingOffsets", self._options.fail_on_data_loss)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxOffsetsPerTrigger`."""
@@ -183,7 +188,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one range, or what is made of them."""
         rows = read(partition, self._options, self._schema)
-        return rows if self.through is None else self.through(rows)
+        piece = partition.piece if isinstance(partition, RangePartition) else None
+        return rows if self.through is None or piece is None else self.through(piece, rows)
 
     def stop(self) -> None:
         """Close the connection."""
