@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: crash-sweep soak help setup serve test check bench bench-spark demo lock
+.PHONY: crash-sweep soak help setup serve test test-deploy wheels check bench bench-spark demo lock
 
 help:
 	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
@@ -14,6 +14,8 @@ help:
 	@echo "make check   format, lint, types, layers, rules and their tests"
 	@echo "make bench   measure this machine, about 4 minutes (BENCH_ARGS=--full for the long rows, --help for more)"
 	@echo "make bench-spark   measure Spark over topics against Spark over files"
+	@echo "make test-deploy   run the steps of the Dockerfile in a bare Debian, as root"
+	@echo "make wheels  collect the wheels of the lock in .venv/wheels, for an install without a network"
 	@echo "make demo    run a server, archive, transform and replay, and say where to look"
 	@echo "make crash-sweep   a million crash points on a fake disk (ARGS='--seed 7 --points 100000')"
 	@echo "make soak    kill a server under load for an hour (ARGS='--hours 8 --seed 7')"
@@ -49,7 +51,17 @@ test: ARGS ?= --numprocesses 2
 test: setup
 	@tools/ensure-java
 	@tools/ensure-chromium
+	@tools/ensure-proxies
+	@tools/ensure-wheels
 	$(BIN)/python -m pytest $(ARGS)
+
+# The wheels of the lock, for an install without a network.
+wheels: setup
+	@tools/ensure-wheels
+
+# What the Dockerfile says, in a bare Debian: needs root and debootstrap, and takes two minutes.
+test-deploy: wheels
+	$(BIN)/python tools/bare_root.py
 
 check: setup
 	$(BIN)/ruff format --check .
