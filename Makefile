@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: crash-sweep soak help setup serve test test-deploy wheels check bench bench-spark demo lock
+.PHONY: crash-sweep soak help setup serve test test-deploy wheels check docs bench bench-spark demo lock
 
 help:
 	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench-spark   measure Spark over topics against Spark over files"
 	@echo "make test-deploy   run the steps of the Dockerfile in a bare Debian, as root"
 	@echo "make wheels  collect the wheels of the lock in .venv/wheels, for an install without a network"
+	@echo "make docs    build the pages in docs/ into site/, and check every link"
 	@echo "make demo    run a server, archive, transform and replay, and say where to look"
 	@echo "make crash-sweep   a million crash points on a fake disk (ARGS='--seed 7 --points 100000')"
 	@echo "make soak    kill a server under load for an hour (ARGS='--hours 8 --seed 7')"
@@ -80,6 +81,17 @@ crash-sweep: setup
 
 soak: setup
 	$(BIN)/python -m tools.soak $(ARGS)
+
+# The tools of the pages have an environment of their own, so that theirs never decide a version of ours.
+.venv/docs/.ready: requirements/docs.txt | $(BIN)/python
+	@echo "installing mkdocs into .venv/docs"
+	@$(BIN)/python -m venv .venv/docs
+	@.venv/docs/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/docs.txt
+	@touch $@
+
+docs: .venv/docs/.ready
+	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true .venv/docs/bin/mkdocs build --strict --clean
+	@echo "the site is in site/index.html"
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS) $(BENCH_ARGS)
