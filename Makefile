@@ -90,8 +90,10 @@ soak: setup
 	@touch $@
 
 docs: .venv/docs/.ready
-	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true .venv/docs/bin/mkdocs build --strict --clean
-	@echo "the site is in site/index.html"
+	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --strict --clean
+	@if grep -rlE '<(script|link|img)[^>]+(src|href)="?https?://' site --include='*.html'; then \
+	    echo "make docs: these pages load something from another host" >&2; exit 1; fi
+	@echo "the site is in site/; python3 -m http.server --directory site shows it, with search"
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS) $(BENCH_ARGS)
