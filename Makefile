@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: crash-sweep soak help setup serve test test-deploy wheels check docs bench bench-spark demo lock
+.PHONY: crash-sweep soak help setup serve test test-deploy wheels check docs bench bench-compare bench-spark demo lock
 
 help:
 	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
@@ -13,6 +13,7 @@ help:
 	@echo "make setup   install everything: server, development tools, Spark"
 	@echo "make check   format, lint, types, layers, rules and their tests"
 	@echo "make bench   measure this machine, about 4 minutes (BENCH_ARGS=--full for the long rows, --help for more)"
+	@echo "make bench-compare   the same work on topics, Redis and NATS, and docs/benchmarks.md from it"
 	@echo "make bench-spark   measure Spark over topics against Spark over files"
 	@echo "make test-deploy   run the steps of the Dockerfile in a bare Debian, as root"
 	@echo "make wheels  collect the wheels of the lock in .venv/wheels, for an install without a network"
@@ -97,6 +98,10 @@ docs: .venv/docs/.ready
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS) $(BENCH_ARGS)
+
+# Writes docs/benchmarks.md and its plots: run it on a machine that does nothing else.
+bench-compare: setup
+	$(BIN)/python -m bench.compare $(ARGS)
 
 bench-spark: setup
 	@tools/ensure-java

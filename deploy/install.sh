@@ -25,7 +25,8 @@ install_into() {
     pip="$prefix/bin/python -m pip --disable-pip-version-check --quiet install"
     $pip --require-hashes --target "$scratch/build" -r "$source/requirements/build.txt"
     (cd "$source" && PYTHONPATH="$scratch/build" PYTHONDONTWRITEBYTECODE=1 \
-        "$prefix/bin/python" -m hatchling build -t wheel -d "$scratch/wheel" >/dev/null)
+        "$prefix/bin/python" -m hatchling build -t wheel -d "$scratch/wheel") >"$scratch/log" 2>&1 ||
+        { cat "$scratch/log" >&2 && exit 1; }
     $pip --require-hashes -r "$source/requirements/server.txt"
     $pip --no-deps --no-index --force-reinstall "$scratch"/wheel/*.whl
     "$prefix/bin/topics" --version

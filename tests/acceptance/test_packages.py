@@ -110,7 +110,7 @@ def test_the_wheel_installs_alone_and_serves(wheel: Path, tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not (WHEELS / ".ready").exists(), reason="no wheels of the lock (tools/ensure-wheels)")
 def test_the_install_script_needs_no_network(tmp_path: Path) -> None:
-    """DEPLOY-2: from the lock and its wheels alone; what builds the package is not installed; once more upgrades."""
+    """DEPLOY-2: from the lock and its wheels alone; what builds the package is not installed."""
     home = tmp_path / "opt" / "topics"
     command = [ROOT / "deploy" / "install.sh", home]
     here = environ(PIP_FIND_LINKS=str(WHEELS), PIP_NO_COMPILE="1", PYTHON=sys.executable)
