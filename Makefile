@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: crash-sweep soak help setup serve test test-spark-versions check bench bench-spark demo lock
+.PHONY: crash-sweep soak help setup serve test test-spark-versions test-deploy wheels check docs bench bench-compare bench-spark demo lock
 
 help:
 	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
@@ -14,7 +14,11 @@ help:
 	@echo "make setup   install everything: server, development tools, Spark"
 	@echo "make check   format, lint, types, layers, rules and their tests"
 	@echo "make bench   measure this machine, about 4 minutes (BENCH_ARGS=--full for the long rows, --help for more)"
+	@echo "make bench-compare   the same work on topics, Redis and NATS, and docs/benchmarks.md from it"
 	@echo "make bench-spark   measure Spark over topics against Spark over files"
+	@echo "make test-deploy   run the steps of the Dockerfile in a bare Debian, as root"
+	@echo "make wheels  collect the wheels of the lock in .venv/wheels, for an install without a network"
+	@echo "make docs    build the pages in docs/ into site/, and check every link"
 	@echo "make demo    run a server, archive, transform and replay, and say where to look"
 	@echo "make crash-sweep   a million crash points on a fake disk (ARGS='--seed 7 --points 100000')"
 	@echo "make soak    kill a server under load for an hour (ARGS='--hours 8 --seed 7')"
@@ -51,7 +55,17 @@ test: setup
 	@tools/ensure-java
 	@tools/ensure-chromium
 	@tools/ensure-spark 4.1
+	@tools/ensure-proxies
+	@tools/ensure-wheels
 	$(BIN)/python -m pytest $(ARGS)
+
+# The wheels of the lock, for an install without a network.
+wheels: setup
+	@tools/ensure-wheels
+
+# What the Dockerfile says, in a bare Debian: needs root and debootstrap, and takes two minutes.
+test-deploy: wheels
+	$(BIN)/python tools/bare_root.py
 
 # Each version of Spark that the source runs on, and one that it refuses; the oldest of them is in `make test` too.
 test-spark-versions: setup
@@ -77,8 +91,25 @@ crash-sweep: setup
 soak: setup
 	$(BIN)/python -m tools.soak $(ARGS)
 
+# The tools of the pages have an environment of their own, so that theirs never decide a version of ours.
+.venv/docs/.ready: requirements/docs.txt | $(BIN)/python
+	@echo "installing mkdocs into .venv/docs"
+	@$(BIN)/python -m venv .venv/docs
+	@.venv/docs/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/docs.txt
+	@touch $@
+
+docs: .venv/docs/.ready
+	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --strict --clean
+	@if grep -rlE '<(script|link|img)[^>]+(src|href)="?https?://' site --include='*.html'; then \
+	    echo "make docs: these pages load something from another host" >&2; exit 1; fi
+	@echo "the site is in site/; python3 -m http.server --directory site shows it, with search"
+
 bench: setup
 	$(BIN)/python -m bench $(ARGS) $(BENCH_ARGS)
+
+# Writes docs/benchmarks.md and its plots: run it on a machine that does nothing else.
+bench-compare: setup
+	$(BIN)/python -m bench.compare $(ARGS)
 
 bench-spark: setup
 	@tools/ensure-java

@@ -99,20 +99,23 @@ class Bench:
                 server.close()
 
     @contextlib.contextmanager
-    def peer(self, *command: str) -> Iterator[Process]:
-        """A peer on the server's core; `{port}` and `{dir}` in its command become a free port and a directory."""
+    def peer(self, *command: str, data_dir: Path | None = None) -> Iterator[Process]:
+        """A peer on the server's core; `{port}` and `{dir}` in its command become a free port and a directory.
+
+        The directory is one of its own unless one is given. At the end the peer is killed as a crash would.
+        """
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         with self.scratch() as scratch:
             with self.on_server_core():
                 process = subprocess.Popen(
-                    [part.format(port=port, dir=scratch) for part in command],
+                    [part.format(port=port, dir=data_dir or scratch) for part in command],
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )
             try:
-                await_true(lambda: _listens(port), f"{command[0]} to listen", 10)
+                await_true(lambda: _listens(port), f"{command[0]} to listen", 60)
                 yield Process("127.0.0.1", port, process.pid)
             finally:
                 process.kill()

@@ -32,25 +32,26 @@ def measure(bench: Bench) -> Iterator[Row]:
         ("redis-xadd-pipelined", "everysec", 16, 16, "Redis XADD, pipelined by 16, 16 connections"),
     ):
         if bench.wants(name):
-            with bench.peer(*_server(policy)) as process:
+            with bench.peer(*command(policy)) as process:
                 yield _rounds(bench, name, title, process, xadd, connections, pipelined)
     if bench.wants("redis-xrange-1000"):
-        with bench.peer(*_server("no")) as process:
-            _store(process, STORED)
+        with bench.peer(*command("no")) as process:
+            store(process, STORED)
             xrange = ("XRANGE", "bench", "0-__rand_int__", "+", "COUNT", "1000")
             yield _rounds(
                 bench, "redis-xrange-1000", "Redis XRANGE of 1,000, distinct cursors", process, xrange, 16, 1, 1000
             )
 
 
-def _server(policy: str) -> list[str]:
+def command(policy: str) -> list[str]:
+    """How to start Redis with a policy of `appendfsync`, or with `no` file at all."""
     return [
         "redis-server", "--port", "{port}", "--bind", "127.0.0.1", "--dir", "{dir}", "--save", "", "--appendonly",
         "no" if policy == "no" else "yes", "--appendfsync", policy, "--auto-aof-rewrite-percentage", "0",
     ]  # fmt: skip
 
 
-def _store(process: Process, count: int) -> None:
+def store(process: Process, count: int) -> None:
     """Append records 0-1, 0-2, ..., so that any cursor can be named by its number."""
     with socket.create_connection((process.host, process.port)) as sock:
         for first in range(1, count + 1, 1000):
@@ -77,12 +78,12 @@ def _rounds(
     pipelined: int,
     per_request: int = 1,
 ) -> Row:
-    _, first = _benchmark(process, command, connections, pipelined, FIRST_REQUESTS // per_request)
+    _, first = benchmark(process, command, connections, pipelined, FIRST_REQUESTS // per_request)
     count = max(1000, int(float(first["rps"]) * bench.seconds))
     rounds = []
     for _ in range(bench.rounds):
         used, begin = cpu_s(process.pid), time.monotonic()
-        seconds, seen = _benchmark(process, command, connections, pipelined, count)
+        seconds, seen = benchmark(process, command, connections, pipelined, count)
         used = cpu_s(process.pid) - used
         rounds.append((float(seen["rps"]), seen, used, min(seconds, time.monotonic() - begin)))
     rate, seen, used, seconds = sorted(rounds, key=lambda found: found[0])[len(rounds) // 2]
@@ -98,9 +99,10 @@ def _rounds(
     )
 
 
-def _benchmark(
+def benchmark(
     process: Process, command: tuple[str, ...], connections: int, pipelined: int, count: int
 ) -> tuple[float, dict[str, str]]:
+    """Send a command this often; the seconds it took, and what redis-benchmark says about it."""
     begin = time.monotonic()
     done = subprocess.run(
         ["redis-benchmark", "-p", str(process.port), "-c", str(connections), "-n", str(count), "-P", str(pipelined),

@@ -55,3 +55,15 @@ def test_every_section_is_listed(name: str) -> None:
         [sys.executable, "-m", "bench", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert f"{name}: " in done.stdout
+
+
+def test_the_comparison_does_its_work(tmp_path: Path) -> None:
+    """PROOF-11: on whatever is installed; topics always is. One claim, one ack and one heard record are enough."""
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "bench.compare", "--seconds", "0.1", "--rounds", "1", "--no-page"]
+    choice = ["--only", "jobs", "--only", "hear", "--figures", str(figures)]
+    done = subprocess.run([*command, *choice], cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+    assert done.returncode == 0, done.stderr
+    rows = {(row["work"], row["system"]): row for row in json.loads(figures.read_text())["rows"]}
+    assert min(rows["jobs", "topics"]["records_s"] + rows["hear", "topics"]["p50_ms"]) > 0
+    assert len(rows) == 2 * len({system for _, system in rows})

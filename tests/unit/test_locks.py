@@ -38,6 +38,8 @@ def test_the_locks_cover_what_the_project_asks_for() -> None:
     assert server <= locked("server")
     assert server | _names(extras["dev"]) <= locked("dev")
     assert server | _names(extras["dev"]) | _names(extras["spark"]) <= locked("all")
+    for group, requirements in PROJECT["dependency-groups"].items():
+        assert _names(requirements) <= locked(group)
 
 
 def test_a_package_has_the_same_version_in_every_lock() -> None:

@@ -274,7 +274,7 @@ def _need_extra() -> None:
     if missing := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
         _fail(
             f"{' and '.join(missing)} not installed: pipelines need the extra `spark` "
-            "(make setup in a checkout, or pip install '<checkout>[spark]')"
+            "(make setup in a checkout, or pip install 'topics-engine[spark]')"
         )
     from topics.spark import version
     from topics.spark.errors import SourceError
