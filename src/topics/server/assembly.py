@@ -16,9 +16,11 @@ from topics.server.api.backups import BackupHandlers
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
+from topics.server.api.keys import KeyHandlers
 from topics.server.api.large_writes import LargeWrites
 from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
+from topics.server.api.overview import Overview
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
 from topics.server.api.probes import Probes
@@ -94,6 +96,8 @@ class Assembly:
             ),
             backups=BackupHandlers(None if upkeep is None else upkeep.backups, self.driver.run_then, account),
             probes=Probes(engine, self.phase, self._metrics),
+            overview=Overview(engine, slots, self.phase, self.pressure, account, cache),
+            keys=KeyHandlers(keys.principals),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
             reference=Reference(lambda: self.rows, settings, guarded=len(keys) > 0),

@@ -4,8 +4,8 @@ For a person who asks why a job does not get done. A job that is claimed and ack
 of a job costs nothing: the history of a job begins when its first delivery ends in another way, and goes on from then.
 
 What is known of a job that is done or a dead letter stays until others need the room; of one that is deleted, nothing
-does. It is kept in memory, for the jobs that had trouble last and for the last steps of each, so it has a bound whatever
-clients do. A restart knows what the leases log has since the last checkpoint.
+does. It is kept in memory, for the jobs that had trouble last and for the last steps of each, so that it has a bound
+whatever clients do. A restart knows what the leases log has since the last checkpoint.
 """
 
 from __future__ import annotations
