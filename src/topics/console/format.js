@@ -33,6 +33,11 @@ export function duration(ms) {
   return found.join(" ") || `${Math.round(ms)} ms`;
 }
 
+/** How long something is ago, in its largest unit. */
+export function ago(ms) {
+  return ms < 1_500 ? "now" : `${duration(ms).replace(/^(\d+ (?:d|h|min)) .*/, "$1")} ago`;
+}
+
 /** A time of the server in the zone of the reader, to the millisecond. */
 export function time(ms) {
   const at = new Date(ms);

@@ -11,15 +11,19 @@ export function tree(value, open = 1) {
   if (entries.length === 0) return h("span", { class: "json" }, Array.isArray(value) ? "[]" : "{}");
   const body = h("div", { class: "members" });
   const details = h("details", { class: "json", open: open > 0 }, h("summary", {}, summary(value, entries)), body);
-  const unfold = () => {
-    if (body.childElementCount) return;
-    for (const [key, item] of entries.slice(0, CHILDREN_MAX)) {
+  let drawn = 0;
+  const more = () => {
+    for (const [key, item] of entries.slice(drawn, drawn + CHILDREN_MAX)) {
       body.append(h("div", { class: "member" }, h("span", { class: "key" }, String(key)), ": ", tree(item, open - 1)));
     }
-    if (entries.length > CHILDREN_MAX) body.append(h("div", { class: "soft" }, `… ${entries.length - CHILDREN_MAX} more`));
+    drawn += CHILDREN_MAX;
+    if (entries.length <= drawn) return;
+    const next = h("button", { type: "button", class: "small" }, `${entries.length - drawn} more`);
+    next.addEventListener("click", () => (next.remove(), more()));
+    body.append(next);
   };
-  if (open > 0) unfold();
-  details.addEventListener("toggle", unfold);
+  if (open > 0) more();
+  details.addEventListener("toggle", () => body.childElementCount || more());
   return details;
 }
 
