@@ -67,7 +67,11 @@ class Shop:
         for _ in range(40):
             self.busy(8)
         self.mails()
-        for consumer, topic, behind in (("billing", "orders", 0), ("billing", "payments", 0), ("search-index", "orders", 37)):
+        for consumer, topic, behind in (
+            ("billing", "orders", 0),
+            ("billing", "payments", 0),
+            ("search-index", "orders", 37),
+        ):
             head = self.call("GET", f"/v0/topics/{topic}")["head_seq"]
             data = {"consumer": consumer, "cursors": {topic: {"seq": head - behind, "epoch": 1}}, "committed_ts": 0}
             name = consumer if topic == "orders" or consumer != "billing" else f"{consumer}-payments"
@@ -83,7 +87,9 @@ class Shop:
             order = {
                 "order": self._order,
                 "customer": {"id": dice.randrange(60), "city": dice.choice(CITIES)},
-                "items": [{"sku": f"SKU-{dice.randrange(900) + 100}", "quantity": dice.randrange(3) + 1} for _ in range(2)],
+                "items": [
+                    {"sku": f"SKU-{dice.randrange(900) + 100}", "quantity": dice.randrange(3) + 1} for _ in range(2)
+                ],
                 "total": round(dice.uniform(9, 240), 2),
             }
             tag = f"customer:{order['customer']['id']}"
@@ -95,7 +101,9 @@ class Shop:
 
     def mails(self) -> None:
         """Jobs of which some do not get done."""
-        self.write("mails", *({"data": {"to": f"customer-{n}@example.com", "template": "order-shipped"}} for n in range(14)))
+        self.write(
+            "mails", *({"data": {"to": f"customer-{n}@example.com", "template": "order-shipped"}} for n in range(14))
+        )
         for attempt in range(3):
             node = f"mailer-{attempt + 1}"
             for job in self.call("POST", "/v0/topics/mails/claim", {"node": node, "max": 3})["claimed"]:

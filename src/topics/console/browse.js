@@ -55,7 +55,7 @@ export function browse({ handle, item, signal, row: topicRow }) {
     );
   const form = h(
     "form",
-    { class: "grid", onsubmit: (event) => (event.preventDefault(), begin()) },
+    { class: "grid tight", onsubmit: (event) => (event.preventDefault(), begin()) },
     field("From seq", from),
     field("or from time", since),
     field("Tag", tag),

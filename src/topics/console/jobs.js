@@ -5,11 +5,10 @@
  * The leases are asked for with every beat; the rest when the numbers of the queue have changed, and now and then.
  */
 
-import { Tombstone } from "/topics.js";
-
 import { h, place, problem, refresh, show, table, tile } from "./dom.js";
 import { ago, count, duration, plural, time } from "./format.js";
 import { STATES, said } from "./job.js";
+import { lettersOf } from "./letters.js";
 import { row as recordRow } from "./records.js";
 
 const SHOWN_MAX = 50;
@@ -23,7 +22,6 @@ export function jobs({ client, handle, name, may, signal }) {
   let beats = 0;
 
   const refreshAll = async (row) => {
-    show(tiles, tilesOf(row, config?.dead_letter));
     const numbers = [row.head_seq, row.count, row.ready, row.in_flight, row.delayed, row.dead_lettered].join();
     const due = numbers !== seen || beats++ % BEATS === 0;
     seen = numbers;
@@ -32,6 +30,7 @@ export function jobs({ client, handle, name, may, signal }) {
       config = (await handle.state({ signal }))?.config ?? null;
       parts.push(showTroubled(handle, name, troubled, signal), showWaiting(handle, name, waiting, signal), showLetters());
     }
+    show(tiles, tilesOf(row, config?.dead_letter));
     await Promise.all(parts);
   };
   const redrive = async (seqs) => {
@@ -46,7 +45,7 @@ export function jobs({ client, handle, name, may, signal }) {
   const showLetters = async () => {
     const target = config?.dead_letter;
     if (!target) return show(letters, h("p", { class: "soft" }, "A job that always fails is tried for ever: set max_deliveries and dead_letter in the ", h("a", { href: place(name, "config") }, "config"), "."));
-    const found = await lettersOf(client, target, name, signal);
+    const found = await lettersOf(client.topic(target), name, SHOWN_MAX, signal);
     if (same(letters, found)) return;
     if (!found.length) return show(letters, h("p", { class: "soft" }, `None in ${target}.`));
     const all = may.write && h("button", { type: "button", class: "main", onclick: () => redrive(null) }, found.length < SHOWN_MAX ? `Redrive all ${count(found.length)}` : "Redrive all");
@@ -124,19 +123,6 @@ async function showWaiting(handle, name, element, signal) {
   if (same(element, found)) return;
   const history = (item) => h("a", { href: place(name, "job", String(item.seq)) }, "What happened to it");
   show(element, found.length ? h("ol", { class: "records" }, found.map((item) => recordRow(item, history))) : h("p", { class: "soft" }, "The queue is empty."));
-}
-
-async function lettersOf(client, target, name, signal) {
-  const found = [];
-  try {
-    for await (const item of client.topic(target).read({ onLoss: "yield", signal })) {
-      if (!(item instanceof Tombstone) && item.meta.$dead_letter_from === name) found.push(item);
-      if (found.length === SHOWN_MAX) break;
-    }
-  } catch (error) {
-    if (error.code !== "topic_not_found") throw error;
-  }
-  return found;
 }
 
 function letterRow(item, name, redrive) {

@@ -128,7 +128,8 @@ document.addEventListener("keydown", (event) => {
 
 addEventListener("hashchange", () => {
   route();
-  view.focus();
+  scrollTo(0, 0);
+  view.focus({ preventScroll: true });
 });
 pulse.addEventListener("beat", beat);
 route();

@@ -54,7 +54,7 @@ function tilesOf({ server, uptime_ms }, pulse) {
     server.read_only
       ? tile("Disk", "read-only", "a write has failed; restart the server", "bad")
       : tile("Damage found", count(damage), damage ? "see the log, then topics verify" : "every checksum was right", damage ? "bad" : ""),
-    tile("Up", duration(uptime_ms), dead ? h("span", { class: "wrong" }, plural(dead, "dead letter")) : "since the last start"),
+    dead ? tile("Dead letters", count(dead), `up ${duration(uptime_ms)}`, "bad") : tile("Up", duration(uptime_ms), "since the last start"),
   ];
 }
 
@@ -112,7 +112,7 @@ function syncOf({ bounds_us: bounds, counts, sum_us: sum }) {
   const [half, slow] = [quantile(bounds, counts, 0.5), quantile(bounds, counts, 0.99)];
   return [
     h("p", { class: "soft" }, `${plural(all, "sync")}: ${microseconds(sum / all)} on average, half within ${microseconds(half)}, 99 % within ${microseconds(slow)}.`),
-    histogram(bounds, counts, microseconds),
+    histogram(bounds, counts, (bound) => microseconds(bound).replace(" ", "")),
   ];
 }
 

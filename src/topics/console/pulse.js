@@ -66,8 +66,10 @@ export class Pulse extends EventTarget {
 
   _take(answer) {
     this.now = answer;
-    keep(this.total, answer.server.rate);
+    if (answer.server.rate !== null) keep(this.total, answer.server.rate);
     for (const { topic, rate } of answer.topics) {
+      // Nothing is known of a topic that the server looks at for the first time.
+      if (rate === null) continue;
       const rates = this._rates.get(topic) ?? [];
       // The one that was not seen for the longest time makes room.
       this._rates.delete(topic);

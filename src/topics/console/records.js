@@ -49,7 +49,7 @@ function record(item, more) {
   const body = h("div", { class: "body" });
   const details = h(
     "details",
-    { class: "record", "data-seq": item.seq },
+    { class: "record" },
     h(
       "summary",
       {},

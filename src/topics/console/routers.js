@@ -3,7 +3,7 @@
 import { h, place, problem, refresh, show, svg, table } from "./dom.js";
 import { compact, count, rate } from "./format.js";
 
-const [BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y] = [180, 44, 130, 20];
+const [BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, LABEL_WIDTH] = [190, 44, 170, 20, 84];
 const SHOWN_MAX = 200;
 
 export function routers({ client, pulse }) {
@@ -90,7 +90,12 @@ function boxesOf(edges) {
   for (const [at, topics] of byColumn.entries()) {
     const height = (topic) => boxes.get(sourceOf.get(topic))?.y ?? 0;
     topics.sort((a, b) => height(a) - height(b) || a.localeCompare(b));
-    for (const [row, topic] of topics.entries()) boxes.set(topic, { x: 12 + at * (BOX_WIDTH + GAP_X), y: 12 + row * (BOX_HEIGHT + GAP_Y) });
+    let free = 12;
+    for (const topic of topics) {
+      const y = Math.max(free, height(topic));
+      boxes.set(topic, { x: 12 + at * (BOX_WIDTH + GAP_X), y });
+      free = y + BOX_HEIGHT + GAP_Y;
+    }
   }
   return boxes;
 }
@@ -108,10 +113,12 @@ function draw(edges, pulse) {
 
 function arrow({ router, forwarded_total: total, rate: now, lag }, from, to) {
   const [x1, y1, x2, y2] = [from.x + BOX_WIDTH, from.y + BOX_HEIGHT / 2, to.x - 4, to.y + BOX_HEIGHT / 2];
-  const bend = Math.max(40, (x2 - x1) / 2);
+  // The end is straight: the label stands on it.
+  const turn = x2 - LABEL_WIDTH;
+  const bend = Math.max(40, (turn - x1) / 2);
   const label = [now > 0 ? rate(now) : `${compact(total)} copied`, lag > 0 && `lag ${compact(lag)}`].filter(Boolean).join(", ");
   const words = svg("text", { class: lag > 0 ? "on-arrow late" : "on-arrow", x: x2 - 8, y: y2 - 6, "text-anchor": "end" }, label);
-  return [svg("path", { class: now > 0 ? "arrow busy" : "arrow", d: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, "marker-end": "url(#tip)" }, svg("title", {}, `${router}: ${label}`)), words];
+  return [svg("path", { class: now > 0 ? "arrow busy" : "arrow", d: `M${x1} ${y1} C${x1 + bend} ${y1} ${turn - bend} ${y2} ${turn} ${y2} L${x2} ${y2}`, "marker-end": "url(#tip)" }, svg("title", {}, `${router}: ${label}`)), words];
 }
 
 function box(topic, x, y, row) {

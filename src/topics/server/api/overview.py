@@ -62,8 +62,8 @@ class TopicRow(Struct, frozen=True, omit_defaults=True):
     earliest_seq: int
     count: int
     bytes: int
-    rate: float
-    """Records per second."""
+    rate: float | None
+    """Records per second; None where it was looked at only once."""
     last_write_ts: int | None
     ready: int | UnsetType = UNSET
     in_flight: int | UnsetType = UNSET
@@ -134,7 +134,7 @@ class Overview:
             "routers": len(engine.routers),
             "records": totals.count,
             "bytes": totals.bytes,
-            "rate": round(self._rounds.total, 2),
+            "rate": round(self._rounds.total, 2) if self._rounds.over > 1 else None,
             "pressure": self._pressure.level,
             "read_only": any(shard.read_only is not None for shard in engine.store.shards),
             "waiting_frames": sum(shard.queue_depth for shard in engine.store.shards),
@@ -167,7 +167,7 @@ class Overview:
     def _row(self, topic: Topic, now: int) -> TopicRow:
         topic.expire(now)
         log, queue = topic.log, queue_of(topic)
-        rate = round(self._rounds.rate(topic.name), 2)
+        rate = self._rounds.rate(topic.name)
         jobs: dict[str, int] = {}
         if queue is not None:
             state = self._engine.queues.state(topic)
@@ -175,7 +175,15 @@ class Overview:
             jobs["dead_lettered"] = state.dead_lettered
         kind, durability = topic.config.type, topic.config.durability
         counted = (log.head, log.start, log.count, log.bytes)
-        return TopicRow(topic.name, kind, durability, *counted, rate, topic.last_write_ts, **jobs)
+        return TopicRow(
+            topic.name,
+            kind,
+            durability,
+            *counted,
+            None if rate is None else round(rate, 2),
+            topic.last_write_ts,
+            **jobs,
+        )
 
     def _choose(self, question: _Question, principal: Principal) -> tuple[list[Topic], bool]:
         """The topics to show, and whether they are chosen among all that there are."""
@@ -194,7 +202,7 @@ class Overview:
             # Of those that do not grow, the ones that did so last.
             found_topics = (topics[name] for name in names)
             by_rate = heapq.nlargest(
-                question.limit, found_topics, key=lambda each: (rounds.rate(each.name), each.last_write_ts or 0)
+                question.limit, found_topics, key=lambda each: (rounds.rate(each.name) or 0, each.last_write_ts or 0)
             )
             return by_rate, complete
         if question.order == "name":

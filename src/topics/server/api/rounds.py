@@ -42,11 +42,12 @@ class Loss(Struct):
 class Seen:
     """What a topic was like at the last look."""
 
-    __slots__ = ("at_ns", "cap", "head", "id", "lost", "rate", "ttl")
+    __slots__ = ("at_ns", "cap", "head", "id", "lost", "rate", "ttl", "twice")
 
     def __init__(self, topic: Topic, at_ns: int) -> None:
         self.id = topic.id
         self.rate = 0.0
+        self.twice = False
         self.take(topic.log, at_ns)
 
     def take(self, log: Log, at_ns: int) -> None:
@@ -72,6 +73,8 @@ class Rounds:
         """The names of the topics that grew between the last two looks at them."""
         self.total = 0.0
         """Records per second over all topics."""
+        self.over = 0
+        """How many rounds are over: with the second one there are rates."""
 
     def step(self) -> None:
         """Look at the next topics, unless that was done a moment ago."""
@@ -89,12 +92,13 @@ class Rounds:
         # What is left of the round before is gone.
         for name, seen in self._before.items():
             self._set_rate(name, seen, 0.0)
+        self.over += 1
         self._after, self._before, self._seen = "", self._seen, {}
 
-    def rate(self, name: str) -> float:
-        """Records per second that were appended to a topic between the last two looks at it."""
+    def rate(self, name: str) -> float | None:
+        """Records per second that were appended to a topic between the last two looks at it; None before those."""
         seen = self._seen.get(name) or self._before.get(name)
-        return 0.0 if seen is None else seen.rate
+        return None if seen is None or not seen.twice else seen.rate
 
     def _set_rate(self, name: str, seen: Seen, rate: float) -> None:
         self.total += rate - seen.rate
@@ -119,6 +123,7 @@ class Rounds:
         took_ns = now_ns - seen.at_ns
         rate = (log.head - seen.head) * 1e9 / took_ns if 0 < took_ns < STALE_NS else 0.0
         self._set_rate(name, seen, rate)
+        seen.twice = True
         if log.cap_evicted != seen.cap or log.ttl_expired != seen.ttl or log.lost is not seen.lost:
             self._notice(topic, seen.cap, seen.ttl, seen.lost, now_ms)
         seen.take(log, now_ns)
