@@ -59,7 +59,9 @@ class Visit:
 
 def go(page: Any, place: str) -> None:
     """Go to another page of the console, as a link does, and wait until it is there."""
-    page.evaluate("hash => location.hash = hash", place)
+    if page.evaluate("location.hash") != place:
+        page.evaluate("hash => { document.querySelector('main > *').dataset.old = 1; location.hash = hash; }", place)
+        page.locator("main > [data-old]").wait_for(state="detached")
     page.locator(PLACES[place]).first.wait_for()
 
 
