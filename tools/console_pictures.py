@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tools.console_pictures [DIRECTORY]
 
-The shop is alive while the pictures are taken: orders and clicks arrive, routers copy them, workers fail, a capped topic
-evicts. Nothing in a picture is drawn by hand. Needs chromium.
+The shop is alive while the pictures are taken: orders and clicks arrive, routers copy them, workers fail, a capped
+topic evicts. Nothing in a picture is drawn by hand. Needs chromium.
 """
 
 from __future__ import annotations
@@ -67,16 +67,15 @@ class Shop:
         for _ in range(40):
             self.busy(8)
         self.mails()
-        for consumer, topic, behind in (
-            ("billing", "orders", 0),
-            ("billing", "payments", 0),
-            ("search-index", "orders", 37),
-        ):
+        self.commit()
+
+    def commit(self) -> None:
+        """Consumers and a pipeline say how far they are."""
+        for consumer, topic, behind in (("billing", "orders", 0), ("ledger", "payments", 2), ("search", "orders", 137)):
             head = self.call("GET", f"/v0/topics/{topic}")["head_seq"]
             data = {"consumer": consumer, "cursors": {topic: {"seq": head - behind, "epoch": 1}}, "committed_ts": 0}
-            name = consumer if topic == "orders" or consumer != "billing" else f"{consumer}-payments"
-            self.write("topics.consumers", {"tag": name, "data": data | {"consumer": name}})
-        report = {"name": "daily-revenue", "topic": "orders", "seq": head, "lag": 12, "rate": 41.5, "error": None}
+            self.write("topics.consumers", {"tag": consumer, "data": data})
+        report = {"name": "daily-revenue", "topic": "payments", "seq": 300, "lag": 12, "rate": 41.5, "error": None}
         self.write("topics.pipelines", {"tag": "daily-revenue", "data": report})
 
     def busy(self, orders: int) -> None:
@@ -119,8 +118,12 @@ class Shop:
 
     def run(self) -> None:
         """Go on until `stop`."""
+        turn = 0
         while not self._stopped.wait(0.1):
             self.busy(self._dice.randrange(2, 7))
+            turn += 1
+            if turn % 20 == 0:
+                self.commit()
 
     def stop(self) -> None:
         """Close the shop."""
@@ -138,7 +141,7 @@ def look(page: Page, url: str, directory: Path) -> None:
 
     page.goto(url)
     # The sparklines show two minutes; some of them are enough for a picture.
-    page.wait_for_timeout(40_000)
+    page.wait_for_timeout(60_000)
     take("overview", "", ".spark polyline")
     page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     page.wait_for_timeout(300)

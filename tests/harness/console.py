@@ -67,7 +67,7 @@ def go(page: Any, place: str) -> None:
 
 def call(server: ServerProcess, method: str, path: str, body: object = None, **headers: str) -> Any:
     """One request that succeeds; its answer."""
-    sent = {} if body is None else {"json": body}
+    sent: dict[str, Any] = {} if body is None else {"json": body}
     reply = server.request(method, path, headers=headers, **sent)
     assert reply.status < 300, reply.json
     return reply.json
