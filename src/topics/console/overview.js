@@ -44,7 +44,8 @@ export function overview({ pulse }) {
 function tilesOf({ server, uptime_ms }, pulse) {
   const { pressure, corruption_total: damage } = server;
   const queues = pulse.now.topics.filter((row) => row.type === "queue");
-  const dead = queues.reduce((sum, row) => sum + row.dead_lettered, 0);
+  const failing = queues.filter((row) => row.dead_lettered > 0);
+  const dead = failing.reduce((sum, row) => sum + row.dead_lettered, 0);
   return [
     tile("Appended", rate(server.rate), sparkline(pulse.total, `records appended per second, now ${rate(server.rate)}`, { width: 220 }), "wide"),
     tile("Records", compact(server.records), bytes(server.bytes)),
@@ -54,7 +55,7 @@ function tilesOf({ server, uptime_ms }, pulse) {
     server.read_only
       ? tile("Disk", "read-only", "a write has failed; restart the server", "bad")
       : tile("Damage found", count(damage), damage ? "see the log, then topics verify" : "every checksum was right", damage ? "bad" : ""),
-    dead ? tile("Dead letters", count(dead), `up ${duration(uptime_ms)}`, "bad") : tile("Up", duration(uptime_ms), "since the last start"),
+    dead ? tile("Dead letters", count(dead), `of ${failing.length === 1 ? failing[0].topic : plural(failing.length, "queue")} so far`, "bad") : tile("Up", duration(uptime_ms), "since the last start"),
   ];
 }
 

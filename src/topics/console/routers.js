@@ -117,7 +117,7 @@ function arrow({ router, forwarded_total: total, rate: now, lag }, from, to) {
   const turn = x2 - LABEL_WIDTH;
   const bend = Math.max(40, (turn - x1) / 2);
   const label = [now > 0 ? rate(now) : `${compact(total)} copied`, lag > 0 && `lag ${compact(lag)}`].filter(Boolean).join(", ");
-  const words = svg("text", { class: lag > 0 ? "on-arrow late" : "on-arrow", x: x2 - 8, y: y2 - 6, "text-anchor": "end" }, label);
+  const words = svg("text", { class: lag > 0 ? "on-arrow late" : "on-arrow", x: x2 - 8, y: y2 - 9, "text-anchor": "end" }, label);
   return [svg("path", { class: now > 0 ? "arrow busy" : "arrow", d: `M${x1} ${y1} C${x1 + bend} ${y1} ${turn - bend} ${y2} ${turn} ${y2} L${x2} ${y2}`, "marker-end": "url(#tip)" }, svg("title", {}, `${router}: ${label}`)), words];
 }
 
