@@ -59,7 +59,7 @@ class Shop:
         """Topics, queues and routers, and a past."""
         self.call("PUT", "/v0/topics/sensors.latest", {"cap_records": 40})
         self.call("PUT", "/v0/topics/payments", {"durability": "fsync"})
-        queue = {"type": "queue", "lease_ms": 60_000, "max_deliveries": 3, "dead_letter": "mails.dead"}
+        queue = {"type": "queue", "lease_ms": 1_200_000, "max_deliveries": 3, "dead_letter": "mails.dead"}
         self.call("PUT", "/v0/topics/mails", queue)
         self.call("PUT", "/v0/topics/thumbnails", {"type": "queue", "lease_ms": 300_000})
         for source, dest in ROUTERS:
@@ -110,6 +110,7 @@ class Shop:
                 nack = {"node": node, "seqs": [job["$seq"]], "reason": reason, "delay_ms": 0}
                 self.call("POST", "/v0/topics/mails/nack", nack)
         self.call("POST", "/v0/topics/mails/claim", {"node": "mailer-1", "max": 1})
+        self.call("POST", "/v0/topics/mails/claim", {"node": "mailer-4", "max": 1, "lease_ms": 20_000})
         late = self.call("POST", "/v0/topics/mails/claim", {"node": "mailer-2", "max": 2})["claimed"]
         again = {"node": "mailer-2", "seqs": [late[0]["$seq"]], "reason": REASONS[0], "delay_ms": 600_000}
         self.call("POST", "/v0/topics/mails/nack", again)
