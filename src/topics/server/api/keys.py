@@ -6,11 +6,11 @@ A key that is limited to prefixes sees itself and the keys that are limited to w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from topics.server.api.answers import answer
 from topics.server.api.principal import SCOPE_NAMES, Principal
 from topics.server.api.route import Route
+from topics.server.api.shapes import KeyList, KeyState
 from topics.server.http.exchange import Exchange
 
 
@@ -26,18 +26,13 @@ class KeyHandlers:
         route: Route = exchange.head.route
         asking = route.principal
         shown = [described(each, asking) for each in self._principals() if each is asking or _within(each, asking)]
-        answer(exchange, 200, {"keys": shown})
+        answer(exchange, 200, KeyList(shown))
 
 
-def described(principal: Principal, asking: Principal) -> dict[str, Any]:
+def described(principal: Principal, asking: Principal) -> KeyState:
     """A key as others may know it."""
     scopes = [name for bit, name in SCOPE_NAMES.items() if principal.scopes & bit]
-    return {
-        "key": principal.key_id,
-        "scopes": scopes,
-        "prefixes": [*principal.prefixes],
-        "yours": principal is asking,
-    }
+    return KeyState(principal.key_id, scopes, [*principal.prefixes], principal is asking)
 
 
 def _within(principal: Principal, asking: Principal) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -71,6 +71,58 @@ class TopicRow(Struct, frozen=True, omit_defaults=True):
     dead_lettered: int | UnsetType = UNSET
 
 
+class ServerNow(Struct, frozen=True):
+    """The whole server."""
+
+    topics: int
+    routers: int
+    records: int
+    bytes: int
+    rate: float | None
+    pressure: int
+    read_only: bool
+    waiting_frames: int
+    corruption_total: int
+    connections: int
+    streams: int
+    watch_sessions: int
+    buffered_bytes: int
+
+
+class StorageNow(Struct, frozen=True, kw_only=True):
+    """Where the bytes are; the last fields are those of a server with a data directory."""
+
+    unsealed_bytes: int
+    resident_bytes: int
+    wal_bytes: int | UnsetType = UNSET
+    free_bytes: int | UnsetType = UNSET
+    cache_bytes: int | UnsetType = UNSET
+    cache_hits: int | UnsetType = UNSET
+    cache_misses: int | UnsetType = UNSET
+
+
+class SyncTimes(Struct, frozen=True):
+    """How long syncs took."""
+
+    bounds_us: list[int]
+    counts: list[int]
+    sum_us: int
+
+
+class OverviewNow(Struct, frozen=True):
+    """All that is seen at a glance."""
+
+    version: str
+    now: int
+    uptime_ms: int
+    server: ServerNow
+    storage: StorageNow
+    sync: SyncTimes
+    topics: list[TopicRow]
+    topics_complete: bool
+    losses: list[Loss]
+
+
 class Overview:
     """Answers `GET /v0/overview`."""
 
@@ -111,54 +163,46 @@ class Overview:
             self._kept[key] = ended_ns + max(KEPT_NS, (ended_ns - began_ns) * REST_FACTOR), body
         answer(exchange, 200, body)
 
-    def _made(self, question: _Question, principal: Principal) -> dict[str, Any]:
+    def _made(self, question: _Question, principal: Principal) -> OverviewNow:
         chosen, complete = self._choose(question, principal)
         now = self._engine.clock.now_ms()
-        return {
-            "version": __version__,
-            "now": now,
-            "uptime_ms": self._phase.uptime_ms,
-            "server": self._server(),
-            "storage": self._storage(),
-            "sync": self._sync(),
-            "topics": [self._row(topic, now) for topic in chosen],
-            "topics_complete": complete,
-            "losses": self._losses(principal),
-        }
+        rows = [self._row(topic, now) for topic in chosen]
+        parts = self._server(), self._storage(), self._sync(), rows
+        return OverviewNow(__version__, now, self._phase.uptime_ms, *parts, complete, self._losses(principal))
 
-    def _server(self) -> dict[str, Any]:
+    def _server(self) -> ServerNow:
         engine = self._engine
         totals = engine.totals
-        return {
-            "topics": len(engine.topics),
-            "routers": len(engine.routers),
-            "records": totals.count,
-            "bytes": totals.bytes,
-            "rate": round(self._rounds.total, 2) if self._rounds.over > 1 else None,
-            "pressure": self._pressure.level,
-            "read_only": any(shard.read_only is not None for shard in engine.store.shards),
-            "waiting_frames": sum(shard.queue_depth for shard in engine.store.shards),
-            "corruption_total": totals.corruption_total,
-            "connections": self._account.connections,
-            "streams": self._slots.sse_connections.used,
-            "watch_sessions": self._slots.watch_sessions.used,
-            "buffered_bytes": self._account.total_bytes,
-        }
+        return ServerNow(
+            topics=len(engine.topics),
+            routers=len(engine.routers),
+            records=totals.count,
+            bytes=totals.bytes,
+            rate=round(self._rounds.total, 2) if self._rounds.over > 1 else None,
+            pressure=self._pressure.level,
+            read_only=any(shard.read_only is not None for shard in engine.store.shards),
+            waiting_frames=sum(shard.queue_depth for shard in engine.store.shards),
+            corruption_total=totals.corruption_total,
+            connections=self._account.connections,
+            streams=self._slots.sse_connections.used,
+            watch_sessions=self._slots.watch_sessions.used,
+            buffered_bytes=self._account.total_bytes,
+        )
 
-    def _storage(self) -> dict[str, int]:
+    def _storage(self) -> StorageNow:
         totals, store = self._engine.totals, self._engine.store
-        shown = {"unsealed_bytes": totals.unsealed.bytes, "resident_bytes": totals.resident.bytes}
+        kept: dict[str, int] = {}
         if isinstance(store, Store):
-            shown |= {"wal_bytes": store.wal_bytes, "free_bytes": store.free_bytes}
+            kept |= {"wal_bytes": store.wal_bytes, "free_bytes": store.free_bytes}
         if self._cache is not None:
             hits, misses = self._cache.hits_total, self._cache.misses_total
-            shown |= {"cache_bytes": self._cache.bytes, "cache_hits": hits, "cache_misses": misses}
-        return shown
+            kept |= {"cache_bytes": self._cache.bytes, "cache_hits": hits, "cache_misses": misses}
+        return StorageNow(unsealed_bytes=totals.unsealed.bytes, resident_bytes=totals.resident.bytes, **kept)
 
-    def _sync(self) -> dict[str, Any]:
+    def _sync(self) -> SyncTimes:
         shards = self._engine.store.shards
         counts = [sum(column) for column in zip(*(shard.fsync_us_buckets for shard in shards), strict=True)]
-        return {"bounds_us": LATENCY_BOUNDS_US, "counts": counts, "sum_us": sum(s.fsync_us_sum for s in shards)}
+        return SyncTimes(list(LATENCY_BOUNDS_US), counts, sum(shard.fsync_us_sum for shard in shards))
 
     def _losses(self, principal: Principal) -> list[Loss]:
         mine = (loss for loss in reversed(self._rounds.losses.values()) if principal.may_touch(loss.topic))

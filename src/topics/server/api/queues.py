@@ -19,7 +19,7 @@ from topics.server.api.answers import answer, answer_receipt
 from topics.server.api.attempts import Attempts
 from topics.server.api.bodies import Body, RecurringBody
 from topics.server.api.route import Route
-from topics.server.api.shapes import Leases
+from topics.server.api.shapes import JobHistory, Leases
 from topics.server.flow.parking import Parking
 from topics.server.http.exchange import Exchange
 
@@ -98,7 +98,7 @@ class QueueHandlers:
         else:
             limit = min(route.query.number("limit", HISTORIES_SHOWN, 1), HISTORIES_SHOWN_MAX)
             jobs = self._queues.troubled(route.name, limit)
-        answer(exchange, 200, {"topic": route.name, "jobs": jobs})
+        answer(exchange, 200, JobHistory(route.name, jobs))
 
     def redrive(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/redrive`."""
