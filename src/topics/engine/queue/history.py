@@ -30,7 +30,7 @@ DEAD: Final = "dead"
 ENDS: Final = frozenset((ACKED, DEAD))
 
 
-class Step(Struct, frozen=True, omit_defaults=True):
+class Step(Struct, frozen=True):
     """One thing that happened to a job, at a wall-clock time; `node` is the worker that it was delivered to."""
 
     step: str

@@ -212,6 +212,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
                                         "node": "worker-1",
                                         "delivery": 1,
                                         "reason": "no answer",
+                                        "until": None,
                                     }
                                 ],
                             }
