@@ -16,7 +16,6 @@ from topics.server.api.backups import BackupHandlers
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
-from topics.server.api.keys import KeyHandlers
 from topics.server.api.large_writes import LargeWrites
 from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
@@ -95,9 +94,8 @@ class Assembly:
                 engine, self.delivery, self.admission, slots, settings, turns, account, loop, large, self.traffic
             ),
             backups=BackupHandlers(None if upkeep is None else upkeep.backups, self.driver.run_then, account),
-            probes=Probes(engine, self.phase, self._metrics),
+            probes=Probes(engine, self.phase, self._metrics, keys.principals),
             overview=Overview(engine, slots, self.phase, self.pressure, account, cache),
-            keys=KeyHandlers(keys.principals),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
             reference=Reference(lambda: self.rows, settings, guarded=len(keys) > 0),

@@ -11,7 +11,6 @@ from topics.server.api.backups import BackupHandlers
 from topics.server.api.blocks import BlockHandlers
 from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
-from topics.server.api.keys import KeyHandlers
 from topics.server.api.library import Library
 from topics.server.api.overview import Overview
 from topics.server.api.principal import ADMIN, DELETE, READ, WRITE
@@ -41,7 +40,6 @@ def rows(
     backups: BackupHandlers,
     probes: Probes,
     overview: Overview,
-    keys: KeyHandlers,
     library: Library,
     console: Console,
     reference: Reference,
@@ -78,10 +76,19 @@ def rows(
         Row("POST", "/v0/watch", READ, watch.create, body=True),
         Row("GET", "/v0/watch/:wid", 0, watch.open, token=True, get_changes=True),
         Row("GET", "/v0/ws", 0, websockets.open, subprotocol=True, get_changes=True),
+        *_server_rows(probes, overview, library, console, reference),
+    ]
+
+
+def _server_rows(
+    probes: Probes, overview: Overview, library: Library, console: Console, reference: Reference
+) -> list[Row]:
+    """What is asked of the server itself, and what it shows to people."""
+    return [
         Row("GET", "/v0/metrics", READ, probes.metrics, always_open=True),
         Row("GET", "/v0/overview", READ, overview.show),
         Row("GET", "/v0/whoami", 0, probes.whoami),
-        Row("GET", "/v0/keys", ADMIN, keys.list),
+        Row("GET", "/v0/keys", ADMIN, probes.keys),
         Row("GET", "/v0/health", None, probes.health, probe=True, always_open=True),
         Row("GET", "/healthz", None, probes.health, probe=True, always_open=True),
         Row("GET", "/v0/ready", None, probes.ready, probe=True, always_open=True),
