@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench import (
     checkpoint,
     clients,
+    console,
     delivery,
     growth,
     metrics,
@@ -31,6 +32,7 @@ SECTIONS = {
         sustained,
         delivery,
         queues,
+        console,
         clients,
         metrics,
         spark,

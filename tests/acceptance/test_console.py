@@ -2,204 +2,231 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.harness.api import free_port
+from tests.harness.api import free_port, until
+from tests.harness.console import REASON, SCRIPT, WAIT_MS, Visit, call, fail_jobs, write
 from topics.testing import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
-]
-
-SCRIPT = "<img src=x onerror='window.ran = true'><script>window.ran = true</script>"
+pytestmark = pytest.mark.browser
+UNKNOWN = ("", "0/s", "\u2013")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """A server with a little of everything."""
-    with ServerProcess() as running:
-        fill(running)
-        yield running
+def expect(locator: Any) -> Any:
+    sync_api.expect.set_options(timeout=WAIT_MS)
+    return sync_api.expect(locator)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One chromium for all tests."""
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens the console; whatever the browser complains about fails the test."""
-    contexts = []
-    complaints: list[str] = []
-
-    def opened(server: ServerProcess, place: str = "#/", **options: Any) -> Any:
-        contexts.append(browser.new_context(**options))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(20_000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda message: complaints.append(message.text) if "Policy" in message.text else None)
-        page.goto(f"{server.url}/{place}")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def call(server: ServerProcess, method: str, path: str, body: object = None, **headers: str) -> Any:
-    sent = {} if body is None else {"json": body}
-    reply = server.request(method, path, headers=headers, **sent)
-    assert reply.status < 300, reply.json
-    return reply.json
-
-
-def write(server: ServerProcess, topic: str, *records: dict[str, Any]) -> None:
-    call(server, "POST", f"/v0/topics/{topic}", {"records": list(records)})
-
-
-def fill(server: ServerProcess) -> None:
-    write(server, "orders", *({"data": {"n": n}, "tag": f"customer:{n % 5}"} for n in range(100)))
-    write(server, "orders", {"data": {"note": SCRIPT}, "tag": "customer:7", "node": "web-1", "meta": {"trace": "abc"}})
-    call(server, "PUT", "/v0/topics/recent", {"cap_records": 3})
-    for n in range(1, 6):
-        write(server, "recent", {"data": n})
-    call(server, "PUT", "/v0/routers/orders%3Eaudit", {"source": "orders", "dest": "audit"})
-
-
-def test_the_overview_shows_every_topic_and_its_rate(visit: Callable[..., Any], server: ServerProcess) -> None:
-    """CONSOLE-2."""
-    page = visit(server)
+def test_the_overview_shows_topics_with_rates_and_the_state_of_the_server(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-2: and a loss as soon as it is noticed."""
+    page = visit(shop)
     row = page.locator("tr", has=page.get_by_role("link", name="orders", exact=True))
-    row.wait_for()
-    assert "101" in row.inner_text()
-    write(server, "orders", *({"data": n} for n in range(50)))
-    sync_api.expect(page.locator(".tile .value").first).not_to_have_text("0/s")
+    expect(row).to_contain_text("101")
+    rate = page.locator(".tile .value").first
+    until(lambda: write(shop, "rated", {"data": 1}) or rate.inner_text() not in UNKNOWN, "a rate")
+    for text in ("Connections", "Pressure", "calm", "Damage found", "syncs:", "Free on the disk"):
+        expect(page.get_by_text(text, exact=text != "syncs:").first).to_be_visible()
+    loss = page.get_by_role("region", name="Recent losses").get_by_role("row", name="recent")
+    expect(loss).to_contain_text("1 \u2013 2")
+    write(shop, "recent", {"data": 6})
+    expect(loss).to_contain_text("1 \u2013 3")
     page.get_by_label("filter topics by name").fill("rec")
     page.get_by_role("link", name="audit").wait_for(state="detached")
-    assert page.get_by_role("link", name="recent").count() == 1
+    assert page.get_by_role("region", name="Topics").get_by_role("link").all_inner_texts() == ["recent"]
 
 
-def test_a_topic_shows_records_as_they_come_and_runs_none_of_them(
-    visit: Callable[..., Any], server: ServerProcess
-) -> None:
+def test_a_topic_shows_records_as_they_come_and_runs_none_of_them(visit: Visit, shop: ServerProcess) -> None:
     """CONSOLE-3: what is in a record is shown as text, whatever it says."""
-    write(server, "live", {"data": {"note": SCRIPT}})
-    page = visit(server, "#/topics/live")
+    write(shop, "live", {"data": {"note": SCRIPT}})
+    page = visit(shop, "#/topics/live")
     page.locator("ol.records summary", has_text="onerror").click()
-    page.locator(".json.string", has_text="onerror").wait_for()
-    write(server, "live", {"data": "fresh off the press"})
-    page.locator("ol.records summary", has_text="fresh off the press").wait_for()
+    page.locator(".json .string", has_text="onerror").wait_for()
+    write(
+        shop, "live", {"data": "fresh", "tag": "a", "node": "n1"}, {"data": "off the press", "tag": "b", "node": "n2"}
+    )
+    rows = page.locator("ol.records > li")
+    expect(rows).to_have_count(3)
+    page.get_by_role("textbox", name="show only records of this node").fill("n2")
+    expect(rows).to_have_count(1)
+    page.get_by_role("textbox", name="show only records of this node").fill("")
+    page.get_by_role("textbox", name="show only records with this tag").fill("a")
+    expect(rows).to_have_count(1)
+    assert "fresh" in rows.inner_text()
+    page.get_by_role("button", name="Pause").click()
+    write(shop, "live", {"data": "later", "tag": "a"})
+    page.get_by_text("Paused: 1 more have come.").wait_for()
+    assert rows.count() == 1
+    page.get_by_role("button", name="Continue").click()
+    expect(rows).to_have_count(2)
     assert page.evaluate("window.ran") is None
 
 
-def test_lost_records_are_a_visible_gap(visit: Callable[..., Any], server: ServerProcess) -> None:
+def test_lost_records_are_a_visible_gap(visit: Visit, shop: ServerProcess) -> None:
     """CONSOLE-4: with their range and the reason."""
-    page = visit(server, "#/topics/recent/browse")
+    call(shop, "PUT", "/v0/topics/gappy", {"cap_records": 3})
+    for n in range(1, 6):
+        write(shop, "gappy", {"data": n})
+    page = visit(shop, "#/topics/gappy/browse")
     gap = page.locator("li.gap")
     gap.wait_for()
     assert "2 records lost" in gap.inner_text()
     assert "seq 1 to 2" in gap.inner_text()
+    assert "evicted by the cap" in gap.inner_text()
     assert page.locator("ol.records summary").count() == 3
 
 
-def test_a_record_is_published_and_found_by_its_tag(visit: Callable[..., Any], server: ServerProcess) -> None:
+def test_records_are_browsed_by_seq_time_tag_node_and_text(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-15: page by page, in both directions."""
+    write(shop, "pages", *({"data": {"n": n}, "tag": f"t{n % 3}", "node": f"n{n % 2}"} for n in range(1, 181)))
+    page = visit(shop, "#/topics/pages/browse/11")
+    shown, read = page.locator("main [role=status]"), page.get_by_role("button", name="Read")
+    expect(shown).to_have_text("50 records, seq 11 to 60.")
+    page.get_by_role("button", name="Newer").first.click()
+    expect(shown).to_have_text("50 records, seq 61 to 110.")
+    page.get_by_role("button", name="Older").first.click()
+    expect(shown).to_have_text("50 records, seq 11 to 60.")
+    page.get_by_role("button", name="Last").first.click()
+    expect(shown).to_have_text("50 records, seq 131 to 180.")
+    page.get_by_label("Tag").fill("t0")
+    page.get_by_label("Node").fill("n1")
+    page.get_by_label("Text").fill('"n":9')
+    page.get_by_role("button", name="First").first.click()
+    expect(shown).to_have_text("3 records, seq 9 to 99.")
+    page.get_by_role("button", name="Last").first.click()
+    expect(shown).to_have_text("3 records, seq 9 to 99.")
+    for label in ("Tag", "Node", "Text"):
+        page.get_by_label(label).fill("")
+    page.get_by_label("or from time").fill("2020-01-01T00:00:00")
+    read.click()
+    expect(shown).to_have_text("50 records, seq 1 to 50.")
+    page.get_by_label("or from time").fill("2999-01-01T00:00:00")
+    read.click()
+    expect(shown).to_have_text("No record there.")
+
+
+def test_a_record_is_published_folded_and_found(visit: Visit, shop: ServerProcess) -> None:
     """CONSOLE-5."""
-    page = visit(server, "#/topics/notes/publish")
-    page.get_by_label("Data, any JSON").fill('{"by": "hand"}')
-    page.get_by_label("Tag").fill("mine")
-    page.get_by_role("button", name="Publish").click()
-    page.get_by_text("Written as seq 1.").wait_for()
-    page.get_by_label("Data, any JSON").fill("{")
-    page.get_by_role("button", name="Publish").click()
+    page = visit(shop, "#/topics/notes/publish")
+    data, publish = page.get_by_label("Data, any JSON"), page.get_by_role("button", name="Publish")
+    data.fill("{")
+    publish.click()
     page.get_by_text("The data is not JSON").wait_for()
-    page.goto(f"{server.url}/#/topics/notes/browse")
+    data.fill('{"by": {"whom": "hand"}}')
     page.get_by_label("Tag").fill("mine")
-    page.get_by_role("button", name="Read").click()
-    page.locator("ol.records summary", has_text="hand").wait_for()
+    publish.click()
+    page.get_by_text("Written as seq 1.").wait_for()
+    page.get_by_role("link", name="Show it").click()
+    page.locator("ol.records summary", has_text="hand").click()
+    value = page.locator(".json .string", has_text="hand")
+    value.wait_for()
+    page.locator(".json summary", has_text="by:").click()
+    value.wait_for(state="hidden")
+    page.get_by_role("button", name="As text").click()
+    page.locator("pre", has_text='"whom": "hand"').wait_for()
 
 
-def test_a_customer_is_erased_by_tag_after_a_count(visit: Callable[..., Any], server: ServerProcess) -> None:
-    """CONSOLE-6: nothing is deleted before the number was seen."""
-    write(server, "people", *({"data": n, "tag": "customer:42" if n < 3 else "other"} for n in range(10)))
-    page = visit(server, "#/topics/people/delete")
-    page.get_by_label("Tag").fill("customer:42")
+def test_a_customer_is_erased_by_tag_after_a_count(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-6: nothing is deleted before the number was seen; copies are counted too."""
+    call(shop, "PUT", "/v0/routers/people%3Ecopies", {"source": "people", "dest": "copies"})
+    write(shop, "people", *({"data": n, "tag": "customer:42" if n < 3 else "other"} for n in range(10)))
+    page = visit(shop, "#/topics/people/delete")
+    page.get_by_label("Tag", exact=True).fill("customer:42")
     page.get_by_role("button", name="Count them").click()
-    page.get_by_text("3 records have this tag now").wait_for()
-    assert call(server, "GET", "/v0/topics/people")["count"] == 10
+    page.get_by_role("button", name="Delete 6 records for good").wait_for()
+    assert call(shop, "GET", "/v0/topics/people")["count"] == 10
+    page.get_by_label("delete in copies").uncheck()
     page.get_by_role("button", name="Delete 3 records for good").click()
     page.get_by_text("3 records deleted.").wait_for()
-    assert call(server, "GET", "/v0/topics/people")["count"] == 7
+    assert call(shop, "GET", "/v0/topics/people")["count"] == 7
+    assert call(shop, "GET", "/v0/topics/copies")["count"] == 10
 
 
-def test_a_change_of_config_says_what_it_does_first(visit: Callable[..., Any], server: ServerProcess) -> None:
+def test_a_change_of_config_says_what_it_does_first(visit: Visit, shop: ServerProcess) -> None:
     """CONSOLE-7."""
-    write(server, "capped", *({"data": n} for n in range(10)))
-    page = visit(server, "#/topics/capped/config")
+    write(shop, "capped", *({"data": n} for n in range(10)))
+    page = visit(shop, "#/topics/capped/config")
     page.get_by_label("cap_records").fill("4")
     page.get_by_text("6 of 10 records are evicted at once, for good.").wait_for()
-    assert call(server, "GET", "/v0/topics/capped")["count"] == 10
-    page.get_by_role("button", name="Save").click()
-    page.get_by_text("This will change").wait_for(state="detached")
-    assert call(server, "GET", "/v0/topics/capped")["count"] == 4
+    assert call(shop, "GET", "/v0/topics/capped")["count"] == 10
+    page.get_by_role("button", name="Save, and lose records for good").click()
+    page.get_by_text("Saved.").wait_for()
+    assert call(shop, "GET", "/v0/topics/capped")["count"] == 4
 
 
-def test_a_stuck_job_is_found_and_redriven(visit: Callable[..., Any], server: ServerProcess) -> None:
-    """CONSOLE-8: who holds what, the dead letters, and a way back for them."""
-    call(server, "PUT", "/v0/topics/jobs", {"type": "queue", "max_deliveries": 1, "dead_letter": "jobs.dead"})
-    write(server, "jobs", {"data": "stuck"}, {"data": "held"})
-    call(server, "POST", "/v0/topics/jobs/claim", {"node": "a"})
-    call(server, "POST", "/v0/topics/jobs/nack", {"node": "a", "seqs": [1]})
-    call(server, "POST", "/v0/topics/jobs/claim", {"node": "worker-7"})
-    page = visit(server, "#/queues/jobs")
-    page.get_by_role("region", name="Leases").get_by_text("worker-7").wait_for()
-    page.locator(".letter", has_text="stuck").get_by_role("button", name="Redrive").click()
-    page.get_by_text("1 dead letter turned into jobs again.").wait_for()
-    page.locator("ol.records summary", has_text="stuck").wait_for()
+def test_a_stuck_job_is_found_and_redriven(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-8: who holds what, why a job came back, and a way back for dead letters."""
+    fail_jobs(shop, "jobs")
+    page = visit(shop, "#/topics/jobs")
+    leases = page.get_by_role("region", name="Leases")
+    expect(leases.get_by_role("row", name="job 2")).to_contain_text("worker-7")
+    expect(leases.get_by_role("row", name="job 3")).to_contain_text("delayed")
+    expect(page.locator(".tiles .value")).to_have_text(["1", "1", "1", "1"])
+    expect(page.locator(".letter")).to_contain_text(REASON)
+    troubled = page.get_by_role("region", name="Jobs that had trouble")
+    troubled.get_by_role("link", name="job 1").click()
+    steps = page.locator(".timeline li")
+    expect(steps).to_have_count(4)
+    assert REASON in steps.nth(0).inner_text()
+    assert "claimed by worker-2" in steps.nth(1).inner_text()
+    assert "became a dead letter" in steps.nth(3).inner_text()
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    page.get_by_role("button", name="Redrive dead letter 1").click()
+    page.get_by_text("1 dead letter turned into a job again.").wait_for()
+    page.locator("section", has_text="Peek").locator("summary", has_text="stuck").wait_for()
 
 
-def test_routers_are_drawn(visit: Callable[..., Any], server: ServerProcess) -> None:
-    """CONSOLE-9."""
-    page = visit(server, "#/routers")
+def test_routers_consumers_and_pipelines_show_their_lag(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-9: routers as a graph."""
+    page = visit(shop, "#/routers")
     page.locator(".graph rect").first.wait_for()
-    assert page.locator(".graph rect").count() == 2
-    assert page.locator(".graph path.arrow").count() == 1
-    assert page.get_by_role("rowheader", name="orders>audit").count() == 1
+    row = page.get_by_role("row", name="orders>audit")
+    assert row.get_by_role("cell").last.inner_text() == "0"
+    assert page.locator(".graph a", has_text="orders").count() == 1
+    page.get_by_role("link", name="Consumers").click()
+    expect(page.get_by_role("row", name="billing")).to_contain_text("11")
+    pipeline = page.get_by_role("row", name="revenue")
+    expect(pipeline).to_contain_text("21")
+    expect(pipeline).to_contain_text("no space left")
 
 
-def test_a_key_is_asked_for_and_decides_what_is_shown(visit: Callable[..., Any]) -> None:
-    """CONSOLE-10: kept in memory only; without the scope there is no button."""
+def test_a_key_is_asked_for_and_decides_what_is_shown(visit: Visit) -> None:
+    """CONSOLE-10: kept in memory only; without the scope there is no button, and nothing outside of the prefixes."""
     with ServerProcess(api_keys="boss,reader:read:pub.") as server:
         for topic in ("pub.a", "secret.b"):
-            body = {"records": [{"data": 1}]}
-            call(server, "POST", f"/v0/topics/{topic}", body, Authorization="Bearer boss")
+            call(server, "POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]}, Authorization="Bearer boss")
         page = visit(server)
-        page.get_by_role("textbox", name="Key").fill("reader")
-        page.get_by_role("button", name="Use it").click()
+        key, use = page.get_by_role("textbox", name="Key"), page.get_by_role("button", name="Use it")
+        key.fill("wrong")
+        use.click()
+        page.get_by_text("the key is not known to this server").first.wait_for()
+        key.fill("reader")
+        use.click()
         page.get_by_role("link", name="pub.a").click()
-        page.get_by_role("link", name="Browse").wait_for()
+        page.get_by_role("link", name="Browse", exact=True).wait_for()
         assert page.get_by_role("link", name="Publish").count() == 0
+        assert page.get_by_role("link", name="Delete").count() == 0
+        page.goto(f"{server.url}/#/topics/pub.a/config")
+        assert page.get_by_label("cap_records").is_disabled()
         assert "secret.b" not in page.content()
-        assert "reader" not in page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+        page.goto(f"{server.url}/#/keys")
+        page.get_by_text("yours").wait_for()
+        assert page.locator("tbody tr").count() == 1
+        page.get_by_role("button", name="Key").click()
+        key.fill("boss")
+        use.click()
+        expect(page.locator("tbody tr")).to_have_count(2)
+        assert "reader" not in page.content()
+        assert "boss" not in page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
         page.reload()
-        page.get_by_text("This server asks for a key").wait_for()
+        page.get_by_text("This server asks for a key.").wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Enter a key").wait_for()
 
 
-def test_a_lost_server_is_shown_and_comes_back(visit: Callable[..., Any]) -> None:
+def test_a_lost_server_is_shown_and_comes_back(visit: Visit) -> None:
     """CONSOLE-11: the page says so, and goes on by itself."""
     with ServerProcess(port=free_port()) as server:
         write(server, "t", {"data": "before"})
@@ -214,12 +241,16 @@ def test_a_lost_server_is_shown_and_comes_back(visit: Callable[..., Any]) -> Non
         assert page.locator("ol.records > li").count() == 2
 
 
-@pytest.mark.parametrize("options", [{"color_scheme": "dark"}, {"viewport": {"width": 360, "height": 700}}])
-def test_dark_and_narrow(visit: Callable[..., Any], server: ServerProcess, options: dict[str, Any]) -> None:
-    """CONSOLE-12: nothing is wider than the screen."""
-    for place in ("#/", "#/topics/orders", "#/topics/orders/config", "#/routers", "#/start"):
-        page = visit(server, place, **options)
-        page.locator("h1").wait_for()
-        page.wait_for_timeout(300)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
-        page.close()
+def test_an_error_is_shown_with_what_the_server_says(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-16: code, value and limit; and the page goes on."""
+    call(shop, "PUT", "/v0/topics/full", {"cap_records": 1, "discard": "reject"})
+    write(shop, "full", {"data": 1})
+    page = visit(shop, "#/topics/full/publish")
+    page.get_by_role("button", name="Publish").click()
+    problem = page.get_by_role("alert").filter(has_text="topic_full")
+    expect(problem).to_contain_text("422")
+    page.get_by_role("link", name="Config").click()
+    page.get_by_label("dead_letter").wait_for(state="detached")
+    page.get_by_label("priority", exact=True).fill("5000000000")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert").filter(has_text="400 invalid_request")).to_be_visible()

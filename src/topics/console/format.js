@@ -5,7 +5,7 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 
 export const count = (value) => (value === undefined || value === null ? "–" : whole.format(value));
 export const compact = (value) => (value < 10_000 ? whole.format(Math.round(value)) : short.format(value));
-export const rate = (value) => (value === 0 ? "0/s" : value < 10 ? `${value.toFixed(1)}/s` : `${compact(value)}/s`);
+export const rate = (value) => (value === null || value === undefined ? "–" : value === 0 ? "0/s" : value < 10 ? `${value.toFixed(1)}/s` : `${compact(value)}/s`);
 
 export const plural = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
@@ -31,6 +31,11 @@ export function duration(ms) {
     }
   }
   return found.join(" ") || `${Math.round(ms)} ms`;
+}
+
+/** How long something is ago, in its largest unit. */
+export function ago(ms) {
+  return ms < 1_500 ? "now" : `${duration(ms).replace(/^(\d+ (?:d|h|min)) .*/, "$1")} ago`;
 }
 
 /** A time of the server in the zone of the reader, to the millisecond. */

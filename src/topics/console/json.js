@@ -4,22 +4,25 @@ import { h } from "./dom.js";
 
 const CHILDREN_MAX = 200;
 
-/** The element of a value; the first `open` levels are unfolded. */
-export function tree(value, open = 1) {
-  if (value === null || typeof value !== "object") return leaf(value);
+/** The element of a value; the first `open` levels are unfolded. A value within another one has a `key`. */
+export function tree(value, open = 1, key = null) {
+  const label = key === null ? [] : [h("span", { class: "key" }, String(key)), ": "];
+  if (value === null || typeof value !== "object") return h("div", { class: "json" }, label, leaf(value));
   const entries = Array.isArray(value) ? value.map((item, i) => [i, item]) : Object.entries(value);
-  if (entries.length === 0) return h("span", { class: "json" }, Array.isArray(value) ? "[]" : "{}");
+  if (entries.length === 0) return h("div", { class: "json" }, label, Array.isArray(value) ? "[]" : "{}");
   const body = h("div", { class: "members" });
-  const details = h("details", { class: "json", open: open > 0 }, h("summary", {}, summary(value, entries)), body);
-  const unfold = () => {
-    if (body.childElementCount) return;
-    for (const [key, item] of entries.slice(0, CHILDREN_MAX)) {
-      body.append(h("div", { class: "member" }, h("span", { class: "key" }, String(key)), ": ", tree(item, open - 1)));
-    }
-    if (entries.length > CHILDREN_MAX) body.append(h("div", { class: "soft" }, `… ${entries.length - CHILDREN_MAX} more`));
+  const details = h("details", { class: "json", open: open > 0 }, h("summary", {}, label, summary(value, entries)), body);
+  let drawn = 0;
+  const more = () => {
+    for (const [name, item] of entries.slice(drawn, drawn + CHILDREN_MAX)) body.append(tree(item, open - 1, name));
+    drawn += CHILDREN_MAX;
+    if (entries.length <= drawn) return;
+    const next = h("button", { type: "button", class: "small" }, `${entries.length - drawn} more`);
+    next.addEventListener("click", () => (next.remove(), more()));
+    body.append(next);
   };
-  if (open > 0) unfold();
-  details.addEventListener("toggle", unfold);
+  if (open > 0) more();
+  details.addEventListener("toggle", () => body.childElementCount || more());
   return details;
 }
 
@@ -31,7 +34,7 @@ export function line(value, max = 160) {
 
 function leaf(value) {
   const kind = value === null ? "null" : typeof value;
-  return h("span", { class: `json ${kind}` }, JSON.stringify(value));
+  return h("span", { class: kind }, JSON.stringify(value));
 }
 
 function summary(value, entries) {

@@ -2,31 +2,40 @@
 
 import { h, svg } from "./dom.js";
 
-/** A line over the last values, oldest first. */
-export function sparkline(values, label) {
-  const [width, height] = [96, 22];
+/** A line over the last values, oldest first; the newest is always at the right end. */
+export function sparkline(values, label, { width = 120, height = 24, slots = 60 } = {}) {
   const top = Math.max(...values, 1e-9);
-  const step = width / Math.max(values.length - 1, 1);
-  const points = values.map((value, i) => `${(i * step).toFixed(1)},${(height - 2 - (value / top) * (height - 4)).toFixed(1)}`);
-  const area = `0,${height} ${points.join(" ")} ${((values.length - 1) * step).toFixed(1)},${height}`;
+  const step = width / (slots - 1);
+  const left = width - (values.length - 1) * step;
+  const points = values.map((value, i) => `${(left + i * step).toFixed(1)},${(height - 1.5 - (value / top) * (height - 4)).toFixed(1)}`);
   return svg(
     "svg",
-    { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label },
-    values.length > 1 && svg("polygon", { points: area }),
+    { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    svg("line", { x1: 0, x2: width, y1: height - 1, y2: height - 1 }),
+    values.length > 1 && svg("polygon", { points: `${left.toFixed(1)},${height} ${points.join(" ")} ${width},${height}` }),
     values.length > 1 && svg("polyline", { points: points.join(" ") }),
   );
 }
 
-/** Bars of how often a value fell below each bound; `buckets` are cumulative, as Prometheus has them. */
-export function histogram(buckets, unit) {
-  const bounds = Object.keys(buckets);
-  const counts = bounds.map((bound, i) => buckets[bound] - (i ? buckets[bounds[i - 1]] : 0));
+/** Bars of how many values fell into each bucket; `bounds` are the upper ends of all but the last. */
+export function histogram(bounds, counts, unit) {
   const top = Math.max(...counts, 1);
-  const bars = bounds.map((bound, i) => {
-    const bar = h("span", { class: "bar" });
-    bar.style.height = `${(counts[i] / top) * 100}%`;
-    const label = `${counts[i]} within ${unit(bound)}`;
-    return h("li", { title: label }, h("span", { class: "column" }, bar), h("span", { class: "bound" }, unit(bound)), h("span", { class: "sr" }, label));
+  const bars = counts.map((number, i) => {
+    const bound = i < bounds.length ? `up to ${unit(bounds[i])}` : `more than ${unit(bounds.at(-1))}`;
+    const label = `${number} took ${bound}`;
+    const bar = svg("svg", { class: "bar", viewBox: "0 0 10 100", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { x: 0, width: 10, y: 100 - (number / top) * 100, height: (number / top) * 100 }));
+    return h("li", { title: label }, bar, h("span", { class: "bound", "aria-hidden": "true" }, i < bounds.length ? unit(bounds[i]) : "more"), h("span", { class: "sr" }, label));
   });
   return h("ol", { class: "histogram" }, bars);
+}
+
+/** The value below which a share of all values fell, from buckets; null where there are none. */
+export function quantile(bounds, counts, share) {
+  const all = counts.reduce((sum, number) => sum + number, 0);
+  let seen = 0;
+  for (let i = 0; i < bounds.length; i++) {
+    seen += counts[i];
+    if (all > 0 && seen >= all * share) return bounds[i];
+  }
+  return all > 0 ? Infinity : null;
 }

@@ -1,66 +1,86 @@
 /**
- * Pulse: the metrics of the server every two seconds while somebody looks, and the rates that follow from them.
+ * Pulse: the state of the server every two seconds while somebody looks, and the rates of the last two minutes.
  *
- * One small request serves all that the console shows of the whole server. Nothing is asked while the page is hidden.
+ * One small request serves all that the console shows of the whole server (`GET /v0/overview`); `question` says which
+ * topics the page of now wants in it. Nothing is asked while the page is hidden. This is the one place that knows how
+ * the numbers come.
  */
 
 const EVERY_MS = 2_000;
 const KEPT = 60;
+const TOPICS_MAX = 1_000;
 
 export class Pulse extends EventTarget {
   constructor(client) {
     super();
     this.client = client;
-    this.metrics = null;
+    /** The last answer, as the API has it; null before the first. */
+    this.now = null;
     this.error = null;
-    this.rates = new Map();
+    this.question = "limit=0";
     this.total = [];
-    this._heads = null;
-    this._at = 0;
+    this._rates = new Map();
     this._timer = null;
+    this._asked = 0;
     document.addEventListener("visibilitychange", () => this.beat());
+  }
+
+  /** From now on, ask for these topics. */
+  ask(question) {
+    if (question === this.question) return;
+    this.question = question;
+    this.beat();
   }
 
   /** Ask now, and again in a while. */
   async beat() {
     clearTimeout(this._timer);
     if (document.hidden) return;
+    const asked = ++this._asked;
+    const question = this.question;
+    let answer = null;
+    let error = null;
     try {
-      this._take(await this.client.request("GET", "/v0/metrics", undefined, { retry: false, timeoutMs: 5_000 }));
-      this.error = null;
-    } catch (error) {
-      this.error = error;
+      answer = await this.client.request("GET", `/v0/overview?${question}`, undefined, { retry: false, timeoutMs: 5_000 });
+    } catch (failure) {
+      error = failure;
     }
+    // A later question has been asked since: its answer counts.
+    if (asked !== this._asked) return;
+    this.error = error;
+    if (answer !== null) this._take(answer);
     this.dispatchEvent(new Event("beat"));
     clearTimeout(this._timer);
     this._timer = setTimeout(() => this.beat(), EVERY_MS);
   }
 
-  /** The last rates of a topic in records per second, oldest first. */
-  of(topic) {
-    return this.rates.get(topic) ?? [];
+  /** The topic of this name as the last answer has it, or null. */
+  topic(name) {
+    return this.now?.topics.find((row) => row.topic === name) ?? null;
   }
 
-  _take(metrics) {
-    const now = performance.now();
-    const heads = metrics.topics_topic_head_seq ?? {};
-    if (this._heads !== null) {
-      const seconds = (now - this._at) / 1000;
-      let sum = 0;
-      for (const [topic, head] of Object.entries(heads)) {
-        const rate = Math.max(0, head - (this._heads[topic] ?? 0)) / seconds;
-        const kept = this.rates.get(topic) ?? [];
-        kept.push(rate);
-        if (kept.length > KEPT) kept.shift();
-        this.rates.set(topic, kept);
-        sum += rate;
-      }
-      for (const topic of this.rates.keys()) if (!(topic in heads)) this.rates.delete(topic);
-      this.total.push(sum);
-      if (this.total.length > KEPT) this.total.shift();
-    }
-    this._heads = heads;
-    this._at = now;
-    this.metrics = metrics;
+  /** The last rates of a topic in records per second, oldest first. */
+  of(name) {
+    return this._rates.get(name) ?? [];
   }
+
+  _take(answer) {
+    this.now = answer;
+    if (answer.server.rate !== null) keep(this.total, answer.server.rate);
+    for (const { topic, rate } of answer.topics) {
+      // Nothing is known of a topic that the server looks at for the first time.
+      if (rate === null) continue;
+      const rates = this._rates.get(topic) ?? [];
+      // The one that was not seen for the longest time makes room.
+      this._rates.delete(topic);
+      this._rates.set(topic, keep(rates, rate));
+      if (this._rates.size > TOPICS_MAX) this._rates.delete(this._rates.keys().next().value);
+    }
+  }
+}
+
+function keep(values, value) {
+  values.push(value);
+  if (values.length > KEPT) values.shift();
+  return values;
 }

@@ -3,7 +3,7 @@
 import { Tombstone } from "/topics.js";
 
 import { h } from "./dom.js";
-import { count, time } from "./format.js";
+import { count, plural, time } from "./format.js";
 import { line, tree } from "./json.js";
 
 const REASONS = {
@@ -18,19 +18,34 @@ const REASONS = {
   from_seq_too_old: "evicted or expired before this reader came",
 };
 
-/** The row of a record or of a gap. */
-export function row(item) {
-  return item instanceof Tombstone ? gap(item) : record(item);
+/** Why records were lost, in words. */
+export function reasonOf(reason) {
+  return REASONS[reason] ?? reason;
 }
 
-/** Whether a record shows a text anywhere in it. */
-export function holds(item, text) {
-  if (!text || item instanceof Tombstone) return true;
-  const all = `${item.seq} ${item.tag ?? ""} ${item.node ?? ""} ${JSON.stringify(item.data)} ${JSON.stringify(item.meta)}`;
-  return all.toLowerCase().includes(text.toLowerCase());
+/** The row of a record or of a gap; `more` stands after the unfolded record. */
+export function row(item, more = null) {
+  return item instanceof Tombstone ? gap(item) : record(item, more);
 }
 
-function record(item) {
+/** Which records somebody wants to see: by exact tag or prefix*, by node, by text anywhere in them. Gaps always. */
+export function wanted({ tag = "", node = "", text = "" }) {
+  const [prefix, lower] = [tag.endsWith("*") ? tag.slice(0, -1) : null, text.toLowerCase()];
+  return (item) => {
+    if (item instanceof Tombstone) return true;
+    if (tag && (item.tag === null || (prefix === null ? item.tag !== tag : !item.tag.startsWith(prefix)))) return false;
+    if (node && item.node !== node) return false;
+    if (!text) return true;
+    return `${item.seq} ${item.tag ?? ""} ${item.node ?? ""} ${JSON.stringify(item.data)} ${JSON.stringify(item.meta)}`.toLowerCase().includes(lower);
+  };
+}
+
+/** A tag as it was typed, as the API matches it. */
+export function matchOf(tag) {
+  return tag ? (tag.endsWith("*") ? ["tag", "Glob", tag] : ["tag", "Eq", tag]) : undefined;
+}
+
+function record(item, more) {
   const body = h("div", { class: "body" });
   const details = h(
     "details",
@@ -39,7 +54,7 @@ function record(item) {
       "summary",
       {},
       h("span", { class: "seq" }, count(item.seq)),
-      h("time", {}, time(item.ts)),
+      h("time", { datetime: new Date(item.ts).toISOString() }, time(item.ts)),
       item.tag !== null && h("span", { class: "tag", title: "tag" }, item.tag),
       item.node !== null && h("span", { class: "node", title: "node" }, item.node),
       h("code", { class: "line" }, line(item.data)),
@@ -47,12 +62,25 @@ function record(item) {
     body,
   );
   details.addEventListener("toggle", () => {
-    if (!body.childElementCount) {
-      body.append(tree(item.data, 2));
-      if (Object.keys(item.meta).length) body.append(h("h4", {}, "meta"), tree(item.meta, 1));
-    }
+    if (!body.childElementCount) unfold(body, item, more);
   });
   return h("li", {}, details);
+}
+
+/** The whole of a record: its data as a tree, its meta, and a switch to the plain text of it. */
+function unfold(body, item, more) {
+  const folded = h("div", {}, tree(item.data, 2));
+  const raw = h("pre", { hidden: true, tabindex: "0", "aria-label": `record ${item.seq} as text` }, JSON.stringify(item.data, null, 2));
+  const toggle = h("button", { type: "button", class: "small", "aria-pressed": "false" }, "As text");
+  toggle.addEventListener("click", () => {
+    raw.hidden = !raw.hidden;
+    folded.hidden = !raw.hidden;
+    toggle.setAttribute("aria-pressed", String(!raw.hidden));
+  });
+  const meta = Object.keys(item.meta).length > 0 && [h("h4", {}, "meta"), tree(item.meta, 1)];
+  body.append(folded, raw);
+  if (meta) body.append(...meta);
+  body.append(h("p", { class: "bar-line" }, toggle, more?.(item)));
 }
 
 function gap(item) {
@@ -60,8 +88,8 @@ function gap(item) {
   return h(
     "li",
     { class: "gap" },
-    h("strong", {}, `${count(lost)} record${lost === 1 ? "" : "s"} lost`),
-    ` seq ${count(item.gapFrom)} to ${count(item.gapTo)}: ${REASONS[item.reason] ?? item.reason} `,
+    h("strong", {}, `${plural(lost, "record")} lost`),
+    ` seq ${count(item.gapFrom)} to ${count(item.gapTo)}: ${reasonOf(item.reason)} `,
     h("code", {}, item.reason),
   );
 }

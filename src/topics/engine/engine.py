@@ -433,10 +433,13 @@ class Engine:
         receipt = Receipt(None, on_done, context)
 
         def done(deleted: int) -> None:
-            receipt.result = Deleted(name, deleted, log.start, log.head, log.count, log.bytes)
+            dry_run = delete.dry_run or msgspec.UNSET
+            receipt.result = Deleted(name, deleted, log.start, log.head, log.count, log.bytes, dry_run)
 
-        work = removal.delete(self.journal, topic, before_seq, match, receipt, self.queues.apply_acks, done)
-        self.slices.start(work, receipt)
+        remove = removal.counting if delete.dry_run else removal.delete
+        self.slices.start(
+            remove(self.journal, topic, before_seq, match, receipt, self.queues.apply_acks, done), receipt
+        )
         return receipt.waited(self.run_until_idle)
 
 

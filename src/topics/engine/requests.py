@@ -74,3 +74,4 @@ class Delete(Struct):
 
     before_seq: U64 | None = None
     match: Any = None
+    dry_run: bool = False

@@ -55,7 +55,7 @@ class DeletedTopic(Struct, frozen=True):
 
 
 class Deleted(Struct, frozen=True):
-    """Records were deleted."""
+    """Records were deleted, or would be."""
 
     topic: str
     deleted: int
@@ -63,3 +63,4 @@ class Deleted(Struct, frozen=True):
     head_seq: int
     count: int
     bytes: int
+    dry_run: bool | UnsetType = UNSET

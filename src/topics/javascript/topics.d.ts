@@ -174,7 +174,7 @@ export class Topic {
   follow<T = unknown, L extends OnLoss = "throw">(
     options?: Start & FollowOptions<L>,
   ): AsyncGenerator<Item<T, L>, void>;
-  delete(options: { beforeSeq?: number; match?: Match } & Signalled): Promise<number>;
+  delete(options: { beforeSeq?: number; match?: Match; dryRun?: boolean } & Signalled): Promise<number>;
   state(options?: Signalled): Promise<{ head_seq: number; count: number; config: Config; [field: string]: unknown } | null>;
   configure(config?: Config, options?: Signalled): Promise<unknown>;
   drop(options?: { ifEmpty?: boolean } & Signalled): Promise<unknown>;

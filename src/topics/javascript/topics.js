@@ -262,9 +262,12 @@ export class Topic {
     return follow(this.client, { [this.name]: { fromSeq, fromTs, tail, match } }, options);
   }
 
-  /** Delete records for good: those below `beforeSeq`, those that `match`, or those that are both. */
-  async delete({ beforeSeq, match, signal } = {}) {
-    const body = { before_seq: beforeSeq, match };
+  /**
+   * Delete records for good: those below `beforeSeq`, those that `match`, or those that are both; returns how many.
+   * With `dryRun` those that match are counted, and nothing is deleted.
+   */
+  async delete({ beforeSeq, match, dryRun, signal } = {}) {
+    const body = { before_seq: beforeSeq, match, dry_run: dryRun };
     return (await this.client.request("POST", `${this.path}/delete`, body, { signal })).deleted;
   }
 

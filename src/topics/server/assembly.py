@@ -19,6 +19,7 @@ from topics.server.api.diff import DiffHandler
 from topics.server.api.large_writes import LargeWrites
 from topics.server.api.library import Library
 from topics.server.api.metrics import Metrics
+from topics.server.api.overview import Overview
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
 from topics.server.api.probes import Probes
@@ -93,7 +94,8 @@ class Assembly:
                 engine, self.delivery, self.admission, slots, settings, turns, account, loop, large, self.traffic
             ),
             backups=BackupHandlers(None if upkeep is None else upkeep.backups, self.driver.run_then, account),
-            probes=Probes(engine, self.phase, self._metrics),
+            probes=Probes(engine, self.phase, self._metrics, keys.principals),
+            overview=Overview(engine, slots, self.phase, self.pressure, account, cache),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
             reference=Reference(lambda: self.rows, settings, guarded=len(keys) > 0),

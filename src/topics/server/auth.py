@@ -101,6 +101,10 @@ class Keys:
         """The names of the keys in logs."""
         return [principal.key_id for _, principal in self._by_digest if principal.key_id is not None]
 
+    def principals(self) -> list[Principal]:
+        """The principal of each key, in the order of the entries."""
+        return [principal for _, principal in self._by_digest]
+
     def authenticate(self, token: bytes | str | None) -> Principal:
         """The principal of `token`, or `Unauthorized`; without any keys, the one that may do everything."""
         if not self._by_digest:

@@ -12,6 +12,7 @@ from topics.server.api.blocks import BlockHandlers
 from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
 from topics.server.api.library import Library
+from topics.server.api.overview import Overview
 from topics.server.api.principal import ADMIN, DELETE, READ, WRITE
 from topics.server.api.probes import Probes
 from topics.server.api.queues import QueueHandlers
@@ -38,6 +39,7 @@ def rows(
     websockets: WebSockets,
     backups: BackupHandlers,
     probes: Probes,
+    overview: Overview,
     library: Library,
     console: Console,
     reference: Reference,
@@ -60,6 +62,7 @@ def rows(
         Row("POST", "/v0/topics/:topic/extend", WRITE, queues.extend, topic, body=True),
         Row("POST", "/v0/topics/:topic/redrive", READ | WRITE, queues.redrive, topic, body=True),
         Row("GET", "/v0/topics/:topic/leases", READ, queues.leases, topic),
+        Row("GET", "/v0/topics/:topic/history", READ, queues.history, topic),
         Row("GET", "/v0/topics/:topic/work", READ | WRITE, work.open, topic, token=True, get_changes=True),
         Row("PUT", "/v0/routers/:router", ADMIN, routers.put, router, body=True),
         Row("GET", "/v0/routers/:router", READ, routers.get, router),
@@ -73,8 +76,19 @@ def rows(
         Row("POST", "/v0/watch", READ, watch.create, body=True),
         Row("GET", "/v0/watch/:wid", 0, watch.open, token=True, get_changes=True),
         Row("GET", "/v0/ws", 0, websockets.open, subprotocol=True, get_changes=True),
+        *_server_rows(probes, overview, library, console, reference),
+    ]
+
+
+def _server_rows(
+    probes: Probes, overview: Overview, library: Library, console: Console, reference: Reference
+) -> list[Row]:
+    """What is asked of the server itself, and what it shows to people."""
+    return [
         Row("GET", "/v0/metrics", READ, probes.metrics, always_open=True),
+        Row("GET", "/v0/overview", READ, overview.show),
         Row("GET", "/v0/whoami", 0, probes.whoami),
+        Row("GET", "/v0/keys", ADMIN, probes.keys),
         Row("GET", "/v0/health", None, probes.health, probe=True, always_open=True),
         Row("GET", "/healthz", None, probes.health, probe=True, always_open=True),
         Row("GET", "/v0/ready", None, probes.ready, probe=True, always_open=True),

@@ -255,3 +255,16 @@ def test_deleted_records_free_the_cap(api: Api, topic_name: str) -> None:
     body = api.read(topic_name)
     assert [r["$seq"] for r in body["records"]] == [4, 5, 6, 7]
     assert (body["tombstone"]["gap_from"], body["tombstone"]["gap_to"]) == (1, 3)
+
+
+def test_a_dry_run_counts_and_deletes_nothing(api: Api, topic_name: str) -> None:
+    """DELETE-11: the number that a delete right after it answers."""
+    api.write(topic_name, *({"data": n, "tag": f"c:{n % 3}"} for n in range(9)))
+    path = f"/v0/topics/{topic_name}/delete"
+    for match, count in (("c:1", 3), (["tag", "Glob", "c:*"], 9), ("none", 0)):
+        counted = api.call("POST", path, {"match": match, "dry_run": True}).ok(200)
+        assert (counted["deleted"], counted["count"], counted["dry_run"]) == (count, 9, True)
+    assert api.call("POST", path, {"match": "c:1", "before_seq": 5, "dry_run": True}).ok(200)["deleted"] == 1
+    assert len(api.seqs(topic_name)) == 9
+    api.call("POST", path, {"before_seq": 5, "dry_run": True}).refused(400, "invalid_request")
+    assert api.call("POST", path, {"match": "c:1"}).ok(200)["deleted"] == 3

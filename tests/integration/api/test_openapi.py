@@ -105,7 +105,7 @@ def test_answers_have_the_fields_that_are_described(running: ServerProcess, guar
     _look_at_routers(client, Client(guarded.with_key(NARROW), described))
     _look_at_streams(client)
     _look_at_sockets(running, client)
-    for id in ("health", "healthz", "ready", "readyz", "whoami"):
+    for id in ("health", "healthz", "ready", "readyz", "whoami", "keys"):
         client.call(id)
     client.call("metrics", headers={"Accept": "application/json"})
     _look_at_scans(running, client)
@@ -136,6 +136,7 @@ def _look_at_records(client: Client) -> None:
     assert read["tombstone"]["reason"] == "cap"
     client.call("diff", topic="orders")
     client.refuse("diff", "invalid_request", {"limit": -1}, topic="orders")
+    client.call("deleteRecords", {"match": "b", "dry_run": True}, topic="orders")
     client.call("deleteRecords", {"match": "b"}, topic="orders")
 
 
@@ -149,6 +150,9 @@ def _look_at_queues(client: Client) -> None:
     client.call("extend", {**worker, "seqs": seqs, "lease_ms": 60_000}, topic="jobs")
     client.call("ack", {**worker, "seqs": [seqs[0], 99]}, topic="jobs")
     client.call("nack", {**worker, "seqs": seqs[1:], "delay_ms": 60_000, "reason": "late"}, topic="jobs")
+    client.call("history", topic="jobs")
+    overview = client.call("overview")
+    assert [loss["topic"] for loss in overview["losses"]] == ["orders"]
     client.call("redrive", {"dry_run": True}, topic="jobs")
     client.refuse("claim", "not_a_queue", worker, topic="orders")
     with Events(client.api, "/v0/topics/jobs/work?node=w") as stream:
@@ -274,9 +278,9 @@ def _look_at_backups(client: Client) -> None:
 EXAMPLES = [
     *("putTopic", "getTopic", "listTopics", "deleteTopic"),
     *("write", "diff", "plan", "putRouter", "getRouter", "listRouters", "watch", "deleteRouter", "deleteRecords"),
-    *("claim", "leases", "extend", "nack", "ack", "redrive"),
+    *("claim", "leases", "extend", "nack", "history", "ack", "redrive"),
     *("beginBackup", "describeSegments", "takeMoment", "endBackup"),
-    *("whoami", "health", "healthz", "ready", "readyz"),
+    *("overview", "keys", "whoami", "health", "healthz", "ready", "readyz"),
 ]
 
 

@@ -365,3 +365,16 @@ def test_a_key_learns_what_it_may_do(start_api: StartApi, entry: str, scopes: li
     assert (body["scopes"], body["prefixes"]) == (scopes, prefixes)
     assert body["key"] == sha256(b"k").hexdigest()[:8]
     assert api.with_key(None).get("/v0/whoami").status == 401
+
+
+def test_an_administrator_sees_the_keys_and_no_secret(start_api: StartApi) -> None:
+    """AUTH-28: a key with prefixes sees those within its own, any other key without admin none."""
+    api = start_api(key="secret-0", api_keys="secret-0,secret-1:admin+read:a.,secret-2:r:a.b,secret-3:read:c.")
+    ids = [sha256(f"secret-{n}".encode()).hexdigest()[:8] for n in range(4)]
+    reply = api.get("/v0/keys")
+    assert [key["key"] for key in reply.ok(200)["keys"]] == ids
+    assert reply.ok(200)["keys"][2] == {"key": ids[2], "scopes": ["read"], "prefixes": ["a.b"], "yours": False}
+    assert b"secret" not in reply.body
+    some = api.with_key("secret-1").get("/v0/keys").ok(200)["keys"]
+    assert [(key["key"], key["yours"]) for key in some] == [(ids[1], True), (ids[2], False)]
+    api.with_key("secret-2").get("/v0/keys").refused(403, "forbidden")

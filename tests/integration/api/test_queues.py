@@ -432,3 +432,23 @@ def test_leases_show_who_holds_what_and_until_when(api: Api, topic_name: str) ->
     assert (leases[0]["lease_id"], leases[0]["deadline"]) == (claimed[0]["lease_id"], claimed[0]["deadline"])
     assert len(api.get(f"/v0/topics/{topic_name}/leases?limit=1").ok()["leases"]) == 1
     assert api.get(f"/v0/topics/{topic_name}-none/leases").status == 404
+
+
+def test_history_shows_why_a_job_came_back(api: Api, topic_name: str) -> None:
+    """QUEUE-41: of one job, or of those that had trouble last."""
+    api.put(topic_name, type="queue")
+    api.fill(topic_name, 2)
+    path = f"/v0/topics/{topic_name}"
+    api.call("POST", f"{path}/claim", {"node": "w1"}).ok()
+    api.call("POST", f"{path}/nack", {"node": "w1", "seqs": [1], "reason": "no answer"}).ok()
+    api.call("POST", f"{path}/claim", {"node": "w2"}).ok()
+    (job,) = api.get(f"{path}/history?seq=1").ok()["jobs"]
+    assert (job["state"], job["node"], job["deliveries"], job["reason"]) == ("leased", "w2", 2, "no answer")
+    released, claimed = job["steps"]
+    assert (released["step"], released["node"], released["reason"]) == ("released", "w1", "no answer")
+    assert (claimed["step"], claimed["node"], claimed["until"]) == ("claimed", "w2", job["until"])
+    assert [each["seq"] for each in api.get(f"{path}/history").ok()["jobs"]] == [1]
+    (other,) = api.get(f"{path}/history?seq=2").ok()["jobs"]
+    assert (other["state"], other["steps"]) == ("ready", [])
+    assert api.get(f"{path}/history?seq=9").ok()["jobs"][0]["state"] == "gone"
+    assert api.get(f"{path}-none/history").status == 404

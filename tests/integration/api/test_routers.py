@@ -62,7 +62,7 @@ def test_router_is_created_read_and_deleted(api: Api, topic_name: str) -> None:
     api.write(source, {"data": 1, "node": "n", "tag": "t", "meta": {"k": "v"}})
     (record,) = api.read(dest, include_tags=True)["records"]
     assert (record["$node"], record["$tag"], record["meta"], record["data"]) == ("n", "t", {"k": "v"}, 1)
-    assert bare(get(api, name).ok(200)) == {**rule, "forwarded_total": 1}
+    assert bare(get(api, name).ok(200)) == {**rule, "forwarded_total": 1, "lag": 0}
     assert bare(drop(api, name).ok(200)) == {"router": name, "deleted": True}
     assert bare(drop(api, name).ok(200)) == {"router": name, "deleted": False}
     assert get(api, name).refused(404, "router_not_found") == {"router": name}
@@ -137,7 +137,7 @@ def test_list_is_paged_and_filtered(api: Api, topic_name: str) -> None:
         put(api, f"{topic_name}.s{i % 2}", f"{topic_name}.d{i}", name).ok(201)
     page = api.get(f"/v0/routers?prefix={topic_name}-&page_size=3").ok(200)
     assert [router["router"] for router in page["routers"]] == names[:3]
-    assert set(page["routers"][0]) == {"router", "source", "dest", "guarantee", "forwarded_total"}
+    assert set(page["routers"][0]) == {"router", "source", "dest", "guarantee", "forwarded_total", "lag"}
     rest = api.get(f"/v0/routers?prefix={topic_name}-&page_size=3&cursor={quote(page['next_cursor'])}").ok(200)
     assert [router["router"] for router in rest["routers"]] == names[3:]
     assert "next_cursor" not in rest

@@ -79,7 +79,9 @@ class DeadLetters:
             place = position_of(dest)
             self._log(topic, dest, block, Buried(seqs, dest.id, block.raw, total, place[0], lagging, *place[1:]))
         topic.log.delete_seqs(seqs)
+        history = queue.history.buried((lease for _, _, lease in jobs), now)
         queue.forget(seqs)
+        queue.history.restore(history)
         queue.dead_lettered = total
         dest.letters = True
         self._link(topic, dest)

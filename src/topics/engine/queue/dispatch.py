@@ -139,6 +139,8 @@ class Dispatch:
         self._last_id += len(jobs)
         leased = queue.lease(jobs, claimer.node, first_id, steady_ms + lease_ms)
         claimer.took(leased)
+        if again:
+            queue.history.claimed(leased, now, deadline_ms)
         if config.max_deliveries and config.dead_letter is not None:
             queue.failures.expect(config.max_deliveries)
             if (again or config.max_deliveries == 1) and any(

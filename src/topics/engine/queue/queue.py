@@ -31,6 +31,7 @@ from topics.engine.queue.dates import LOOK_MS, Dates
 from topics.engine.queue.event import Claimed, Event, Extended, QueueImage, Released
 from topics.engine.queue.failures import Failures
 from topics.engine.queue.hidden import Hidden
+from topics.engine.queue.history import History
 from topics.engine.queue.lease import (
     CLAIM,
     DELAYED,
@@ -73,6 +74,7 @@ class Queue(Ready):
         "dead_lettered",
         "delayed",
         "failures",
+        "history",
         "in_flight",
         "leaving",
     )
@@ -89,6 +91,7 @@ class Queue(Ready):
         self._delays = Timetable(DELAYED)
         self._dates = Dates(clock)
         self.failures = Failures()
+        self.history = History()
 
     @property
     def ready(self) -> int:
@@ -100,11 +103,9 @@ class Queue(Ready):
         """Take steps that are due by now, and forget jobs below the floor; whether there is more of that to do."""
         if self._floor != self.log.start:
             self.trim()
-        # A lease that is noted twice for the same time takes its step once.
         if self._deadlines.next_ms < now_ms:
-            for lease in self._deadlines.take(now_ms - 1, STEP_JOBS):
-                if lease.state is LEASED:
-                    self._step(lease, LAPSE)
+            lapsed = [lease for lease in self._deadlines.take(now_ms - 1, STEP_JOBS) if self._lapse(lease)]
+            self.history.lapsed(lapsed, self._clock.now_ms() - self._clock.steady_ms())
         dates = self._dates.by_seq
         if dates:
             for seq, due_ms in self._dates.moved():
@@ -234,12 +235,15 @@ class Queue(Ready):
         # REMOVE leads from every state to the same one, so the table is not needed.
         pop = self.leases.pop
         failures = self.failures if self.failures.reasons else None
+        history = self.history if self.history.jobs else None
         for seq in seqs:
             if failures is not None:
                 failures.forget(seq)
             lease = pop(seq, None)
             if lease is None:
                 continue
+            if history is not None:
+                history.left(lease, self._clock.now_ms(), done=lease.state is GONE)
             if lease.state is LEASED:
                 self.in_flight -= 1
                 if lease.worker is not None:
@@ -277,6 +281,13 @@ class Queue(Ready):
         self._floor = start
         if not leases.keys().isdisjoint(passed):
             self.forget(passed)
+
+    def _lapse(self, lease: Lease) -> bool:
+        """Whether the lease has just run out: one that is noted twice takes its step once."""
+        if lease.state is not LEASED:
+            return False
+        self._step(lease, LAPSE)
+        return True
 
     def _step(self, lease: Lease, step: str) -> None:
         before = lease.state
@@ -325,11 +336,13 @@ class Queue(Ready):
                 lease.id = event.first_id + i
                 lease.deliveries = event.deliveries[i]
             self._until(claimed, steady_of(self._clock, event.deadline_ms, event.ts))
+            self.history.claimed(claimed, event.ts, event.deadline_ms)
         elif isinstance(event, Released):
             self.failures.keep(event.seqs, event.reason)
             for seq, due_ms in zip(event.seqs, event.dues or [event.due_ms] * len(event.seqs), strict=True):
                 lease = self._restored(seq, DELAYED if due_ms > event.ts else FREE)
                 lease.node = ""
+                self.history.released(lease, event.node, event.ts, event.reason, due_ms)
                 if due_ms > event.ts:
                     self._until([lease], steady_of(self._clock, due_ms, event.ts))
                 else:

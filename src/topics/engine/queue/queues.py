@@ -23,7 +23,8 @@ from topics.engine.queue.dead_letter import DeadLetters
 from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.event import Event, Extended, Released
 from topics.engine.queue.failures import shortened
-from topics.engine.queue.lease import DELAYED, HELD, Lease, lease_number
+from topics.engine.queue.history import ENDS
+from topics.engine.queue.lease import DELAYED, GONE, HELD, Lease, lease_number
 from topics.engine.queue.passes import Passes
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.redrive import Letters, job_of
@@ -35,6 +36,7 @@ from topics.engine.queue.requests import (
     ClaimJobs,
     ExtendedJobs,
     ExtendJobs,
+    JobState,
     LeaseState,
     NackedJobs,
     NackJobs,
@@ -53,6 +55,8 @@ from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFoun
 LEASES_SEEN_MAX: Final = 10_000
 """A look at the leases must not hold up a queue of millions: it sees this many at most."""
 SHOWN: Final = HELD | {DELAYED}
+READY_STATE: Final = "ready"
+STREAM_CLOSED: Final = "the worker's stream was closed"
 
 
 class Queues:
@@ -122,17 +126,45 @@ class Queues:
 
     def leases(self, name: str, limit: int) -> list[LeaseState]:
         """The jobs that were delivered or delayed, those first that were so first; a look at a bounded number."""
-        topic, queue = self.topic(name)
-        self.apply_acks(topic)
-        queue.advance(self._clock.steady_ms())
+        _, queue = self._present(name)
+        ahead_ms = self._clock.now_ms() - self._clock.steady_ms()
         found = []
         for lease in islice(queue.leases.values(), LEASES_SEEN_MAX):
             if lease.state in SHOWN:
                 id_ = f"lease_{lease.id:x}" if lease.id else None
-                found.append(LeaseState(lease.seq, lease.state, lease.node, id_, lease.due_ms, lease.deliveries))
+                until = lease.due_ms + ahead_ms
+                found.append(LeaseState(lease.seq, lease.state, lease.node, id_, until, lease.deliveries))
                 if len(found) == limit:
                     break
         return found
+
+    def job(self, name: str, seq: int) -> JobState:
+        """How one job stands, and what has happened to it as far as that is kept (QUEUE-41)."""
+        topic, queue = self._present(name)
+        lease = queue.leases.get(seq)
+        steps = queue.history.jobs.get(seq, [])
+        if not topic.log.is_live(seq):
+            ended = steps[-1].step if steps and steps[-1].step in ENDS else GONE
+            return JobState(seq, ended, None, None, steps[-1].delivery if steps else 0, "", steps)
+        if lease is None:
+            return JobState(seq, READY_STATE, None, None, 0, "", steps)
+        shown = lease.state in SHOWN
+        until = lease.due_ms + self._clock.now_ms() - self._clock.steady_ms() if shown else None
+        node = lease.node if lease.state in HELD else None
+        state = lease.state if shown else READY_STATE
+        return JobState(seq, state, node, until, lease.deliveries, queue.failures.reasons.get(seq, ""), steps)
+
+    def troubled(self, name: str, limit: int) -> list[JobState]:
+        """The jobs that were not done at their first delivery and had a step last, the very last one first."""
+        _, queue = self._present(name)
+        return [self.job(name, seq) for seq in queue.history.last(limit)]
+
+    def _present(self, name: str) -> tuple[Topic, Queue]:
+        """The queue of this name as it is now, for somebody who looks."""
+        topic, queue = self.topic(name)
+        self.apply_acks(topic)
+        queue.advance(self._clock.steady_ms())
+        return topic, queue
 
     # Claiming
 
@@ -202,6 +234,7 @@ class Queues:
             return
         for lease in leases:
             queue.release(lease)
+            queue.history.released(lease, worker.node, now, STREAM_CLOSED, now)
         self.burials.bury(topic, queue)
         self.passes.stir(topic)
 
@@ -233,6 +266,8 @@ class Queues:
         event = Released(request.node, _seqs(held), now + max(pauses, default=0), now, reason, dues)
         logged = self._log_held(topic, held, event, given_back)
         queue.give_back(held, pauses, steady_ms)
+        for lease, pause in zip(held, pauses, strict=True):
+            queue.history.released(lease, request.node, now, reason, now + pause)
         queue.failures.keep(event.seqs, reason)
         queue.advance(steady_ms)
         moved = None

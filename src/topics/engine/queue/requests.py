@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from topics.engine.queue.history import Step
 from topics.engine.requests import U32, U64
 
 WAIT_MS_MAX = 30_000
@@ -77,6 +78,22 @@ class LeaseState(Struct, frozen=True):
     deadline: int
     """When the lease runs out or ran out, or the delay ends."""
     deliveries: int
+
+
+class JobState(Struct, frozen=True):
+    """One job and what has happened to it, for somebody who looks (QUEUE-41)."""
+
+    seq: int
+    state: str
+    """`ready`, `leased`, `lapsed` or `delayed`; for one that has left the queue `acked`, `dead` or `gone`."""
+    node: str | None
+    """Which worker holds it."""
+    until: int | None
+    """When its lease or its delay ends, or has ended."""
+    deliveries: int
+    reason: str
+    """Why it was given back last."""
+    steps: list[Step]
 
 
 class AckedJobs(Struct, frozen=True):

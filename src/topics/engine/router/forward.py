@@ -150,6 +150,11 @@ class Forward:
         """Whether there are source records that were not looked at yet."""
         return self.backlog.cursor < self.source.log.head
 
+    @property
+    def lag(self) -> int:
+        """How many seqs of the source were not looked at yet."""
+        return max(0, self.source.log.head - self.backlog.cursor)
+
     def catch_up(self) -> None:
         """Copy what there is for a reader, all the way down the chain; the rest comes later. May raise Miss.
 

@@ -55,6 +55,8 @@ class RouterState(Struct, frozen=True):
     allow_cycle: bool
     guarantee: str
     forwarded_total: int
+    lag: int
+    """How many seqs of the source it has not looked at yet."""
 
 
 class RouterSummary(Struct, frozen=True):
@@ -65,6 +67,7 @@ class RouterSummary(Struct, frozen=True):
     dest: str
     guarantee: str
     forwarded_total: int
+    lag: int
 
 
 class RouterPut(Struct, frozen=True):

@@ -77,7 +77,8 @@ class Routers:
             forward.catch_up()
         rule = msgspec.structs.asdict(router.rule)
         total = router.forwarded_total
-        return RouterState(name, router.source.name, router.dest.name, **rule, forwarded_total=total)
+        ends = router.source.name, router.dest.name
+        return RouterState(name, *ends, **rule, forwarded_total=total, lag=forward.lag)
 
     def page(
         self,
@@ -102,7 +103,8 @@ class Routers:
                 continue
             if len(page) == page_size:
                 return page, page[-1].router
-            page.append(RouterSummary(name, *ends, router.rule.guarantee, router.forwarded_total))
+            lag = forward_of(router).lag
+            page.append(RouterSummary(name, *ends, router.rule.guarantee, router.forwarded_total, lag))
         return page, None
 
     def put(self, name: str, put: PutRouter, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:

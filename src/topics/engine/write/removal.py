@@ -23,7 +23,7 @@ from topics.engine.topic import Topic
 from topics.engine.write import extra as extras
 from topics.engine.write.selection import Range, Selection
 from topics.engine.write.ticket import Receipt
-from topics.errors import TopicNotFound
+from topics.errors import InvalidRequest, TopicNotFound
 from topics.storage.job import Miss
 from topics.storage.wal import frame as frames
 
@@ -129,6 +129,26 @@ def delete(
     _delete_chosen(journal, topic, chosen, receipt, done)
     if topic.queue is not None:
         yield from topic.queue.forgetting(chosen.seqs())
+
+
+def counting(
+    journal: Journal,
+    topic: Topic,
+    before_seq: int,
+    match: TagMatch | None,
+    receipt: Receipt,
+    apply_acks: Callable[[Topic], object],
+    done: Callable[[int], None],
+) -> Work:
+    """As `delete`, but only count what it would take by tag: nothing changes (DELETE-11)."""
+    if match is None:
+        raise InvalidRequest("a dry run counts the records of a match: name one", field="match")
+    apply_acks(topic)
+    chosen = Selection(topic)
+    yield from topic.archive.search(match, before_seq, chosen.add, topic.lose)
+    yield from chosen.plan()
+    done(sum(cut.count for cut in chosen.cuts()))
+    receipt.commit(0, 0)
 
 
 def _delete_below(

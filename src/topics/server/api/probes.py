@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from topics import __version__
 from topics.engine import Engine
 from topics.errors import RETRY_AFTER_MS, StorageReadOnly
 from topics.server.api import metrics
 from topics.server.api.answers import answer
+from topics.server.api.keys import listed
 from topics.server.api.metrics import Metrics
 from topics.server.api.phase import Phase
 from topics.server.api.principal import SCOPE_NAMES, Principal
@@ -17,10 +20,14 @@ from topics.server.http.exchange import Exchange
 class Probes:
     """Answers the routes that are open while the server recovers or drains."""
 
-    def __init__(self, engine: Engine, phase: Phase, metrics: Metrics) -> None:
+    def __init__(
+        self, engine: Engine, phase: Phase, metrics: Metrics, principals: Callable[[], list[Principal]]
+    ) -> None:
+        """`principals` are those of the keys of the server, one per key."""
         self._engine = engine
         self._phase = phase
         self._metrics = metrics
+        self._principals = principals
 
     def health(self, exchange: Exchange) -> None:
         """`GET /v0/health`: 200 as long as the process can serve."""
@@ -31,6 +38,10 @@ class Probes:
         principal: Principal = exchange.head.route.principal
         scopes = [name for bit, name in SCOPE_NAMES.items() if principal.scopes & bit]
         answer(exchange, 200, WhoAmI(principal.key_id, scopes, list(principal.prefixes)))
+
+    def keys(self, exchange: Exchange) -> None:
+        """`GET /v0/keys`: which keys there are, without their secrets."""
+        answer(exchange, 200, listed(self._principals(), exchange.head.route.principal))
 
     def ready(self, exchange: Exchange) -> None:
         """`GET /v0/ready`: 200 when serving, 503 while it starts, drains or can store nothing."""

@@ -19,7 +19,7 @@ from topics.server.api.answers import answer, answer_receipt
 from topics.server.api.attempts import Attempts
 from topics.server.api.bodies import Body, RecurringBody
 from topics.server.api.route import Route
-from topics.server.api.shapes import Leases
+from topics.server.api.shapes import JobHistory, Leases
 from topics.server.flow.parking import Parking
 from topics.server.http.exchange import Exchange
 
@@ -42,6 +42,8 @@ _extend: Final = Body(ExtendJobs)
 _redrive: Final = Body(RedriveJobs, RedriveJobs())
 LEASES_SHOWN: Final = 100
 LEASES_SHOWN_MAX: Final = 1_000
+HISTORIES_SHOWN: Final = 20
+HISTORIES_SHOWN_MAX: Final = 100
 _encode: Final = msgspec.json.Encoder().encode
 _ACKED: Final = (
     b'{"topic":"%b","acked":%d,"skipped":%b,"ready":%d,"in_flight":%d,'
@@ -87,6 +89,16 @@ class QueueHandlers:
         route: Route = exchange.head.route
         limit = min(route.query.number("limit", LEASES_SHOWN, 1), LEASES_SHOWN_MAX)
         answer(exchange, 200, Leases(route.name, self._queues.leases(route.name, limit)))
+
+    def history(self, exchange: Exchange) -> None:
+        """`GET /v0/topics/:q/history`: of one job, or of those that had trouble last."""
+        route: Route = exchange.head.route
+        if route.query.has("seq"):
+            jobs = [self._queues.job(route.name, route.query.number("seq", 0, 1))]
+        else:
+            limit = min(route.query.number("limit", HISTORIES_SHOWN, 1), HISTORIES_SHOWN_MAX)
+            jobs = self._queues.troubled(route.name, limit)
+        answer(exchange, 200, JobHistory(route.name, jobs))
 
     def redrive(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:q/redrive`."""

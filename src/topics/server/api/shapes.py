@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from topics.engine.queue.requests import LeaseState
+from topics.engine.queue.requests import JobState, LeaseState
 from topics.engine.router.router import RouterSummary
 from topics.engine.state import TopicSummary
 
@@ -38,6 +38,21 @@ class WhoAmI(Struct, frozen=True):
     prefixes: list[str]
 
 
+class KeyState(Struct, frozen=True):
+    """A key as others may know it."""
+
+    key: str | None
+    scopes: list[str]
+    prefixes: list[str]
+    yours: bool
+
+
+class KeyList(Struct, frozen=True):
+    """The keys of the server, as far as the one that asks may know them."""
+
+    keys: list[KeyState]
+
+
 class TopicPage(Struct, frozen=True):
     """One page of the list of topics."""
 
@@ -57,6 +72,13 @@ class Leases(Struct, frozen=True):
 
     topic: str
     leases: list[LeaseState]
+
+
+class JobHistory(Struct, frozen=True):
+    """Jobs, and what has happened to them."""
+
+    topic: str
+    jobs: list[JobState]
 
 
 class Lost(Struct, frozen=True):

@@ -35,7 +35,15 @@ LIMIT: Final = "max_buffered_bytes"
 class Account:
     """The bytes that are buffered for all clients, see the module."""
 
-    __slots__ = ("answers_bytes", "bodies_bytes", "max_bytes", "refused_total", "streams_bytes", "total_bytes")
+    __slots__ = (
+        "answers_bytes",
+        "bodies_bytes",
+        "connections",
+        "max_bytes",
+        "refused_total",
+        "streams_bytes",
+        "total_bytes",
+    )
 
     def __init__(self, max_bytes: int = MAX_BYTES_DEFAULT) -> None:
         self.max_bytes = max_bytes
@@ -43,6 +51,8 @@ class Account:
         self.bodies_bytes = 0
         self.answers_bytes = 0
         self.streams_bytes = 0
+        self.connections = 0
+        """How many clients are connected, those that were refused not counted."""
         self.refused_total = 0
         """How often something was refused or cut off for the sake of the bound."""
 

@@ -118,6 +118,7 @@ class Connections:
         self.traffic.accepted_total += 1
         self.traffic.connections += 1
         if not 0 < self.limits.max_connections < len(self):
+            self.account.connections += 1
             return True
         self._refused += 1
         self.traffic.refused_total += 1
@@ -132,6 +133,7 @@ class Connections:
         self.live.discard(connection)
         self.traffic.connections -= 1
         self._refused -= refused
+        self.account.connections -= not refused
         if not self.live and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 

@@ -266,13 +266,14 @@ def test_delete_in_source_leaves_the_copy() -> None:
 
 
 def test_full_dest_that_refuses_stops_the_router_until_there_is_room() -> None:
-    """ROUTER-20."""
+    """ROUTER-20, ROUTER-3: and its `lag` says how far it is behind."""
     topics = ManyTopics()
     topics.engine.put_topic("b", ConfigPatch(cap_records=2, discard="reject"))
     topics.route("a", "b")
     topics.write("a", 1, 2, 3, 4)
     assert topics.datas("b") == [1, 2]
     assert topics.total("a->b") == 2
+    assert topics.engine.routers.page()[0][0].lag == 2
     topics.engine.delete("b", Delete(before_seq=2))
     assert topics.engine.topics["b"].log.count == 1
     topics.clock.advance(BACKOFF_MS_MAX)

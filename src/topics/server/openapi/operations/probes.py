@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from topics.errors import NotReady, ShuttingDown, StorageReadOnly
-from topics.server.api.shapes import Health, Ready, WhoAmI
-from topics.server.openapi.operation import JSON, Answer, Operation
+from topics.server.api.overview import ORDERS, SHOWN, SHOWN_MAX, OverviewNow
+from topics.server.api.shapes import Health, KeyList, Ready, WhoAmI
+from topics.server.openapi.operation import JSON, Answer, Operation, Parameter, whole
 
 GROUP: Final = "Server"
 _TEXT: Final = {"type": "string"}
@@ -22,6 +23,44 @@ _HEALTH: Final[dict[str, Any]] = {
             ),
         )
     },
+}
+_OVERVIEW: Final[dict[str, Any]] = {
+    "version": "1.0.0",
+    "now": 1767225600000,
+    "uptime_ms": 61_234,
+    "server": {
+        "topics": 1,
+        "routers": 0,
+        "records": 2,
+        "bytes": 46,
+        "rate": 0.5,
+        "pressure": 0,
+        "read_only": False,
+        "waiting_frames": 0,
+        "corruption_total": 0,
+        "connections": 1,
+        "streams": 0,
+        "watch_sessions": 0,
+        "buffered_bytes": 0,
+    },
+    "storage": {"unsealed_bytes": 120, "resident_bytes": 0},
+    "sync": {"bounds_us": [1000], "counts": [7, 0], "sum_us": 4200},
+    "topics": [
+        {
+            "topic": "orders",
+            "type": "log",
+            "durability": "disk",
+            "head_seq": 5,
+            "earliest_seq": 4,
+            "count": 2,
+            "bytes": 46,
+            "rate": 0.5,
+            "last_write_ts": 1767225599000,
+        }
+    ],
+    "topics_complete": True,
+    "losses": [{"topic": "orders", "reason": "cap", "first_seq": 1, "last_seq": 3, "noticed_ts": None}],
+    "performance": {"server_total_ms": 0.08},
 }
 _READY: Final[dict[str, Any]] = {
     "group": GROUP,
@@ -74,6 +113,37 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
                                 {"type": "object", "additionalProperties": {"type": "number"}},
                             ]
                         },
+                    },
+                ),
+            )
+        },
+    ),
+    ("GET", "/v0/overview"): Operation(
+        id="overview",
+        group=GROUP,
+        summary="The server at a glance, and topics with their rates",
+        text="What the console shows. An answer may be that of a moment ago.",
+        parameters=(
+            Parameter("topic", "Only this topic.", {"type": "string"}),
+            Parameter("filter", "Only topics that have this in their name.", {"type": "string"}),
+            Parameter("order", "Which topics come first.", {"enum": list(ORDERS), "default": "rate"}),
+            Parameter("limit", f"The most topics, at most {SHOWN_MAX}.", whole(default=SHOWN)),
+        ),
+        answers={200: (Answer("What there is.", OverviewNow, _OVERVIEW),)},
+    ),
+    ("GET", "/v0/keys"): Operation(
+        id="keys",
+        group=GROUP,
+        summary="Which keys there are and what each may do",
+        text="A key with prefixes sees itself and those within its own.",
+        answers={
+            200: (
+                Answer(
+                    "The keys, without their secrets.",
+                    KeyList,
+                    {
+                        "keys": [{"key": "2bb80d53", "scopes": ["read"], "prefixes": ["tenant42:"], "yours": True}],
+                        "performance": {"server_total_ms": 0.02},
                     },
                 ),
             )

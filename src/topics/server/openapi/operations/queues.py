@@ -16,8 +16,8 @@ from topics.engine.queue.requests import (
     RedrivenJobs,
 )
 from topics.errors import BatchTooLarge, NotAcceptable, NotAQueue, RecordTooLarge, TopicFull
-from topics.server.api.queues import LEASES_SHOWN, LEASES_SHOWN_MAX
-from topics.server.api.shapes import Leases
+from topics.server.api.queues import HISTORIES_SHOWN, HISTORIES_SHOWN_MAX, LEASES_SHOWN, LEASES_SHOWN_MAX
+from topics.server.api.shapes import JobHistory, Leases
 from topics.server.openapi.operation import CHANGING, EVENTS, READING, Answer, Operation, Parameter, whole
 from topics.server.openapi.shapes import Claimed, ErrorEvent, JobEvent
 
@@ -171,6 +171,50 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
                                 "lease_id": "lease_1",
                                 "deadline": 1767225630000,
                                 "deliveries": 1,
+                            }
+                        ],
+                        "performance": {"server_total_ms": 0.03},
+                    },
+                ),
+            )
+        },
+        errors=(NotAQueue, *READING),
+    ),
+    ("GET", "/v0/topics/:topic/history"): Operation(
+        id="history",
+        group=GROUP,
+        summary="What has happened to jobs that were not done at their first delivery",
+        parameters=(
+            Parameter("seq", "One job; without it, those that had trouble last.", whole(least=1)),
+            Parameter(
+                "limit", f"The most jobs, at most {HISTORIES_SHOWN_MAX}.", whole(least=1, default=HISTORIES_SHOWN)
+            ),
+        ),
+        answers={
+            200: (
+                Answer(
+                    "The jobs, the one that had trouble last comes first.",
+                    JobHistory,
+                    {
+                        "topic": "jobs",
+                        "jobs": [
+                            {
+                                "seq": 1,
+                                "state": "ready",
+                                "node": None,
+                                "until": None,
+                                "deliveries": 1,
+                                "reason": "no answer",
+                                "steps": [
+                                    {
+                                        "step": "released",
+                                        "ts": 1767225600000,
+                                        "node": "worker-1",
+                                        "delivery": 1,
+                                        "reason": "no answer",
+                                        "until": None,
+                                    }
+                                ],
                             }
                         ],
                         "performance": {"server_total_ms": 0.03},

@@ -49,7 +49,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
                 Answer(
                     "The router.",
                     RouterSeen,
-                    {**_RULE, "forwarded_total": 0, "performance": {"server_total_ms": 0.03}},
+                    {**_RULE, "forwarded_total": 0, "lag": 0, "performance": {"server_total_ms": 0.03}},
                 ),
             )
         },
@@ -79,6 +79,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
                                 "dest": "audit",
                                 "guarantee": "at_least_once",
                                 "forwarded_total": 0,
+                                "lag": 0,
                             }
                         ],
                         "performance": {"server_total_ms": 0.03},

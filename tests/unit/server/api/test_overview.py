@@ -1,0 +1,185 @@
+"""The overview: rates and losses that are noticed in rounds, and answers that are bounded and cheap (CONSOLE-13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.harness.server import ManualServer
+from topics.engine import ConfigPatch, Write
+from topics.engine.log.loss import CORRUPTION
+from topics.server.api import overview as overview_module
+from topics.server.api import rounds as rounds_module
+from topics.server.api.rounds import Rounds
+from topics.testing import MemoryEngine
+
+
+def write(engine: MemoryEngine, topic: str, count: int = 1) -> None:
+    engine.write(topic, Write.of(list(range(count))))
+
+
+def look(engine: MemoryEngine, rounds: Rounds, ms: int = 1000) -> None:
+    engine.pass_time(ms)
+    rounds.step()
+
+
+def test_rates_are_those_between_the_last_two_looks() -> None:
+    """CONSOLE-13."""
+    engine = MemoryEngine()
+    rounds = Rounds(engine)
+    write(engine, "a", 5)
+    write(engine, "b")
+    look(engine, rounds)
+    assert rounds.rate("a") is None
+    write(engine, "a", 30)
+    look(engine, rounds, 2000)
+    assert (rounds.rate("a"), rounds.rate("b"), rounds.total) == (15.0, 0.0, 15.0)
+    assert list(rounds.growing) == ["a"]
+    write(engine, "a", 30)
+    look(engine, rounds, 10)
+    assert rounds.rate("a") == 15.0, "a look that comes too soon changes nothing"
+    engine.delete_topic("a")
+    look(engine, rounds)
+    look(engine, rounds)
+    assert (rounds.rate("a"), rounds.total, rounds.growing) == (None, 0.0, {})
+
+
+def test_a_topic_that_is_created_anew_has_no_rate_of_the_old_one() -> None:
+    """CONSOLE-13."""
+    engine = MemoryEngine()
+    rounds = Rounds(engine)
+    write(engine, "a", 50)
+    look(engine, rounds)
+    write(engine, "a", 50)
+    look(engine, rounds)
+    engine.delete_topic("a")
+    write(engine, "a", 3)
+    look(engine, rounds)
+    assert (rounds.rate("a"), rounds.total) == (None, 0.0)
+
+
+def test_many_topics_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CONSOLE-13: a step has a bound, and a round reaches every topic."""
+    monkeypatch.setattr(rounds_module, "STEP_TOPICS", 3)
+    engine = MemoryEngine()
+    rounds = Rounds(engine)
+    names = [f"t{n}" for n in range(7)]
+    for name in names:
+        write(engine, name)
+    for _ in range(3):
+        look(engine, rounds)
+    for name in names:
+        write(engine, name, 6)
+    look(engine, rounds)
+    assert [name for name in names if rounds.rate(name)] == names[:3]
+    look(engine, rounds)
+    look(engine, rounds)
+    assert [rounds.rate(name) for name in names] == [2.0] * 7
+    assert rounds.total == pytest.approx(14.0)
+
+
+def test_losses_are_noticed_with_their_range_and_reason() -> None:
+    """CONSOLE-14: what was lost before the first look has no time."""
+    engine = MemoryEngine()
+    rounds = Rounds(engine)
+    engine.put_topic("capped", ConfigPatch(cap_records=2))
+    engine.put_topic("old", ConfigPatch(ttl_ms=1500))
+    write(engine, "capped", 5)
+    write(engine, "old", 2)
+    look(engine, rounds)
+    write(engine, "capped", 4)
+    engine.topics["old"].log.lose(3, 4, CORRUPTION)
+    engine.pass_time(1000)
+    engine.topics["old"].expire(engine.clock.now_ms())
+    rounds.step()
+    now = engine.clock.now_ms()
+    shown = [
+        (loss.topic, loss.reason, loss.first_seq, loss.last_seq, loss.noticed_ts) for loss in rounds.losses.values()
+    ]
+    assert sorted(shown) == [("capped", "cap", 1, 7, now), ("old", "corruption", 3, 4, now), ("old", "ttl", 1, 2, now)]
+    late = Rounds(engine)
+    late.step()
+    assert {loss.noticed_ts for loss in late.losses.values()} == {None}
+
+
+def test_kept_losses_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CONSOLE-14: those that were noticed last stay."""
+    monkeypatch.setattr(rounds_module, "LOSSES_MAX", 3)
+    engine = MemoryEngine()
+    rounds = Rounds(engine)
+    for name in "abcde":
+        engine.put_topic(name, ConfigPatch(cap_records=1))
+        write(engine, name, 2)
+    look(engine, rounds)
+    assert [topic for topic, _, _ in rounds.losses] == ["a", "b", "c"]
+    write(engine, "e", 2)
+    look(engine, rounds)
+    assert [topic for topic, _, _ in rounds.losses] == ["b", "c", "e"]
+
+
+def ask(server: ManualServer, question: str = "", *headers: str) -> Any:
+    (reply,) = server.send("GET", f"/v0/overview?{question}", None, *headers).replies()
+    return reply.json
+
+
+@pytest.fixture
+def shop() -> ManualServer:
+    server = ManualServer()
+    for n in range(12):
+        server.send("POST", f"/v0/topics/t{n:02}", {"records": [{"data": "x" * n}] * (n + 1)})
+    return server
+
+
+def shown(answer: Any) -> list[str]:
+    return [row["topic"] for row in answer["topics"]]
+
+
+def test_an_answer_has_a_bounded_number_of_topics_in_the_order_that_was_asked_for(shop: ManualServer) -> None:
+    """CONSOLE-13."""
+    answer = ask(shop, "limit=3&order=name")
+    assert (shown(answer), answer["topics_complete"], answer["server"]["topics"]) == (["t00", "t01", "t02"], True, 12)
+    assert shown(ask(shop, "limit=2&order=records")) == ["t11", "t10"]
+    assert shown(ask(shop, "limit=2&order=bytes")) == ["t11", "t10"]
+    assert shown(ask(shop, "order=name&filter=T1")) == ["t10", "t11"]
+    assert shown(ask(shop, "topic=t07")) == ["t07"]
+    assert shown(ask(shop, "topic=none")) == []
+    ask(shop)
+    shop.clock.advance(1000)
+    shop.send("POST", "/v0/topics/t05", {"records": [{"data": 1}] * 9})
+    assert shown(ask(shop, "limit=1")) == ["t05"]
+    assert ask(shop, "order=size")["error"]["code"] == "invalid_request"
+
+
+def test_with_very_many_topics_those_that_grow_are_still_found(
+    shop: ManualServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CONSOLE-13: and the answer says that it has not looked at all of them."""
+    monkeypatch.setattr(overview_module, "CANDIDATES_MAX", 3)
+    ask(shop)
+    shop.clock.advance(1000)
+    shop.send("POST", "/v0/topics/t11", {"records": [{"data": 1}] * 9})
+    answer = ask(shop, "limit=1")
+    assert (shown(answer), answer["topics_complete"]) == (["t11"], False)
+
+
+def test_an_answer_is_given_again_for_a_moment(shop: ManualServer) -> None:
+    """CONSOLE-13: so that many who look cost as much as one."""
+    first = ask(shop, "topic=t00")["topics"][0]["head_seq"]
+    shop.send("POST", "/v0/topics/t00", {"records": [{"data": 1}]})
+    assert ask(shop, "topic=t00")["topics"][0]["head_seq"] == first
+    shop.clock.advance(1000)
+    assert ask(shop, "topic=t00")["topics"][0]["head_seq"] == first + 1
+
+
+def test_a_key_sees_its_own_topics_and_losses_only() -> None:
+    """CONSOLE-10, AUTH-15."""
+    server = ManualServer(keys="boss,mine:read:a.")
+    boss, mine = "Authorization: Bearer boss", "Authorization: Bearer mine"
+    for name in ("a.x", "b.y"):
+        server.send("PUT", f"/v0/topics/{name}", {"cap_records": 1}, boss)
+        server.send("POST", f"/v0/topics/{name}", {"records": [{"data": 1}] * 3}, boss)
+    everything, own = ask(server, "", boss), ask(server, "", mine)
+    assert sorted(shown(everything)) == ["a.x", "b.y"]
+    assert (shown(own), [loss["topic"] for loss in own["losses"]]) == (["a.x"], ["a.x"])
+    assert shown(ask(server, "topic=b.y", mine)) == []
