@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 from tests.harness.api import Api
 from tests.harness.object_store import BUCKET, SECRET, ObjectStore, object_store, use
+from topics.pipeline import typed as typed_tables
 from topics.pipeline.files import FILE_SCHEMA, Files, Written
 from topics.pipeline.lake import DeltaLake, held
 from topics.pipeline.run import PipelineError
+from topics.pipeline.typed import ERASED, Erasure, Typed
 from topics.spark.place import BadPlace, Place
 from topics.testing import ServerProcess
 
@@ -103,10 +105,12 @@ def test_a_lake_in_an_object_store(
     assert b"<title>Archive report</title>" in place.read("pages/report.html")
 
 
-def add(lake: DeltaLake, first: int, last: int) -> list[Written]:
+def add(lake: DeltaLake, first: int, last: int, data: list[str] | None = None) -> list[Written]:
     """Files with these seqs, not committed."""
     seqs = pa.array(range(first, last + 1), pa.int64())
-    columns = {"seq": seqs, "ts": seqs.cast(pa.timestamp("us", "UTC")), "epoch": pa.repeat(pa.scalar(7), len(seqs))}
+    times = pa.array([seq * 1000 for seq in range(first, last + 1)], pa.timestamp("us", "UTC"))
+    columns = {"seq": seqs, "ts": times, "epoch": pa.repeat(pa.scalar(7), len(seqs))}
+    columns["data"] = pa.array(data or [None] * len(seqs), pa.string())
     arrays = [columns.get(field.name, pa.nulls(len(seqs), field.type)).cast(field.type) for field in FILE_SCHEMA]
     files = Files(str(lake.root), FILE_SCHEMA, 0, 1 << 20)
     files.add("topic=t/date=1970-01-01/", "t", "1970-01-01", pa.RecordBatch.from_arrays(arrays, schema=FILE_SCHEMA))
@@ -159,6 +163,38 @@ def test_archives_of_different_topics_share_a_lake(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(second, "_check", overtaken)
     second.commit("two", 0, add(second, 1, 2), {"t": {"epoch": 7, "seq": 2}}, {})
     assert DeltaLake(place).offsets() == {"a": {"epoch": 1, "seq": 9}, "t": {"epoch": 7, "seq": 2}}
+
+
+@pytest.mark.parametrize("kind", ["s3", "file"])
+def test_a_typed_column_becomes_one_of_fractions_after_an_erasure(
+    kind: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PIPELINE-14: the table is written anew without what was erased, or not at all if another process was first."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
+
+    use(store, monkeypatch)
+    place = Place(f"s3://{BUCKET}/fractions" if kind == "s3" else tmp_path)
+    lake = DeltaLake(place)
+
+    def archive(batch: int, first: int, *data: str) -> None:
+        last = first + len(data) - 1
+        files = [file._replace(epoch=7) for file in add(lake, first, last, list(data))]
+        lake.commit("app", batch, files, {"t": {"epoch": 7, "seq": last}})
+        Typed(place, 1 << 20).catch_up(lambda: None)
+
+    archive(0, 1, '{"n": 1, "epoch": "private-1"}', '{"n": 2, "epoch": "private-2"}', '{"n": 3}')
+    erasure = Erasure("t", 7, [(2, 2)], 2000, 2000)
+    assert erasure.delete(DeltaTable(str(place / "events")), "topic = 't' AND ", {ERASED: erasure.to_json()}) == 1
+    archive(1, 4, '{"n": 4.5}')
+    found = DeltaTable(str(place / "typed/t"))
+    assert [(row["seq"], row["n"]) for row in rows(place, "typed/t")] == [(1, 1.0), (3, 3.0), (4, 4.5)]
+    for version in range(found.version() + 1):
+        assert b"private" not in (place / "typed/t").read(f"_delta_log/{version:020d}.json")
+    archive(2, 5, '{"n": 5}')
+    with pytest.raises(CommitFailedError):
+        typed_tables._rewrite(found, ["n"])
+    assert [row["seq"] for row in rows(place, "typed/t")] == [1, 3, 4, 5]
 
 
 @pytest.mark.parametrize("given", ["ftp://host/lake", "s3://", "s3:bucket", "s3://user:word@bucket/lake"])

@@ -89,6 +89,19 @@ def test_an_archive_that_lost_its_checkpoint_goes_on_from_its_table(
     api.fill(topic_name, 2)
     archives.run(checkpoint=tmp_path / "second")
     assert [row["seq"] for row in archives.events()] == [1, 2, 3, 4, 5, 6]
+    # What was lost meanwhile is found by the places of the table, and in a topic that is new from its beginning on.
+    old, other = api.state(topic_name)["epoch"], f"{topic_name}.other"
+    api.remove(topic_name).ok()
+    api.fill(topic_name, 2)
+    api.put(other, cap_records=1)
+    api.fill(other, 3)
+    archives.run(checkpoint=tmp_path / "third")
+    new, others = api.state(topic_name)["epoch"], api.state(other)["epoch"]
+    assert [(row["epoch"], row["seq"]) for row in archives.events()] == [
+        *sorted([*((old, seq) for seq in range(1, 7)), (new, 1), (new, 2)], key=lambda at: at[1]),
+        (others, 3),
+    ]
+    assert sorted(archives.losses()) == [(topic_name, 1, 2, "recreated"), (other, 1, 2, "cap")]
 
 
 def test_files_are_cut_at_their_target_size(archives: Archives, api: Api, topic_name: str) -> None:

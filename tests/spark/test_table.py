@@ -96,8 +96,9 @@ def test_loss_is_loss_in_a_table_too(archives: Archives, api: Api, topic_name: s
     assert seqs(archives.frame(topic_name, failOnDataLoss=False)) == [3, 4, 7, 8]
     with pytest.raises(SourceError, match="there is no archive in"):
         table(archives.spark, topic_name, tmp_path / "none", url=archives.source["url"])
-    with pytest.raises(SourceError, match="a table is the whole topic"):
-        archives.frame(topic_name, startingOffsets="latest")
+    for part in ({"startingOffsets": "latest"}, {"tags": "a"}, {"NODES": "n"}):
+        with pytest.raises(SourceError, match="a table is the whole topic"):
+            archives.frame(topic_name, **part)
 
 
 def test_a_stream_begins_with_the_lake_and_goes_on_live(

@@ -30,6 +30,10 @@ RUNS_IN_FILTER_MAX: Final = 20
 BROADCAST_SEQS_MAX: Final = 2_000_000
 LISTED_HERE_MAX: Final = 2_000
 DEFAULT_URL: Final = "http://127.0.0.1:4000"
+_OF_A_PART: Final = (
+    "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp", "includetombstones", "tags", "nodes",
+)  # fmt: skip
+"""Options, in lower case, that would apply to what comes from the server and not to the lake."""
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _RAW: Final = "seq bigint, ts timestamp, node string, tag string, meta map<string,string>, data string, epoch bigint"
 
@@ -74,9 +78,9 @@ def stream(spark: Any, topic: str, lake: str | Path, **options: Any) -> Any:
 
 def _given(lake: str | Path, options: dict[str, Any]) -> tuple[dict[str, str], Place]:
     given = {"url": os.environ.get("TOPICS_URL", DEFAULT_URL)} | {name: _text(value) for name, value in options.items()}
-    for name in ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "includeTombstones"):
-        if name in given:
-            raise SourceError(f'option "{name}": a table is the whole topic; use a condition on seq or ts')
+    for name in given:
+        if name.lower() in _OF_A_PART:
+            raise SourceError(f'option "{name}": a table is the whole topic; use a condition on its columns')
     try:
         return given, Place(lake)
     except BadPlace as error:
