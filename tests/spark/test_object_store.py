@@ -181,11 +181,13 @@ def test_a_typed_column_becomes_one_of_fractions_after_an_erasure(
         last = first + len(data) - 1
         files = [file._replace(epoch=7) for file in add(lake, first, last, list(data))]
         lake.commit("app", batch, files, {"t": {"epoch": 7, "seq": last}})
-        Typed(place, 1 << 20).catch_up(lambda: None)
+        typed.catch_up(lambda: None)
 
+    typed = Typed(place, 1 << 20)
     archive(0, 1, '{"n": 1, "epoch": "private-1"}', '{"n": 2, "epoch": "private-2"}', '{"n": 3}')
     erasure = Erasure("t", 7, [(2, 2)], 2000, 2000)
     assert erasure.delete(DeltaTable(str(place / "events")), "topic = 't' AND ", {ERASED: erasure.to_json()}) == 1
+    Typed(place, 1 << 20).catch_up(lambda: None)
     archive(1, 4, '{"n": 4.5}')
     found = DeltaTable(str(place / "typed/t"))
     assert [(row["seq"], row["n"]) for row in rows(place, "typed/t")] == [(1, 1.0), (3, 3.0), (4, 4.5)]

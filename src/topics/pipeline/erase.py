@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from topics.pipeline.files import PARTITION_BY, TABLE_SCHEMA, Written
 from topics.pipeline.lake import delta_table, held
 from topics.pipeline.run import PipelineError
-from topics.pipeline.typed import ERASED, Erasure, Typed
+from topics.pipeline.typed import ERASED, PAUSE_S, TRIES, Erasure, Typed
 from topics.spark import archived
 from topics.spark.archived import plain
 from topics.spark.client import PLANNING_RETRY_MS, Client
@@ -40,8 +40,6 @@ from topics.spark.place import Place
 STEP_SEQS: Final = 5_000
 """As many seqs as one commit names one by one; longer runs are named by their ends."""
 STEP_RUNS: Final = 100
-TRIES: Final = 20
-PAUSE_S: Final = 0.2
 FOLLOW_S: Final = 10.0
 ORPHANS_AFTER_HOURS: Final = 168
 

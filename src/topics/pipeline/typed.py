@@ -37,6 +37,8 @@ from topics.spark.place import Place
 APP_ID: Final = "topics-typed"
 ERASED: Final = "topics.erased"
 """The key under which a commit of the events says what it erased."""
+TRIES: Final = 20
+PAUSE_S: Final = 0.2
 RUN_NAMED_MAX: Final = 50
 HERE_BYTES_MAX: Final = 8 << 20
 EXACT_MAX: Final = 1 << 53
@@ -111,9 +113,24 @@ class Typed:
         return f"typed/{directory_of(topic)}"
 
     def catch_up(self, session: Callable[[], Any]) -> int:
-        """Bring the tables up to the events; how many records did not fit. `session` is used where there is much."""
+        """Bring the tables up to the events; how many records did not fit. `session` is used where there is much.
+
+        Another process may do the same: where it was first, this one looks again, and finds its versions done.
+        """
+        from deltalake.exceptions import CommitFailedError
+
+        for _ in range(TRIES - 1):
+            try:
+                return self._catch_up(session)
+            except CommitFailedError:
+                time.sleep(PAUSE_S)
+        return self._catch_up(session)
+
+    def _catch_up(self, session: Callable[[], Any]) -> int:
         from deltalake import DeltaTable
 
+        for table in (self._errors, *self._tables.values()):
+            table.update_incremental()
         events = DeltaTable(str(self._events))
         done = self._errors.transaction_version(APP_ID)
         if done is None:
