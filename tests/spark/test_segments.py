@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from tests.harness.api import Api, until
 from tests.harness.machine import Machine
@@ -223,7 +223,7 @@ def test_a_merged_file_with_erased_records_is_read_directly(tmp_path: Path) -> N
     for segment in topic.archive.segments:
         listed = plan_of(segment)
         assert listed is not None
-        spans = sealed_blocks(SealedFile(**listed), topic.id, options)
+        spans = sealed_blocks(SealedFile(**structs.asdict(listed)), topic.id, options)
         assert spans is not None
         for span in spans:
             lengths = struct.unpack_from(f"<{span.n}I", span.buffer, span.data_lengths)
