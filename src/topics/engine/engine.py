@@ -183,6 +183,7 @@ class Engine:
         if config == topic.config:
             receipt.follow(topic.last_config)
             return receipt.waited(self.run_until_idle)
+        topic.expire(self.clock.now_ms())
         if topic.inbound is not None:
             topic.inbound.catch_up()
             topic.inbound.mark(leaves=config.durability)
@@ -196,7 +197,7 @@ class Engine:
         topic.last_config = topic.last_change = receipt
         if config.durability == "ephemeral" != topic.config.durability:
             topic.unkept.doubt(topic.next_seq - 1)
-        topic.reconfigure(config, payload.ts)
+        topic.configure(config, payload.ts)
         return receipt.waited(self.run_until_idle)
 
     def state(self, name: str, touch: bool = True) -> TopicState:

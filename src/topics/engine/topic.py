@@ -290,6 +290,15 @@ class Topic:
         self.expire(now_ms)
         self.hold_caps()
 
+    def configure(self, config: TopicConfig, now_ms: int) -> None:
+        """As `reconfigure`, for a change that is logged already; what has to be read first goes with the next look."""
+        try:
+            self.reconfigure(config, now_ms)
+        except Miss as miss:
+            self.read_then(miss, self.hold_caps)
+        except TopicsError:
+            logger.warning("topic %s: expiring waits for a cold store that cannot be read", self.name)
+
     def erased_before(self, now_ms: int) -> int:
         """Text of what was deleted, evicted or had expired before this time is not on the disk (SPACE-5)."""
         return now_ms if self.archive.shelf is None else self.erasure.before(gone(self.log), now_ms)

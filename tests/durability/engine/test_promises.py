@@ -601,3 +601,29 @@ def test_eviction_waits_for_a_block_that_a_router_has_to_copy_first() -> None:
     world.write("s", 1)
     world.run_until_idle()
     assert topic.log.count == 30
+
+
+def test_a_tightened_ttl_is_logged_once_where_it_has_to_read_a_block() -> None:
+    """TOPIC-6, RETAIN-1: the change is acked, and applied once the Block is there."""
+    world = World(cold_directory=None)
+    world.put("t", durability="memory")
+    for _ in range(5):
+        for _ in range(4):
+            world.write("t", 1)
+            world.clock.advance(10)
+        world.run_until_idle()
+        world.clock.advance(6000)
+    topic = world.engine.topics["t"]
+    assert topic.archive.segments
+    for segment in topic.archive.segments:
+        for sealed in segment.blocks:
+            segment.cache.drop(sealed)
+    world.disk.uncached = {path for path in world.disk.files() if path.endswith(".data")}
+    acked: list[Any] = []
+    frames = world.engine.store.last_lsn
+    world.engine.put_topic("t", ConfigPatch(ttl_ms=18105), acked.append)
+    world.run_until_idle()
+    assert [receipt.error for receipt in acked] == [None]
+    assert world.engine.store.last_lsn - frames == 2, "a config is logged twice, and not four times"
+    assert topic.config.ttl_ms == 18105
+    assert world.engine.state("t").count == 10
