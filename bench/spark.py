@@ -179,7 +179,7 @@ class SparkBench:
             turns = [self.aggregate(lambda paths=paths: self.spark.read.parquet(*paths)) for _ in range(RUNS)]
             seconds = min(took for took, _ in turns)
             print(f"  group-by over the archive, {label}: {seconds:.2f} s, {len(paths)} files")
-            list(compact(lake, 128 << 20))
+            list(compact(Place(lake), 128 << 20))
 
     def latency(self) -> None:
         """Batches of a few records, one after the other."""
