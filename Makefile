@@ -5,11 +5,12 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: crash-sweep soak help setup serve test test-deploy wheels check docs bench bench-compare bench-spark demo lock
+.PHONY: crash-sweep soak help setup serve test test-spark-versions test-deploy wheels check docs bench bench-compare bench-spark demo lock
 
 help:
 	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
 	@echo "make test    install everything and run all tests (ARGS='-k name' for some)"
+	@echo "make test-spark-versions   small end-to-end tests on every version of Spark that the source runs on"
 	@echo "make setup   install everything: server, development tools, Spark"
 	@echo "make check   format, lint, types, layers, rules and their tests"
 	@echo "make bench   measure this machine, about 4 minutes (BENCH_ARGS=--full for the long rows, --help for more)"
@@ -53,6 +54,7 @@ test: ARGS ?= --numprocesses 2
 test: setup
 	@tools/ensure-java
 	@tools/ensure-chromium
+	@tools/ensure-spark 4.1
 	@tools/ensure-proxies
 	@tools/ensure-wheels
 	$(BIN)/python -m pytest $(ARGS)
@@ -64,6 +66,12 @@ wheels: setup
 # What the Dockerfile says, in a bare Debian: needs root and debootstrap, and takes two minutes.
 test-deploy: wheels
 	$(BIN)/python tools/bare_root.py
+
+# Each version of Spark that the source runs on, and one that it refuses; the oldest of them is in `make test` too.
+test-spark-versions: setup
+	@tools/ensure-java
+	@tools/ensure-spark 4.0 4.1 4.2
+	TOPICS_SPARK_VERSIONS='4.0 4.1 4.2 4.3' $(BIN)/python -m pytest tests/spark/test_versions.py $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.reads import await_sealed
+from topics.spark.place import Place
 from topics.testing import ServerProcess
 
 BATCH = 1_000
@@ -81,6 +82,10 @@ class SparkBench:
         given = {"url": self.server.url, "topic": topic, "columns": "seq,tag,data", "minPartitions": "4", **options}
         return self.spark.read.format("topics").options(**given).load()
 
+    def whole(self, topic: str, **options: str) -> Any:
+        """All columns, and as many tasks as the source chooses."""
+        return self.spark.read.format("topics").options(url=self.server.url, topic=topic, **options).load()
+
     def aggregate(self, make: Any) -> tuple[float, float]:
         """The seconds of one scan with a group-by, and the seconds of CPU."""
         started, spent = time.perf_counter(), cpu_s(os.getpid())
@@ -98,6 +103,7 @@ class SparkBench:
         schema = "seq bigint, tag string, data string"
         made = {
             "(a) topics, data directory": lambda: self.frame(topic, dataDir=str(self.server.data_dir)),
+            "(a) with default options": lambda: self.whole(topic, dataDir=str(self.server.data_dir)),
             "(b) topics, HTTP blocks": lambda: self.frame(topic),
             "(c) Parquet": lambda: self.spark.read.parquet(parquet),
             "(d) JSON lines": lambda: self.spark.read.schema(schema).json(lines),
@@ -137,6 +143,43 @@ class SparkBench:
         seconds = time.perf_counter() - started
         print(f"  topic to topic: {records / seconds:,.0f} records/s over {records:,} records")
         self.latency()
+
+    def writing(self, topic: str, records: int) -> None:
+        """Rows of Parquet files into a topic, and a topic into a lake, before and after its files are merged."""
+        rows = str(self.scratch / "rows")
+        self.frame(topic, columns="tag,data").write.parquet(rows)
+        took = []
+        for turn in range(3):
+            started = time.perf_counter()
+            sink = self.spark.read.parquet(rows).write.format("topics").mode("append")
+            sink.options(url=self.server.url, topic=f"{topic}-sink-{turn}").save()
+            took.append(time.perf_counter() - started)
+        print(f"  Parquet to topic: {records / min(took):,.0f} records/s")
+        took = [self._archive(topic, f"lake-{turn}") for turn in range(3)]
+        print(f"  topic to lake (archive --once): {records / min(took):,.0f} records/s")
+        self._compact(self.scratch / "lake-0")
+
+    def _archive(self, topic: str, name: str) -> float:
+        from topics.pipeline.archive import Archive
+
+        started = time.perf_counter()
+        archive = Archive({"url": self.server.url, "topics": topic}, Place(self.scratch / name))
+        query = archive.start(self.spark, True, "1 second", self.scratch / "never")
+        query.awaitTermination()
+        assert query.exception() is None
+        return time.perf_counter() - started
+
+    def _compact(self, lake: Path) -> None:
+        from deltalake import DeltaTable
+
+        from topics.pipeline.compact import compact
+
+        for label in ("as written", "compacted"):
+            paths = DeltaTable(str(lake / "events")).file_uris()
+            turns = [self.aggregate(lambda paths=paths: self.spark.read.parquet(*paths)) for _ in range(RUNS)]
+            seconds = min(took for took, _ in turns)
+            print(f"  group-by over the archive, {label}: {seconds:.2f} s, {len(paths)} files")
+            list(compact(Place(lake), 128 << 20))
 
     def latency(self) -> None:
         """Batches of a few records, one after the other."""
@@ -257,6 +300,8 @@ def main() -> None:
             print("streaming:")
             load(server, "stream", chosen.stream_records)
             bench.streaming("stream", chosen.stream_records)
+            print("writing:")
+            bench.writing("stream", chosen.stream_records)
         print("writers:")
         bench.writers("events")
         bench.spark.stop()

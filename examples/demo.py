@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import tempfile
@@ -109,3 +110,8 @@ def _tables(lake: Path) -> None:
 
 if __name__ == "__main__":
     main()
+    # Everything is written and closed. Threads of deltalake and pyarrow may still run while the interpreter goes down,
+    # and then, now and again, it aborts.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

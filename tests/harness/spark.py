@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from tests.harness.api import Api
 from topics.spark import columns
+from topics.spark.place import Place
 from topics.storage import block as blocks
 from topics.storage.block import Block
 from topics.testing import ServerProcess
@@ -52,19 +54,20 @@ class Streams:
 
     def frame(self, **options: Any) -> Any:
         """A DataFrame over the stream."""
-        chosen = {} if "topics" in options or "topicPrefix" in options else {"topic": self.topic}
+        named = {"topics", "topicPrefix", "subscribePattern"} & options.keys()
+        chosen = {} if named else {"topic": self.topic}
         given = {"url": self.url, **chosen, **{k: option_text(v) for k, v in options.items()}}
         return self.spark.readStream.format("topics").options(**given).load()
 
-    def run(self, **options: Any) -> list[Any]:
-        """Run once over everything there is, from the checkpoint on; the rows in the order of arrival."""
+    def run(self, frame: Any = None, **options: Any) -> list[Any]:
+        """Run a stream once over everything there is, from the checkpoint on; the rows in the order of arrival."""
         self.batches = []
 
         def keep(frame: Any, _: int) -> None:
             self.batches.append(frame.collect())
 
         query = (
-            self.frame(**options)
+            (self.frame(**options) if frame is None else frame)
             .writeStream.foreachBatch(keep)
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
@@ -81,15 +84,17 @@ class Archives:
         self.spark = spark
         self.source = {"url": server.url, "topicPrefix": topic}
         self.root = root / "lake"
+        self.place = Place(self.root)
         self.pause = root / "pause"
 
     def run(self, **options: Any) -> Any:
         """Archive everything there is; the archive."""
         from topics.pipeline.archive import Archive
 
-        archive = Archive(self.source, self.root, **options)
+        archive = Archive(self.source, self.place, **options)
         query = archive.start(self.spark, True, "1 second", self.pause)
         finish(query)
+        archive.progress.take_all(query)
         return archive
 
     def events(self) -> list[dict[str, Any]]:
@@ -98,6 +103,24 @@ class Archives:
 
         table = DeltaTable(str(self.root / "events")).to_pyarrow_table()
         return sorted(table.to_pylist(), key=lambda row: (row["topic"], row["seq"]))
+
+    def frame(self, topic: str, **options: Any) -> Any:
+        """One table over the lake and the server."""
+        from topics.spark import table
+
+        return table(self.spark, topic, self.root, url=self.source["url"], **options)
+
+    def held(self) -> list[Any]:
+        """The files of the table of records."""
+        from topics.pipeline.lake import held
+
+        return held(self.place)
+
+    def copy(self, path: str) -> str:
+        """The path of a copy of one of them."""
+        target = path.replace("part-", "copy-")
+        shutil.copy(self.root / "events" / path, self.root / "events" / target)
+        return target
 
     def losses(self) -> list[tuple[Any, ...]]:
         """The rows of the table of gaps."""

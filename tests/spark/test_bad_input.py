@@ -31,11 +31,14 @@ def fails(action: Any) -> str:
         ({"url": "http://u:hidden@x"}, ['option "url" holds a user or password']),
         ({"url": "http://127.0.0.1:1"}, ["http://127.0.0.1:1", 'option "url"', "Connection refused"]),
         ({"url": "http://no-such-host.invalid"}, ['option "url"', "no-such-host.invalid"]),
-        ({"topic": None}, ['exactly one of the options "topic", "topics" and "topicPrefix"']),
+        ({"topic": None}, ['exactly one of the options "topic", "topics", "topicPrefix" and "subscribePattern"']),
         ({"topics": "a,b"}, ["exactly one of", '"topic" and "topics" are set']),
         ({"topic": "no-such-topic"}, ['topic "no-such-topic"', "does not exist"]),
         ({"topic": "no/such"}, ["no/such"]),
         ({"topic": None, "topicPrefix": "nothing-has-this."}, ['option "topicPrefix" is "nothing-has-this."']),
+        ({"topic": None, "subscribePattern": "nothing-[0-9]+"}, ['option "subscribePattern" is "nothing-[0-9]+"']),
+        ({"topic": None, "subscribePattern": "a("}, ['option "subscribePattern" is "a("', "not a regular expression"]),
+        ({"tags": "[1]"}, ['option "tags" is "[1]"']),
         ({"startingOffsets": "{bad"}, ['option "startingOffsets" is "{bad"']),
         ({"startingOffsets": '{"other": 1}'}, ['option "startingOffsets"', 'names "other"']),
         ({"startingOffsets": '{"TOPIC": -7}'}, ['option "startingOffsets"', "whole number from 0"]),
@@ -139,6 +142,12 @@ def test_a_bad_write_is_refused_by_row_and_reason(
     said = fails(frame.write.format("topics").mode("append").options(**chosen).save)
     for part in parts:
         assert part in said, said
+
+
+def test_a_write_without_a_mode_is_told_to_append(spark: Any, server: ServerProcess, topic_name: str) -> None:
+    """Spark refuses its own default, "error if exists", before it asks the source, and names the modes there are."""
+    write = spark.sql("SELECT '1' AS data").write.format("topics").options(url=server.url, topic=topic_name)
+    assert '"Append"' in fails(write.save)
 
 
 def test_overwrite_is_refused(spark: Any, server: ServerProcess, topic_name: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from tests.harness.api import Api
-from tests.harness.spark import Reader
+from tests.harness.spark import Reader, Streams
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -72,6 +73,35 @@ def test_several_topics_by_list_and_by_prefix(load: Reader, api: Api, topic_name
     assert sorted((row.topic[-1], row.seq) for row in by_prefix) == [("a", 1), ("a", 2), ("b", 2), ("c", 1), ("c", 2)]
 
 
+def test_a_pattern_chooses_topics_by_their_whole_names(
+    spark: Any, streams: Streams, server: ServerProcess, api: Api, topic_name: str
+) -> None:
+    for part in ("a", "b", "bb"):
+        api.fill(f"{topic_name}.{part}", 2)
+    options = {"url": server.url, "subscribePattern": rf"{re.escape(topic_name)}\.[ab]"}
+    rows = spark.read.format("topics").options(**options).load().collect()
+    assert sorted({row.topic for row in rows}) == [f"{topic_name}.a", f"{topic_name}.b"]
+    api.fill(f"{topic_name}.a", 1)
+    followed = streams.run(**options)
+    assert sorted((row.topic[-1], row.seq) for row in followed) == [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2)]
+
+
+def test_a_table_of_the_catalog_keeps_its_options(spark: Any, server: ServerProcess, api: Api, topic_name: str) -> None:
+    """Spark hands the reader of such a table no options."""
+    api.fill(topic_name, 10)
+    given = f"url '{server.url}', topic '{topic_name}', startingOffsets '{{\"{topic_name}\": 4}}'"
+    table = f"kept_{abs(hash(topic_name))}"
+    spark.sql(f"CREATE TABLE {table} USING topics OPTIONS ({given})")
+    try:
+        assert spark.sql(f"SELECT count(*) AS n FROM {table}").first().n == 6
+        assert spark.sql(f"SELECT count(*) AS n FROM {table} WITH (startingOffsets = 'earliest')").first().n == 10
+        assert spark.table(table).schema.names == ["topic", "seq", "ts", "node", "tag", "meta", "data"]
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+    with pytest.raises(Exception, match='option "token" cannot be an option of a table'):
+        spark.sql(f"CREATE TABLE {table} USING topics OPTIONS ({given}, token 'secret-0123456789')")
+
+
 def test_columns_are_chosen_by_option_or_by_schema(
     spark: Any, load: Reader, server: ServerProcess, api: Api, topic_name: str
 ) -> None:
@@ -125,7 +155,6 @@ def test_a_gap_that_opens_after_planning_stops_the_query_or_becomes_a_row(
 
     from topics.spark import columns
     from topics.spark.errors import DataLoss
-    from topics.spark.filters import Prune
     from topics.spark.options import ReadOptions
     from topics.spark.scan import Range, RangeReader
 
@@ -135,7 +164,7 @@ def test_a_gap_that_opens_after_planning_stops_the_query_or_becomes_a_row(
 
     def read(**options: str) -> list[tuple[Any, ...]]:
         given = ReadOptions({"url": server.url, "topic": topic_name, **options}, streaming=False)
-        batches = RangeReader(given, schema, Prune()).read(planned)
+        batches = RangeReader(given, schema).read(planned)
         return [(row["seq"], row["tombstone"]) for batch in batches for row in batch.to_pylist()]
 
     def gap(first: int, last: int, reason: str) -> tuple[None, dict[str, Any]]:
@@ -156,49 +185,28 @@ def test_a_gap_that_opens_after_planning_stops_the_query_or_becomes_a_row(
     assert read(failOnDataLoss="false") == [gap(1, 10, "recreated")]
 
 
-def test_filters_are_pushed_down_and_change_no_result(load: Reader, api: Api, topic_name: str) -> None:
-    """Fewer tasks for a filter on seq or topic, fewer rows for one on tag; the same rows as without."""
-    for part in "ab":
-        api.write(f"{topic_name}.{part}", *({"data": n, "tag": f"t{n % 4}", "node": "n"} for n in range(1, 401)))
-    everything = [row.asDict() for row in load(topicPrefix=topic_name).collect()]
-    assert len(everything) == 800
-
-    def check(sql: str, wanted: Any) -> int:
-        frame = load(topicPrefix=topic_name, minPartitions=8, pushFilters=True).filter(sql)
-        got = sorted((row.topic, row.seq) for row in frame.collect())
-        assert got == sorted((row["topic"], row["seq"]) for row in everything if wanted(row)), sql
-        partitions: int = frame.rdd.getNumPartitions()
-        return partitions
-
-    assert check("data IS NOT NULL", lambda row: True) == 8
-    assert check("seq = 395", lambda row: row["seq"] == 395) == 2
-    assert (
-        check(f"seq = 395 AND topic = '{topic_name}.b'", lambda row: row["seq"] == 395 and row["topic"][-1] == "b") == 1
-    )
-    check("tag = 't1' AND seq BETWEEN 10 AND 20", lambda row: row["tag"] == "t1" and 10 <= row["seq"] <= 20)
-    check("tag IN ('t1', 't2') AND tag LIKE 't%'", lambda row: row["tag"] in ("t1", "t2"))
-    check("node = 'x'", lambda row: False)
-    check("tag <> 't1' OR seq = 5", lambda row: row["tag"] != "t1" or row["seq"] == 5)
-    check("ts >= timestamp'2020-01-01' AND tag IS NOT NULL", lambda row: True)
-    assert check("ts < timestamp'2020-01-01'", lambda row: False) == 1
+def test_tags_and_nodes_are_chosen_by_options(load: Reader, api: Api, topic_name: str) -> None:
+    api.write(topic_name, *({"data": n, "tag": f"t{n % 4}", "node": f"n{n % 2}"} for n in range(1, 41)))
+    api.write(topic_name, {"data": 41}, {"data": 42, "tag": "a,b"})
+    assert sorted(row.seq for row in load(tags="t1, t2").collect()) == [n for n in range(1, 41) if n % 4 in (1, 2)]
+    both = load(tags="t1,t2", nodes="n1", columns="seq")
+    assert sorted(row.seq for row in both.collect()) == [n for n in range(1, 41) if n % 4 == 1]
+    assert [row.seq for row in load(tags='["a,b"]').collect()] == [42]
+    assert load(nodes="none").count() == 0
 
 
-def test_one_data_frame_serves_many_queries(load: Reader, api: Api, topic_name: str) -> None:
-    """Spark 4.3.0 reuses the pruned read of one query for the next; without `pushFilters` nothing is pruned."""
+def test_one_data_frame_serves_many_queries(spark: Any, load: Reader, api: Api, topic_name: str) -> None:
+    """SPARK-13: Spark keeps what one query pushed down for the next one, so nothing is ever pushed down."""
     api.fill(topic_name, 50)
-    frame = load()
-    assert [frame.count(), frame.filter("seq = 5").count(), frame.count()] == [50, 1, 50]
-    assert frame.filter("seq < 3").union(frame.filter("seq > 40")).count() == 12
-
-
-def test_a_session_without_push_down_reads_too(spark: Any, load: Reader, api: Api, topic_name: str) -> None:
-    """Spark refuses readers that define `pushFilters` while push-down is off; ours must not be refused."""
-    api.fill(topic_name, 5)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        assert load().filter("seq > 3").count() == 2
+        frame = load()
+        assert [frame.filter("seq = 5").count(), frame.count(), frame.filter("seq > 5").count()] == [1, 50, 45]
+        assert frame.filter("seq < 3").union(frame.filter("seq > 40")).count() == 12
     finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    with pytest.raises(Exception, match='option "pushFilters" is "true": filters cannot be pushed down'):
+        load(pushFilters=True)
 
 
 def test_the_key_appears_in_no_plan(spark: Any, server: ServerProcess, api: Api, topic_name: str) -> None:

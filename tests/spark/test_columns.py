@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.harness.spark import SCHEMA, encode
 from topics.spark import columns
 from topics.spark.errors import SourceError
-from topics.spark.filters import Prune
+from topics.spark.prune import Prune
 from topics.storage.flags import DELETED
 
 pytestmark = pytest.mark.spark
@@ -83,7 +83,7 @@ import pyarrow as pa
 from tests.harness.spark import SCHEMA, encode
 from topics.spark import columns, reader
 from topics.spark.client import Gap
-from topics.spark.filters import Prune
+from topics.spark.prune import Prune
 block, _ = encode(1, 1, [(0, b"n", b"t", {"k": "v"}, "data", False), (0, None, None, None, "data", True)])
 found = [(view, 1, 9) for view in columns.walk(memoryview(block.encoded()))]
 (batch,) = columns.batches("t", found, SCHEMA, Prune())
@@ -102,11 +102,11 @@ def test_a_worker_that_reads_does_not_pay_for_pandas() -> None:
 SETTLED = """
 import gc
 from pyspark.sql.types import LongType, StructType
-from topics.spark import reader
+from topics.spark import reader, stream
 from topics.spark.options import ReadOptions
 from topics.spark.scan import Range
 before = len(gc.get_objects())
-for kind, streaming in ((reader.TopicsReader, False), (reader.TopicsStreamReader, True)):
+for kind, streaming in ((reader.TopicsReader, False), (stream.TopicsStreamReader, True)):
     gc.unfreeze()
     options = ReadOptions({"url": "http://127.0.0.1:1", "topic": "t"}, streaming=streaming)
     kind(options, StructType().add("seq", LongType())).read(reader.RangePartition(Range("t", 1, 0, 1)))

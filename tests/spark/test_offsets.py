@@ -34,7 +34,7 @@ def test_offsets_that_are_no_cursors_are_refused(text: str) -> None:
 
 def test_admission_never_starves_a_topic() -> None:
     """A topic with little waiting beside one with much still moves on with every batch."""
-    from topics.spark.reader import _admitted
+    from topics.spark.stream import _admitted
 
     begun = {"small": Cursor(1, 0), "large": Cursor(1, 0)}
     ends: dict[str, Cursor | None] = {"small": Cursor(1, 2), "large": Cursor(1, 100_000), "gone": None}
@@ -45,15 +45,15 @@ def test_admission_never_starves_a_topic() -> None:
 
 def test_a_first_batch_whose_start_moved_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark asks for the start of batch 0 again after a crash; "latest" is then after the batch's end."""
-    from topics.spark import reader
+    from topics.spark import stream
     from topics.spark.client import Client, Plan
     from topics.spark.options import ReadOptions
 
     given = {"url": "http://127.0.0.1:1", "topic": "a", "startingOffsets": "latest"}
     start, end = {"a": {"epoch": 1, "seq": 250}}, {"a": {"epoch": 1, "seq": 200}}
     monkeypatch.setattr(Client, "find", lambda client, topic: Plan("a", 1, 250, 1, 250, 250, [], 0, 0, []))
-    strict = reader.TopicsStreamReader(ReadOptions(given, streaming=True), None)
+    strict = stream.TopicsStreamReader(ReadOptions(given, streaming=True), None)
     with pytest.raises(SourceError, match=r"was planned to seq 200 .* and now starts at 250"):
         strict.partitions(start, end)
-    lax = reader.TopicsStreamReader(ReadOptions({**given, "failOnDataLoss": "false"}, streaming=True), None)
+    lax = stream.TopicsStreamReader(ReadOptions({**given, "failOnDataLoss": "false"}, streaming=True), None)
     assert lax.partitions(start, end) == []

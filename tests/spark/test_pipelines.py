@@ -27,7 +27,8 @@ def test_an_archive_holds_every_record_once_and_every_gap(archives: Archives, ap
     api.write(orders, *({"data": {"n": n}, "tag": "t", "meta": {"k": "v"}} for n in range(1, 6)))
     api.put(clicks, cap_records=2)
     api.fill(clicks, 6)
-    archives.run(offsets_max=4)
+    archive = archives.run(offsets_max=4)
+    assert archive.progress.records == 7, "the count is that of the table, without the gaps"
     assert [(row["topic"], row["seq"]) for row in archives.events()] == [
         *((clicks, seq) for seq in (5, 6)),
         *((orders, seq) for seq in range(1, 6)),
@@ -80,6 +81,11 @@ def test_losses_are_completed_after_a_crash_between_the_two_tables(
     assert [row["seq"] for row in archives.events()] == [4]
 
 
+def epoch(api: Api, topic: str) -> int:
+    found: int = api.call("GET", f"/v0/topics/{topic}/plan").ok(200)["epoch"]
+    return found
+
+
 def test_an_archive_that_lost_its_checkpoint_goes_on_from_its_table(
     archives: Archives, api: Api, topic_name: str, tmp_path: Path
 ) -> None:
@@ -88,6 +94,20 @@ def test_an_archive_that_lost_its_checkpoint_goes_on_from_its_table(
     api.fill(topic_name, 2)
     archives.run(checkpoint=tmp_path / "second")
     assert [row["seq"] for row in archives.events()] == [1, 2, 3, 4, 5, 6]
+    # What was lost meanwhile is found by the places of the table, and in a topic that is new from its beginning on.
+    old, other = epoch(api, topic_name), f"{topic_name}.other"
+    api.remove(topic_name).ok()
+    api.fill(topic_name, 2)
+    api.put(other, cap_records=1)
+    api.fill(other, 3)
+    archives.run(checkpoint=tmp_path / "third")
+    new, others = epoch(api, topic_name), epoch(api, other)
+    assert sorted((row["topic"], row["epoch"], row["seq"]) for row in archives.events()) == [
+        *((topic_name, old, seq) for seq in range(1, 7)),
+        *((topic_name, new, seq) for seq in (1, 2)),
+        (other, others, 3),
+    ]
+    assert sorted(archives.losses()) == [(topic_name, 1, 2, "recreated"), (other, 1, 2, "cap")]
 
 
 def test_files_are_cut_at_their_target_size(archives: Archives, api: Api, topic_name: str) -> None:
@@ -130,7 +150,7 @@ def test_a_replay_keeps_order_seq_and_ts_and_is_done_once(
     def replay(**choice: Any) -> None:
         given = {"url": server.url}
         chosen = [f"{topic_name}.source"]
-        list(Replay(given, archives.root, target, topic_name, tmp_path / "state", chosen, **choice).run(spark))
+        list(Replay(given, archives.place, target, topic_name, tmp_path / "state", chosen, **choice).run(spark))
 
     replay(seq_from=5, seq_to=16, where="tag = 't1'")
     found = records(api, target)
@@ -160,7 +180,7 @@ def test_a_replay_goes_slice_by_slice_and_on_where_it_was_killed(
     archives.run(offsets_max=20)
 
     def replay() -> Replay:
-        return Replay({"url": server.url}, archives.root, target, topic_name, state, [source], slice_records=10)
+        return Replay({"url": server.url}, archives.place, target, topic_name, state, [source], slice_records=10)
 
     def staged() -> int:
         return sum(file.stat().st_size for file in state.rglob("*.staged"))

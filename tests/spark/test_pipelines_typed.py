@@ -38,7 +38,7 @@ def test_typed_tables_have_columns_out_of_the_json_and_the_rest_is_in_errors(
         (2, None, 2, None, None),
     ]
     assert [row["page"] for row in rows(archives.root, f"typed/{clicks}")] == ["/"]
-    api.write(orders, {"data": {"id": "three"}}, {"data": {"id": 4, "to": {"zip": "89"}, "price": 2.5}})
+    api.write(orders, {"data": {"id": "three", "odd": 1}}, {"data": {"id": 4, "to": {"zip": "89"}, "price": 2.5}})
     archive = archives.run(typed=True)
     assert archive.progress.errors == 1
     last = rows(archives.root, typed)[-1]
@@ -46,11 +46,35 @@ def test_typed_tables_have_columns_out_of_the_json_and_the_rest_is_in_errors(
     assert [row["seq"] for row in rows(archives.root, typed)] == [1, 2, 4]
     assert [(row["topic"], row["seq"], row["reason"], row["data"]) for row in rows(archives.root, "errors")] == [
         (clicks, 2, "data is not an object but [1]", "[1]"),
-        (orders, 3, 'data.id is bigint, and the value is "three"', '{"id": "three"}'),
+        (orders, 3, 'data.id is bigint, and the value is "three"', '{"id": "three", "odd": 1}'),
     ]
+    assert "odd" not in last, "a record that is not in the table adds no column to it"
     operations = [entry["operation"] for entry in DeltaTable(str(archives.root / typed)).history()]
     assert operations == ["WRITE", "ADD COLUMN", "WRITE", "CREATE TABLE"]
     assert len(archives.events()) == 6, "the events hold all records as they came"
+
+
+def test_a_column_of_whole_numbers_that_meets_a_fraction_becomes_double(
+    archives: Archives, api: Api, topic_name: str
+) -> None:
+    """PIPELINE-2: unless a number would change by that."""
+    from deltalake import DeltaTable
+
+    api.write(topic_name, {"data": {"n": 1, "big": 1 << 60, "o": {"i": 1}}}, {"data": {"n": -7}})
+    archives.run(typed=True)
+    api.write(topic_name, {"data": {"n": 2.5}}, {"data": {"big": 0.5}}, {"data": {"n": 3, "o": {"i": 0.5}}})
+    assert archives.run(typed=True).progress.errors == 2
+    archives.run(typed=True)
+    table = f"typed/{topic_name}"
+    assert [(row["seq"], row["n"], row["big"]) for row in rows(archives.root, table)] == [
+        (1, 1.0, 1 << 60),
+        (2, -7.0, None),
+        (3, 2.5, None),
+    ]
+    assert [row["seq"] for row in rows(archives.root, "errors")] == [4, 5]
+    kinds = {field.name: str(field.type) for field in DeltaTable(str(archives.root / table)).schema().fields}
+    assert "double" in kinds["n"]
+    assert "long" in kinds["big"]
 
 
 def test_typed_tables_catch_up_and_hold_every_record_once(
@@ -93,10 +117,14 @@ def test_typed_tables_catch_up_and_hold_every_record_once(
     assert sorted(errors) == [(one, 2), (one, 5), (two, 2), (two, 5)]
 
 
-def test_compacting_merges_files_and_changes_nothing_else(archives: Archives, api: Api, topic_name: str) -> None:
+def test_compacting_merges_files_and_changes_nothing_else(
+    archives: Archives, api: Api, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PIPELINE-4: a commit that changes no data, safe beside a running archive, and typed tables do not see it."""
+    import pyarrow.parquet as pq
     from deltalake import DeltaTable
 
+    from topics.pipeline import compact as compacting
     from topics.pipeline.compact import compact
     from topics.pipeline.replay import Replay
 
@@ -107,7 +135,10 @@ def test_compacting_merges_files_and_changes_nothing_else(archives: Archives, ap
     before, events = archives.events(), str(archives.root / "events")
     assert len(DeltaTable(events).file_uris()) == 6
     api.write(topic, {"data": {"n": 6}})
-    beside = threading.Thread(target=lambda: merged.update({one.table: one for one in compact(archives.root, 1 << 20)}))
+    monkeypatch.setattr(compacting, "ROW_GROUP_ROWS", 2)
+    beside = threading.Thread(
+        target=lambda: merged.update({one.table: one for one in compact(archives.place, 1 << 20)})
+    )
     merged: dict[str, Any] = {}
     beside.start()
     archives.run(typed=True)
@@ -116,6 +147,8 @@ def test_compacting_merges_files_and_changes_nothing_else(archives: Archives, ap
     assert merged["events"].removed >= 6
     assert merged["events"].added == 1
     assert len(DeltaTable(events).file_uris()) <= 2
+    groups = {pq.ParquetFile(path).num_row_groups for path in DeltaTable(events).file_uris()}
+    assert max(groups) >= 3, "a scan is divided by row groups"
     assert archives.events()[:6] == before
     assert [row["n"] for row in rows(archives.root, f"typed/{topic_name}+a")] == list(range(7))
     merge = next(entry for entry in DeltaTable(events).history() if entry["operation"] == "OPTIMIZE")
@@ -125,7 +158,7 @@ def test_compacting_merges_files_and_changes_nothing_else(archives: Archives, ap
         not (action.get("add") or action["remove"])["dataChange"] for action in actions if "commitInfo" not in action
     )
     replayed = Replay(
-        {"url": archives.source["url"]}, archives.root, f"{topic_name}-r", "r", archives.root / "s", [topic]
+        {"url": archives.source["url"]}, archives.place, f"{topic_name}-r", "r", archives.root / "s", [topic]
     )
     list(replayed.run(archives.spark))
     assert [record["data"]["n"] for record in api.read(f"{topic_name}-r")["records"]] == list(range(7))

@@ -1,11 +1,9 @@
-"""The commands `topics pipeline archive`, `transform`, `replay` and `report`."""
+"""The commands `topics pipeline archive`, `transform`, `replay`, `erase` and `report`."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +16,7 @@ from topics.commands.failures import CommandError
 from topics.commands.link import ProfileName, TokenFile, Url, target
 from topics.errors import TopicsError
 from topics.names import check_topic_name
-from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason
+from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason, silence
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help="Run data pipelines on Spark."
@@ -34,7 +32,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs."
 
 @app.command()
 def archive(
-    to: Annotated[Path, typer.Option(help="The directory of the lake tables: events and losses.")],
+    to: Annotated[str, typer.Option(help="Where the lake tables are: a directory, or s3://bucket/lake and the like.")],
     topic: Annotated[list[str] | None, typer.Option(help="A topic to archive; may be repeated.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Archive all topics with this prefix, also new ones.")] = None,
     format: Annotated[str, typer.Option(help="delta or parquet.")] = "delta",
@@ -46,6 +44,9 @@ def archive(
     ] = False,
     compact: Annotated[
         bool, typer.Option("--compact", help="Merge small files at the end; without topics, do only that.")
+    ] = False,
+    follow_deletes: Annotated[
+        bool, typer.Option("--follow-deletes", help="Erase from the tables what is deleted on the server.")
     ] = False,
     target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.", min=1)] = 128 << 20,
     min_partitions: Annotated[int | None, typer.Option(help="At least this many tasks per batch.", min=1)] = None,
@@ -66,31 +67,30 @@ def archive(
     _need_extra()
     from topics.pipeline.archive import Archive
 
+    root = _place("--to", to)
     if compact and not topic and prefix is None:
-        _compact(to, target_file_bytes)
+        _compact(root, target_file_bytes)
         return
     chosen = _archived(topic, prefix)
-    _check_format(format, typed, compact)
+    _check_format(format, root, {"--typed": typed, "--compact": compact, "--follow-deletes": follow_deletes})
     _check_span("--interval", interval)
-    progress = Progress("archive")
     server = _server(url, profile, token_file)
     _check(server, topic or [])
     pipeline = Archive(
         {**server, **chosen},
-        to.absolute(),
+        root,
         format,
         checkpoint.absolute() if checkpoint else None,
         target_file_bytes,
         offsets_max,
         min_partitions,
         typed,
-        progress,
+        follow_deletes,
     )
-    _run(pipeline, progress, master, conf, once, interval, verbose)
-    names = "events, losses, typed, errors" if typed else "events, losses"
-    Console().print(f"the tables are in {to}: {names}", soft_wrap=True)
+    _run(pipeline, pipeline.progress, master, conf, once, interval, verbose)
+    _settle(pipeline, to, typed, verbose)
     if compact:
-        _compact(to, target_file_bytes)
+        _compact(root, target_file_bytes)
 
 
 @app.command()
@@ -139,7 +139,7 @@ def transform(
 
 @app.command()
 def replay(
-    source: Annotated[Path, typer.Option("--from", help="The directory that archive wrote.")],
+    source: Annotated[str, typer.Option("--from", help="Where archive keeps its tables.")],
     to: Annotated[str, typer.Option(help="The topic that the records are written to.")],
     name: Annotated[str, typer.Option(help="The name of this replay: the same name goes on where it stopped.")],
     state: Annotated[Path, typer.Option(help="The directory of the state.")],
@@ -166,15 +166,17 @@ def replay(
     They are written in order, each once.
     """
     _need_extra()
+    from topics.pipeline.lake import exists
     from topics.pipeline.replay import Replay
 
     _check_target(to)
-    if not (source / "events").is_dir():
+    root = _place("--from", source)
+    if not exists(root):
         _fail(f"--from {source}: there is no archive in it")
     server = _server(url, profile, token_file)
     _check(server, [])
     pipeline = Replay(
-        server, source.absolute(), to, name, state.absolute(), topic or [],
+        server, root, to, name, state.absolute(), topic or [],
         from_seq, to_seq, from_time, to_time, where, rate,
     )  # fmt: skip
     progress = Progress(f"replay to {to}")
@@ -193,9 +195,52 @@ def replay(
 
 
 @app.command()
+def erase(
+    source: Annotated[str, typer.Option("--from", help="Where archive keeps its tables.")],
+    topic: Annotated[list[str], typer.Option(help="A topic whose deleted records leave the lake; may be repeated.")],
+    tag: Annotated[
+        str | None, typer.Option(help="All records with this tag that the server does not hold any more.")
+    ] = None,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="Also remove the files that only older versions of the tables need.")
+    ] = False,
+    url: Url = None,
+    profile: ProfileName = None,
+    token_file: TokenFile = None,
+    master: Master = "local[2]",
+    conf: Conf = None,
+    verbose: Verbose = False,
+) -> None:
+    """Erase from a lake what was deleted on the server.
+
+    It leaves the tables of events, typed data and errors; the files go with a vacuum.
+    """
+    _need_extra()
+    from topics.pipeline.erase import Eraser
+
+    for name in topic:
+        _check_target(name, "--topic")
+    console = Console()
+    server = _server(url, profile, token_file)
+    with _failures(verbose), contextlib.ExitStack() as sessions:
+        eraser = Eraser(
+            _place("--from", source), server, lambda: sessions.enter_context(_session("erase", master, conf, verbose))
+        )
+        for name in topic:
+            done = eraser.follow(name) if tag is None else eraser.forget(name, tag)
+            console.print(f"{name}: {done.records:,} records erased", soft_wrap=True)
+            if done.live:
+                console.print(f"{name}: {done.live:,} with this tag are live on the server and stay", soft_wrap=True)
+            for table, version in () if vacuum else done.versions.items():
+                console.print(f"{table}: its versions up to {version} hold them until a vacuum", soft_wrap=True)
+        for table, files in eraser.vacuum() if vacuum else ():
+            console.print(f"{table}: {files:,} files removed", soft_wrap=True)
+
+
+@app.command()
 def report(
-    source: Annotated[Path, typer.Option("--from", help="The directory that archive wrote.")],
-    to: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    source: Annotated[str, typer.Option("--from", help="Where archive keeps its tables.")],
+    to: Annotated[str, typer.Option(help="The page to write: a file, or an address as of a lake.")] = "report.html",
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be repeated.")] = None,
     hours: Annotated[int, typer.Option(help="Most hours to show, up to the newest record.", min=1, max=2400)] = 168,
     url: Url = None,
@@ -211,8 +256,10 @@ def report(
     from topics.pipeline.report import gather
 
     try:
-        found = gather(source, _server(url, profile, token_file), topic or [])
-        to.write_text(page.render(found, hours), encoding="utf-8")
+        found = gather(_place("--from", source), _server(url, profile, token_file), topic or [])
+        directory, _, name = to.rpartition("/")
+        place = _place("--to", directory or ("/" if to.startswith("/") else "."))
+        place.write(name, page.render(found, hours).encode())
     except PipelineError as failure:
         _fail(str(failure))
     except OSError as error:
@@ -223,15 +270,32 @@ def report(
 
 
 def _need_extra() -> None:
-    """Fail with one line if the server is installed and Spark is not."""
+    """Fail with one line if the server is installed and Spark is not, or one that is too old."""
     if missing := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
         _fail(
             f"{' and '.join(missing)} not installed: pipelines need the extra `spark` "
             "(make setup in a checkout, or pip install 'topics-engine[spark]')"
         )
+    from topics.spark import version
+    from topics.spark.errors import SourceError
+
+    try:
+        version.check()
+    except SourceError as error:
+        _fail(str(error))
 
 
-def _compact(root: Path, file_bytes: int) -> None:
+def _place(option: str, given: str) -> Any:
+    """Where a lake is, as an option names it."""
+    from topics.spark.place import BadPlace, Place
+
+    try:
+        return Place(given)
+    except BadPlace as error:
+        _fail(f"{option}: {error}")
+
+
+def _compact(root: Any, file_bytes: int) -> None:
     from deltalake.exceptions import DeltaError
 
     from topics.pipeline.compact import compact
@@ -261,11 +325,24 @@ def _archived(topics: list[str] | None, prefix: str | None) -> dict[str, str]:
     return {"topics": ",".join(topics or [])} if prefix is None else {"topicPrefix": prefix}
 
 
-def _check_format(format: str, typed: bool, compact: bool) -> None:
+def _settle(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
+    """Bring an archive to its end, and say where its tables are."""
+    with _failures(verbose):
+        erased = pipeline.settle()
+    console = Console()
+    if erased is not None:
+        console.print(f"{erased:,} records erased that were deleted on the server", soft_wrap=True)
+    names = "events, losses, typed, errors" if typed else "events, losses"
+    console.print(f"the tables are in {to}: {names}", soft_wrap=True)
+
+
+def _check_format(format: str, root: Any, wanted: dict[str, bool]) -> None:
     if format not in ("delta", "parquet"):
         _fail(f'--format is "{format}"; it must be delta or parquet')
-    if (typed or compact) and format != "delta":
-        _fail(f"{'--typed' if typed else '--compact'} needs --format delta: it works on tables that have a log")
+    if root.path is None and format != "delta":
+        _fail(f"--format {format} needs a directory: in an object store, archive keeps Delta tables")
+    for option in (name for name, value in wanted.items() if value and format != "delta"):
+        _fail(f"{option} needs --format delta: it works on tables that have a log")
 
 
 def _check_span(option: str, text: str) -> None:
@@ -313,35 +390,12 @@ def _session(name: str, master: str, conf: list[str] | None, verbose: bool) -> I
         if not separator:
             _fail(f"--conf {setting}: it must be NAME=VALUE")
         settings[key] = value
-    with _silence(verbose):
+    with silence(verbose):
         spark = session(app_name=f"topics {name}", master=master, config=settings)
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")
     yield spark
     spark.stop()
-
-
-@contextlib.contextmanager
-def _silence(verbose: bool) -> Iterator[None]:
-    """Keep what the JVM prints out of the display, unless it does not start: then it is the only hint.
-
-    The JVM inherits the stderr that it is started with, and keeps it.
-    """
-    if verbose:
-        yield
-        return
-    with tempfile.TemporaryFile() as printed:
-        own = os.dup(2)
-        os.dup2(printed.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            printed.seek(0)
-            os.write(own, printed.read())
-            raise
-        finally:
-            os.dup2(own, 2)
-            os.close(own)
 
 
 @contextlib.contextmanager

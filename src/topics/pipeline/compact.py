@@ -4,15 +4,21 @@ A merge is one commit of the table that removes files and adds others with the s
 it carries no offsets and no app transaction, and a reader that follows the table sees nothing. An archive only adds
 files, which no merge removes, so the two do not disturb each other. Two merges at once do: the second fails and changes
 nothing. The files that were merged stay in place for readers of an older version, until they are vacuumed.
+
+A merged file has many row groups, because that is what a scan is divided by: one file with two of them would keep two
+cores busy at most, and make every query slower than the files that it came from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from topics.pipeline.run import PipelineError
+from topics.spark.place import Place
+
+ROW_GROUP_ROWS: Final = 64_000
+"""About 8 MiB of records of 150 bytes."""
 
 
 class Merged(NamedTuple):
@@ -23,16 +29,15 @@ class Merged(NamedTuple):
     added: int
 
 
-def compact(root: Path, file_bytes: int) -> Iterator[Merged]:
+def compact(root: Place, file_bytes: int) -> Iterator[Merged]:
     """Merge the files of each table of an archive to about this size."""
     from deltalake import DeltaTable, WriterProperties
 
-    found = sorted(path.parent for path in root.glob("**/_delta_log") if path.is_dir())
+    found = root.tables()
     if not found:
-        raise PipelineError(f"there is no Delta table in {root}")
-    for directory in found:
-        table = DeltaTable(str(directory))
-        done = table.optimize.compact(
-            target_size=file_bytes, writer_properties=WriterProperties(compression="ZSTD", compression_level=3)
-        )
-        yield Merged(str(directory.relative_to(root)), done["numFilesRemoved"], done["numFilesAdded"])
+        raise PipelineError(f"there is no Delta table in {root.shown}")
+    for name in found:
+        table = DeltaTable(str(root / name))
+        written = WriterProperties(compression="ZSTD", compression_level=3, max_row_group_size=ROW_GROUP_ROWS)
+        done = table.optimize.compact(target_size=file_bytes, writer_properties=written)
+        yield Merged(name, done["numFilesRemoved"], done["numFilesAdded"])

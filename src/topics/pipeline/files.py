@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -19,9 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from topics.spark.place import Place
+
 WRITTEN_SCHEMA: Final = (
     "path string, topic string, date string, size bigint, records bigint, "
-    "seq_min bigint, seq_max bigint, ts_min bigint, ts_max bigint, reason string"
+    "seq_min bigint, seq_max bigint, ts_min bigint, ts_max bigint, reason string, epoch bigint"
 )
 _WRITTEN_ARROW: Final = pa.schema(
     [
@@ -37,8 +38,10 @@ FILE_SCHEMA: Final = pa.schema(
         ("tag", pa.string()),
         ("meta", pa.map_(pa.string(), pa.string())),
         ("data", pa.string()),
+        ("epoch", pa.int64()),
     ]
 )
+"""The columns of a file of events. The epoch tells records from those of an earlier topic with the same name."""
 TABLE_SCHEMA: Final = pa.schema([("topic", pa.string()), ("date", pa.date32()), *FILE_SCHEMA])
 PARTITION_BY: Final = ("topic", "date")
 ROW_GROUP_BYTES: Final = 32 << 20
@@ -57,16 +60,25 @@ class Written(NamedTuple):
     ts_min: int
     ts_max: int
     reason: str | None
+    epoch: int | None = None
 
 
 class _File:
     """One Parquet file being written."""
 
-    def __init__(self, root: Path, path: str, topic: str, date: str, schema: Any) -> None:
-        target = root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = target.open("xb")
-        self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd")
+    def __init__(self, root: Place, path: str, topic: str, date: str, schema: Any) -> None:
+        self._stream: Any
+        self._is_local = root.path is not None
+        if root.path is not None:
+            target = root.path / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = target.open("xb")
+        else:
+            # An object appears when its stream is closed, whole.
+            self._stream = root.files().open_output_stream(path)
+        # What hardly repeats is not worth a dictionary, which costs more than all the rest.
+        repeats = [name for name in schema.names if name not in ("seq", "data")]
+        self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd", use_dictionary=repeats)
         self._path, self._topic, self._date = path, topic, date
         self._waiting: list[Any] = []
         self._waiting_bytes = 0
@@ -84,7 +96,7 @@ class _File:
         seqs, times = pc.min_max(batch["seq"]), pc.min_max(batch["ts"].cast(pa.int64()))
         self._seqs = [*self._seqs[:1], seqs["min"].as_py(), seqs["max"].as_py()]
         self._times = [*self._times[:1], times["min"].as_py(), times["max"].as_py()]
-        return self._stream.tell() + self._waiting_bytes
+        return int(self._stream.tell()) + self._waiting_bytes
 
     def _flush(self) -> None:
         if self._waiting:
@@ -96,8 +108,9 @@ class _File:
         """Finish the file, on disk."""
         self._flush()
         self._writer.close()
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        if self._is_local:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
         size = self._stream.tell()
         self._stream.close()
         seqs, times = (min(self._seqs), max(self._seqs)), (min(self._times), max(self._times))
@@ -108,7 +121,7 @@ class Files:
     """The files that one task writes: one open in each directory, cut at the target size."""
 
     def __init__(self, root: str, schema: Any, number: int, file_bytes: int) -> None:
-        self._root = Path(root)
+        self._root = Place(root)
         self._schema = schema
         self._number = number
         self._file_bytes = file_bytes
@@ -134,19 +147,22 @@ class Files:
 
 
 def writer(
-    root: str, prefix: str, hive: bool, batch_id: int, file_bytes: int
+    root: str, prefix: str, hive: bool, batch_id: int, file_bytes: int, epochs: Mapping[str, int]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function that `mapInArrow` runs in each task: rows in, what was written out."""
+    """The function that writes what a task reads: rows in, what was written out.
+
+    A task reads records of one epoch of each topic, and `epochs` says which.
+    """
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         gaps: list[Written] = []
         files = Files(root, FILE_SCHEMA, batch_id, file_bytes)
         for batch in batches:
             gaps += _gaps(batch)
-            rows = batch.filter(pc.is_valid(batch["seq"]))
-            for topic, date, part in _parts(rows):
+            rows = batch.filter(pc.is_valid(batch["seq"])) if batch["seq"].null_count else batch
+            for topic, date, part in _parts(rows, epochs):
                 files.add(f"{prefix}topic={directory_of(topic, hive)}/date={date}/", topic, date, part)
-        yield report([*gaps, *files.close()])
+        yield report([one._replace(epoch=epochs.get(one.topic)) for one in (*gaps, *files.close())])
 
     return write
 
@@ -166,6 +182,8 @@ def directory_of(topic: str, hive: bool = False) -> str:
 
 
 def _gaps(batch: Any) -> list[Written]:
+    if batch["tombstone"].null_count == batch.num_rows:
+        return []
     lost = batch.filter(pc.is_valid(batch["tombstone"])).select(["topic", "tombstone"]).to_pylist()
     return [
         Written(
@@ -176,14 +194,16 @@ def _gaps(batch: Any) -> list[Written]:
     ]
 
 
-def _parts(rows: Any) -> Iterator[tuple[str, str, Any]]:
+def _parts(rows: Any, epochs: Mapping[str, int]) -> Iterator[tuple[str, str, Any]]:
     """The rows of each topic and date."""
     if not rows.num_rows:
         return
     topics = rows["topic"]
-    content = columns_of(rows, FILE_SCHEMA)
-    for topic in pc.unique(topics).to_pylist():
-        for date, part in by_date(content.filter(pc.equal(topics, topic))):
+    found = pc.unique(topics).to_pylist()
+    for topic in found:
+        own = rows if len(found) == 1 else rows.filter(pc.equal(topics, topic))
+        own = own.append_column("epoch", pa.repeat(pa.scalar(epochs.get(topic), pa.int64()), own.num_rows))
+        for date, part in by_date(columns_of(own, FILE_SCHEMA)):
             yield topic, date, part
 
 
@@ -194,6 +214,7 @@ def columns_of(rows: Any, schema: Any) -> Any:
 
 def by_date(rows: Any) -> Iterator[tuple[str, Any]]:
     """The rows of each date, by their `ts`."""
-    dates = pc.strftime(rows["ts"], format="%Y-%m-%d")
-    for date in pc.unique(dates).to_pylist():
-        yield date, rows.filter(pc.equal(dates, date))
+    days = pc.floor_temporal(rows["ts"], unit="day")
+    found = pc.unique(days)
+    for day, date in zip(found, pc.strftime(found, format="%Y-%m-%d").to_pylist(), strict=True):
+        yield date, rows if len(found) == 1 else rows.filter(pc.equal(days, day))

@@ -22,14 +22,20 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from topics.pipeline.files import PARTITION_BY, TABLE_SCHEMA, Written
+from topics.pipeline.run import PipelineError
+from topics.spark.archived import LISTED, OFFSETS
+from topics.spark.place import Place
 from topics.spark.stage import write_once
 
-OFFSETS: Final = "topics.offsets"
 LOSSES: Final = "topics.losses"
 BATCH: Final = "topics.batch"
 HISTORY_MAX: Final = 200
-# The key of the files in the list of a Parquet batch.
-_LISTED: Final = "told"
+COMMIT_TRIES: Final = 20
+SHARED_ID: Final = "topics-archive"
+# Only these get statistics, so that the log of a table never repeats the text of a record, and erasing it from the
+# files is enough.
+_STATS: Final = "delta.dataSkippingStatsColumns"
+_WITH_STATS: Final = ("seq", "ts", "epoch")
 LOSS_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -39,6 +45,7 @@ LOSS_SCHEMA: Final = pa.schema(
         ("missed_estimate", pa.int64()),
         ("batch", pa.int64()),
         ("seen_ts", pa.timestamp("us", "UTC")),
+        ("epoch", pa.int64()),
     ]
 )
 
@@ -53,7 +60,7 @@ class DeltaLake:
     hive = False
     """Whether readers take the topic and date from the path."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Place) -> None:
         self.root = root / "events"
         self._events = delta_table(self.root, TABLE_SCHEMA, PARTITION_BY)
         self._losses = delta_table(root / "losses", LOSS_SCHEMA, ())
@@ -63,14 +70,44 @@ class DeltaLake:
         self._events.update_incremental()
         return has_version(self._events, app_id, batch_id)
 
-    def commit(self, app_id: str, batch_id: int, written: list[Written], offsets: Offsets) -> None:
-        """Add the files of a batch in one commit, with its offsets and its gaps."""
+    def commit(
+        self, app_id: str, batch_id: int, written: list[Written], offsets: Offsets, begun: Offsets | None = None
+    ) -> None:
+        """Add the files of a batch in one commit, with its offsets and its gaps.
+
+        `begun` is where the batch began. If the table has come to another place meanwhile, by another archive of the
+        same topics, it stays as it is and this one fails: the first writer wins. All archives of a table share one app
+        transaction, so that of two commits at the same time one is refused, and looks again.
+        """
+        from deltalake.exceptions import CommitFailedError
+
         now_ms = time.time_ns() // 1_000_000
-        losses = [[gap.topic, gap.seq_min, gap.seq_max, gap.reason, gap.records] for gap in written if gap.path is None]
+        losses = [_loss(gap) for gap in written if gap.path is None]
         metadata = {BATCH: f"{app_id}:{batch_id}", OFFSETS: json.dumps(offsets), LOSSES: json.dumps(losses)}
         files = [file for file in written if file.path is not None]
-        add_files(self._events, files, PARTITION_BY, now_ms, (app_id, batch_id), metadata)
+        for attempt in range(COMMIT_TRIES):
+            self._events.update_incremental()
+            self._check(offsets, begun)
+            turn = (self._events.transaction_version(SHARED_ID) or 0) + 1
+            try:
+                add_files(self._events, files, PARTITION_BY, now_ms, {app_id: batch_id, SHARED_ID: turn}, metadata)
+                break
+            except CommitFailedError:
+                if attempt == COMMIT_TRIES - 1:
+                    raise
         self._lose(app_id, batch_id, losses, now_ms)
+
+    def _check(self, offsets: Offsets, begun: Offsets | None) -> None:
+        known = self.offsets()
+        if known is None or begun is None:
+            return
+        for topic in sorted(set(offsets) & {*known, *begun}):
+            if known.get(topic) != begun.get(topic):
+                raise PipelineError(
+                    f'another archive has brought topic "{topic}" in {self.root} to {_shown(known.get(topic))}, and '
+                    f"this one went on from {_shown(begun.get(topic))}; run one archive of a topic at a time, and this "
+                    f"one without its checkpoint if it has to go on from there"
+                )
 
     def finish(self, app_id: str, batch_id: int) -> None:
         """Bring the table of losses up to the events."""
@@ -88,7 +125,9 @@ class DeltaLake:
 
         if not losses:
             return
-        columns = zip(*((*loss, batch_id, seen_ms * 1000) for loss in losses), strict=True)
+        # A commit of an older release does not name the epoch.
+        rows = ((*loss[:5], batch_id, seen_ms * 1000, *(loss[5:] or [None])) for loss in losses)
+        columns = zip(*rows, strict=True)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, LOSS_SCHEMA, strict=True)]
         write_deltalake(
             self._losses,
@@ -98,22 +137,28 @@ class DeltaLake:
         )
 
     def offsets(self) -> Offsets | None:
-        """The offsets of the newest batch."""
-        for entry in self._events.history(HISTORY_MAX):
-            if OFFSETS in entry:
-                found: Offsets = json.loads(entry[OFFSETS])
-                return found
+        """How far each topic is archived."""
+        # Compactions and erasures carry no offsets: where there were many of them, the search goes on.
+        for limit in (HISTORY_MAX, None):
+            batches = [json.loads(entry[OFFSETS]) for entry in self._events.history(limit) if OFFSETS in entry]
+            if batches:
+                return {topic: at for batch in reversed(batches) for topic, at in batch.items()}
         return None
 
 
-def held(root: Path) -> list[Written]:
+def exists(root: Place) -> bool:
+    """Whether there is an archive."""
+    return (root / "events").is_table() or (root.path is not None and (root.path / "events").is_dir())
+
+
+def held(root: Place) -> list[Written]:
     """The files that an archive holds now, with paths relative to its events; none where there is no archive."""
     from deltalake import DeltaTable
 
     events = root / "events"
-    if not DeltaTable.is_deltatable(str(events)):
-        lists = sorted((root / "_batches").glob("*.json"))
-        written = [Written(*one) for path in lists for one in json.loads(path.read_text())[_LISTED]]
+    if not events.is_table():
+        lists = [] if root.path is None else sorted((root.path / "_batches").glob("*.json"))
+        written = [Written(*one) for path in lists for one in json.loads(path.read_text())[LISTED]]
         return [
             file._replace(path=file.path.removeprefix(ParquetLake.prefix)) for file in written if file.path is not None
         ]
@@ -124,18 +169,42 @@ def held(root: Path) -> list[Written]:
     columns = [actions[name].to_pylist() for name in names]
     columns += [actions[name].cast(pa.int64()).to_pylist() for name in ("min.ts", "max.ts")]
     columns.append([None] * actions.num_rows)
+    columns.append(actions["min.epoch"].to_pylist() if "min.epoch" in actions.column_names else columns[-1])
     # In the log a path is escaped.
     return [Written(unquote(path), topic, str(date), *rest) for path, topic, date, *rest in zip(*columns, strict=True)]
 
 
-def delta_table(directory: Path, schema: pa.Schema, partition_by: Sequence[str]) -> Any:
-    """The Delta table in a directory, created if there is none."""
-    from deltalake import DeltaTable
+def delta_table(directory: Place, schema: pa.Schema, partition_by: Sequence[str]) -> Any:
+    """The Delta table in a directory, created if there is none, with the columns that an older release did not have."""
+    from deltalake import DeltaTable, Schema
 
-    if not DeltaTable.is_deltatable(str(directory)):
-        directory.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(str(directory), schema=schema, partition_by=list(partition_by), mode="ignore")
-    return DeltaTable(str(directory))
+    if not directory.is_table():
+        directory.mkdir()
+        columns = _with_stats(schema.names)
+        properties = {_STATS: columns} if columns else None
+        DeltaTable.create(
+            str(directory), schema=schema, partition_by=list(partition_by), mode="ignore", configuration=properties
+        )
+    table = DeltaTable(str(directory))
+    known = pa.schema(table.schema().to_arrow()).names
+    missing = [each for each in schema if each.name not in known]
+    if missing:
+        table.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
+    return guarded(table)
+
+
+def guarded(table: Any) -> Any:
+    """A table whose log gets no text of records from now on, also if an older release made it."""
+    names = pa.schema(table.schema().to_arrow()).names
+    columns = _with_stats(names)
+    if columns and _STATS not in table.metadata().configuration:
+        table.alter.set_table_properties({_STATS: columns})
+    return table
+
+
+def _with_stats(names: Sequence[str]) -> str:
+    """Which of its columns a table has statistics of. In a typed table, the one without topics, `epoch` is data."""
+    return ",".join(name for name in _WITH_STATS if name in names and (name != "epoch" or "topic" in names))
 
 
 def has_version(table: Any, app_id: str, version: int) -> bool:
@@ -149,10 +218,10 @@ def add_files(
     files: list[Written],
     partition_by: Sequence[str],
     now_ms: int,
-    transaction: tuple[str, int],
+    transactions: dict[str, int],
     metadata: dict[str, str] | None = None,
 ) -> None:
-    """Add files to a Delta table in one commit, which carries the app transaction."""
+    """Add files to a Delta table in one commit, which carries the app transactions."""
     from deltalake.transaction import AddAction, CommitProperties, Transaction
 
     actions = [
@@ -171,18 +240,31 @@ def add_files(
         mode="append",
         schema=pa.schema(table.schema().to_arrow()),
         partition_by=list(partition_by),
-        commit_properties=CommitProperties(custom_metadata=metadata, app_transactions=[Transaction(*transaction)]),
+        commit_properties=CommitProperties(
+            custom_metadata=metadata, app_transactions=[Transaction(*each) for each in transactions.items()]
+        ),
     )
 
 
+def _shown(at: Any) -> str:
+    return "no place" if at is None else f"seq {at['seq']} (epoch {at['epoch']})"
+
+
+def _loss(gap: Written) -> list[Any]:
+    return [gap.topic, gap.seq_min, gap.seq_max, gap.reason, gap.records, gap.epoch]
+
+
 def _stats(file: Written) -> str:
-    low, high = ({"seq": seq, "ts": _iso(ts)} for seq, ts in ((file.seq_min, file.ts_min), (file.seq_max, file.ts_max)))
+    known = {} if file.epoch is None else {"epoch": file.epoch}
+    bounds = (file.seq_min, file.ts_min), (file.seq_max, file.ts_max)
+    low, high = ({"seq": seq, "ts": iso(ts), **known} for seq, ts in bounds)
     return json.dumps(
         {"numRecords": file.records, "minValues": low, "maxValues": high, "nullCount": {"seq": 0, "ts": 0}}
     )
 
 
-def _iso(ts_us: int) -> str:
+def iso(ts_us: int) -> str:
+    """A time in microseconds as text, to the millisecond, as servers give it."""
     seconds, us = divmod(ts_us, 1_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{us // 1000:03d}Z"
 
@@ -193,10 +275,12 @@ class ParquetLake:
     prefix = "_staging/"
     hive = True
 
-    def __init__(self, root: Path) -> None:
-        self.root = root / "events"
-        self._losses = root / "losses"
-        self._batches = root / "_batches"
+    def __init__(self, root: Place) -> None:
+        # What is decided is moved into place, which only a file system can do.
+        assert root.path is not None
+        self.root = root.path / "events"
+        self._losses = root.path / "losses"
+        self._batches = root.path / "_batches"
         for directory in (self.root, self._losses, self._batches):
             directory.mkdir(parents=True, exist_ok=True)
 
@@ -207,16 +291,18 @@ class ParquetLake:
         """Whether the batch is already decided."""
         return self._list_of(app_id, batch_id).exists()
 
-    def commit(self, app_id: str, batch_id: int, written: list[Written], offsets: Offsets) -> None:
+    def commit(
+        self, app_id: str, batch_id: int, written: list[Written], offsets: Offsets, begun: Offsets | None = None
+    ) -> None:
         """Decide the files of a batch, then move them into place."""
-        batch = {"offsets": offsets, "ts": time.time_ns() // 1_000_000, _LISTED: [list(one) for one in written]}
+        batch = {"offsets": offsets, "ts": time.time_ns() // 1_000_000, LISTED: [list(one) for one in written]}
         write_once(self._list_of(app_id, batch_id), json.dumps(batch))
         self.finish(app_id, batch_id)
 
     def finish(self, app_id: str, batch_id: int) -> None:
         """Move the files of a decided batch into place, unless they are there already."""
         decided = json.loads(self._list_of(app_id, batch_id).read_text())
-        written = [Written(*one) for one in decided[_LISTED]]
+        written = [Written(*one) for one in decided[LISTED]]
         for file in written:
             if file.path is None:
                 continue
@@ -224,9 +310,10 @@ class ParquetLake:
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.exists():
                 source.replace(target)
-        gaps = [(one.topic, one.seq_min, one.seq_max, one.reason, one.records) for one in written if one.path is None]
+        gaps = [_loss(one) for one in written if one.path is None]
         if gaps:
-            lines = [dict(zip(LOSS_SCHEMA.names, (*gap, batch_id, decided["ts"]), strict=True)) for gap in gaps]
+            rows = ((*gap[:5], batch_id, decided["ts"], gap[5]) for gap in gaps)
+            lines = [dict(zip(LOSS_SCHEMA.names, row, strict=True)) for row in rows]
             temporary = self._losses / f".{uuid.uuid4().hex}"
             temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
             temporary.replace(self._losses / f"{app_id}-{batch_id:08d}.json")

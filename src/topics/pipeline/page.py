@@ -27,7 +27,7 @@ def render(report: Report, hours_max: int = HOURS_MAX) -> str:
     colours = {of.topic: min(number, COLOURS - 1) for number, of in enumerate(report.topics)}
     body = [
         "<header><h1>What the archive holds</h1>",
-        f'<p class="soft">{escape(str(report.root))} · made {_moment(report.made_ts)}</p>{_tiles(report)}</header>',
+        f'<p class="soft">{escape(report.root.shown)} · made {_moment(report.made_ts)}</p>{_tiles(report)}</header>',
         _volume(report, first, hours, colours),
         _topics(report, first, hours, colours),
         _lag(report, colours),

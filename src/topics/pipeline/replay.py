@@ -23,6 +23,7 @@ from topics.pipeline.files import Written
 from topics.pipeline.lake import held
 from topics.pipeline.run import PipelineError, reason
 from topics.pipeline.typed import RAW_COLUMNS
+from topics.spark.place import Place
 from topics.spark.stage import Stage, write_once
 
 SLICE_RECORDS: Final = 100_000
@@ -57,7 +58,7 @@ class Replay:
 
     server: dict[str, str]
     """Options of the sink: url and token."""
-    root: Path
+    root: Place
     target: str
     name: str
     state: Path
@@ -86,7 +87,7 @@ class Replay:
     def _frame(self, spark: Any, files: list[Written], one: Slice) -> Any:
         """The rows of a slice, in order."""
         paths = [
-            f"{self.root}/events/{file.path}"
+            f"{self.root.for_spark}/events/{file.path}"
             for file in files
             if file.topic == one.topic and file.seq_min <= one.seq_to and file.seq_max >= one.seq_from
         ]
@@ -148,7 +149,7 @@ class Replay:
         of_topics = [file for file in files if not self.topics or file.topic in self.topics]
         if not of_topics:
             raise PipelineError(
-                f"the archive in {self.root} holds no records of {', '.join(self.topics) or 'any topic'}"
+                f"the archive in {self.root.shown} holds no records of {', '.join(self.topics) or 'any topic'}"
             )
         return [
             file for file in of_topics if (low is None or file.ts_max >= low) and (high is None or file.ts_min < high)

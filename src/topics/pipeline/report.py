@@ -12,7 +12,6 @@ import json
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -20,8 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from topics.pipeline.files import Written
-from topics.pipeline.lake import DeltaLake, Offsets, ParquetLake, held
+from topics.pipeline.lake import DeltaLake, Offsets, ParquetLake, exists, held
 from topics.pipeline.run import PipelineError
+from topics.spark.place import Place
 
 _HOUR_US: Final = 3_600_000_000
 
@@ -63,7 +63,7 @@ class TopicReport:
 class Report:
     """Everything the page shows."""
 
-    root: Path
+    root: Place
     made_ts: int
     topics: list[TopicReport]
     """The largest first."""
@@ -72,10 +72,10 @@ class Report:
     """Why there is no lag."""
 
 
-def gather(root: Path, server: dict[str, str], topics: list[str]) -> Report:
+def gather(root: Place, server: dict[str, str], topics: list[str]) -> Report:
     """Read an archive, and ask the server for the heads of its topics."""
-    if not (root / "events").is_dir():
-        raise PipelineError(f"there is no archive in {root}: it has no table of events")
+    if not exists(root):
+        raise PipelineError(f"there is no archive in {root.shown}: it has no table of events")
     found: dict[str, TopicReport] = {}
     for file in held(root):
         if topics and file.topic not in topics:
@@ -90,7 +90,7 @@ def gather(root: Path, server: dict[str, str], topics: list[str]) -> Report:
             found.setdefault(loss.topic, TopicReport(loss.topic)).losses.append(loss)
     missing = sorted(set(topics) - set(found))
     if missing:
-        raise PipelineError(f'the archive in {root} holds nothing of topic "{missing[0]}"')
+        raise PipelineError(f'the archive in {root.shown} holds nothing of topic "{missing[0]}"')
     report = Report(
         root, int(time.time()), sorted(found.values(), key=lambda of: (-of.records, of.topic)), server["url"]
     )
@@ -98,27 +98,28 @@ def gather(root: Path, server: dict[str, str], topics: list[str]) -> Report:
     return report
 
 
-def _hours(root: Path, file: Written) -> Counter[int]:
+def _hours(root: Place, file: Written) -> Counter[int]:
     first, last = file.ts_min // _HOUR_US, file.ts_max // _HOUR_US
     if first == last:
         return Counter({first: file.records})
     hours: Counter[int] = Counter()
-    with pq.ParquetFile(root / "events" / str(file.path)) as content:
-        for batch in content.iter_batches(columns=["ts"]):
+    with (root / "events").files().open_input_file(str(file.path)) as opened:
+        for batch in pq.ParquetFile(opened).iter_batches(columns=["ts"]):
             counted = pc.value_counts(pc.divide(batch["ts"].cast(pa.int64()), _HOUR_US))
             hours.update({entry["values"]: entry["counts"] for entry in counted.to_pylist()})
     return hours
 
 
-def _losses(root: Path) -> list[Loss]:
+def _losses(root: Place) -> list[Loss]:
     from deltalake import DeltaTable
 
-    if DeltaTable.is_deltatable(str(root / "losses")):
+    if (root / "losses").is_table():
         rows = DeltaTable(str(root / "losses")).to_pyarrow_table().to_pylist()
         for row in rows:
             row["seen_ts"] = int(row["seen_ts"].timestamp())
     else:
-        lines = [line for path in (root / "losses").glob("*.json") for line in path.read_text().splitlines()]
+        paths = [] if root.path is None else (root.path / "losses").glob("*.json")
+        lines = [line for path in paths for line in path.read_text().splitlines()]
         rows = [json.loads(line) for line in lines]
         for row in rows:
             row["seen_ts"] //= 1000
@@ -126,9 +127,8 @@ def _losses(root: Path) -> list[Loss]:
     return sorted(losses, key=lambda loss: (-loss.seen_ts, loss.topic, loss.gap_from))
 
 
-def _offsets(root: Path) -> Offsets:
-    is_delta = (root / "events" / "_delta_log").is_dir()
-    return (DeltaLake(root) if is_delta else ParquetLake(root)).offsets() or {}
+def _offsets(root: Place) -> Offsets:
+    return (DeltaLake(root) if (root / "events").is_table() else ParquetLake(root)).offsets() or {}
 
 
 def _ask(topics: list[TopicReport], server: dict[str, str], offsets: Offsets) -> str | None:

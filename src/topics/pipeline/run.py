@@ -6,11 +6,14 @@ batch, and once nothing more is planned the query is stopped. A second signal st
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -20,7 +23,7 @@ from rich.live import Live
 from rich.table import Table
 
 POLL_S: Final = 0.2
-_SOURCE_ERROR: Final = re.compile(r"topics\.(?:spark|pipeline)\.errors\.\w+: (.*?)(?:\n|$)")
+_SOURCE_ERROR: Final = re.compile(r"topics\.(?:spark\.errors|pipeline\.run)\.\w+: (.*?)(?:\n|$)")
 
 
 class PipelineError(Exception):
@@ -50,9 +53,12 @@ class Progress:
             return False
         self._batches.add(batch)
         self.batch = str(batch)
+        self._count(reported)
+        return True
+
+    def _count(self, reported: dict[str, Any]) -> None:
         self.records += int(reported["numInputRows"])
         self.rate = float(reported.get("processedRowsPerSecond") or 0.0)
-        return True
 
     def take_all(self, query: Any) -> bool:
         """Take in everything that a query has reported; whether anything is new."""
@@ -121,12 +127,14 @@ def _lag(reported: dict[str, Any]) -> int:
     return lag
 
 
-def stream(spark: Any, options: dict[str, str], offsets_max: int | None, pause_file: Path) -> Any:
+def stream(
+    spark: Any, options: dict[str, str], offsets_max: int | None, pause_file: Path, format: str = "topics"
+) -> Any:
     """A stream of topics that plans no batch while `pause_file` exists."""
     options = {**options, "pauseFile": str(pause_file)}
     if offsets_max is not None:
         options["maxOffsetsPerTrigger"] = str(offsets_max)
-    return spark.readStream.format("topics").options(**options).load()
+    return spark.readStream.format(format).options(**options).load()
 
 
 def start(query: Any, name: str, checkpoint: Path, once: bool, interval: str) -> Any:
@@ -190,3 +198,26 @@ def reason(failure: BaseException) -> str:
         return found[1].strip()
     text = re.split(r"\nJVM stacktrace|\n=== Streaming Query|\n\tat ", text)[0]
     return re.sub(r"^An error occurred while calling \S+\n: ", "", text).strip()
+
+
+@contextlib.contextmanager
+def silence(verbose: bool) -> Iterator[None]:
+    """Keep what the JVM prints out of the display, unless it does not start: then it is the only hint.
+
+    The JVM inherits the stderr that it is started with, and keeps it.
+    """
+    if verbose:
+        yield
+        return
+    with tempfile.TemporaryFile() as printed:
+        own = os.dup(2)
+        os.dup2(printed.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            printed.seek(0)
+            os.write(own, printed.read())
+            raise
+        finally:
+            os.dup2(own, 2)
+            os.close(own)

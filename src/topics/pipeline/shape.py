@@ -5,8 +5,9 @@ Whole numbers are `bigint`; once a fraction is seen beside them they are `double
 together, and whole numbers beyond 64 bits, are `string`, and are kept there as JSON text. Objects and arrays nest up to
 a depth; what is below it is JSON text too.
 
-A column of a table never changes its type, because every reader of the table relies on it. So what a table has wins
-over what later data asks for: columns are added, and a value that does not fit its column is a `Misfit`.
+A column of a table keeps its type, because every reader of the table relies on it; only a column of whole numbers may
+become one of fractions. So what a table has wins over what later data asks for: columns are added, and a value that
+does not fit its column is a `Misfit`.
 
 Readers ignore the case of column names, and some characters cannot be in a name: keys that would be the same column are
 the same column.
@@ -86,6 +87,14 @@ class Shape:
             return Shape()
         return self.fields.setdefault(name.lower(), (name, Shape()))[1]
 
+    def whole_beside_fractions(self, wanted: Shape) -> list[str]:
+        """The columns of whole numbers that are wanted as fractions, without those within objects and arrays."""
+        found = []
+        for key, (name, known) in self.fields.items():
+            if known.kind == "bigint" and key in wanted.fields and wanted.fields[key][1].kind == "double":
+                found.append(name)
+        return found
+
     def widen(self, wanted: Shape) -> None:
         """Add the columns that are wanted and not there; what is there keeps its type."""
         self._widen(wanted, COLUMNS_MAX - sum(1 for _ in self._leaves()))
@@ -122,38 +131,42 @@ class Shape:
             return pa.list_(self.field(_ELEMENT).arrow())
         return _LEAVES[self.kind]
 
-    def fit(self, value: Any, path: str = "data") -> Any:
-        """The value as its column holds it. Raises Misfit."""
+    def fit(self, value: Any, path: str = "data", grows: bool = False) -> Any:
+        """The value as its column holds it. Raises Misfit; where the columns may still grow, not for a new one."""
         if value is None:
             return None
         if self.kind == "string":
             return value if isinstance(value, str) else _encode(value).decode()
         kind = _kind_of(value)
+        if grows and self.kind == "null":
+            return value
         if self.kind == "double" and kind == "bigint" and int(float(value)) == value:
             return float(value)
+        if grows and {self.kind, kind} == _NUMBERS and _is_column(path):
+            return value
         if self.kind == "bigint" and kind == "double" and value == int(value) and abs(value) <= _BIGINT_MAX >> 10:
             return int(value)
         if kind != self.kind:
             raise Misfit(f"{path} is {self.kind}, and the value is {shown(value)}")
         if kind == "struct":
-            return self._fit_struct(value, path)
+            return self._fit_struct(value, path, grows)
         if kind == "array":
             element = self.field(_ELEMENT)
-            return [element.fit(member, f"{path}[]") for member in value]
+            return [element.fit(member, f"{path}[]", grows) for member in value]
         return value
 
-    def _fit_struct(self, value: dict[str, Any], path: str) -> dict[str, Any]:
+    def _fit_struct(self, value: dict[str, Any], path: str, grows: bool) -> dict[str, Any]:
         fitted: dict[str, Any] = {}
         for key, member in value.items():
             name = column_name(key)
             known = self.fields.get(name.lower())
             if known is None or not known[1].is_known:
-                if _is_blank(member):
+                if grows or _is_blank(member):
                     continue
                 raise Misfit(f"{path}.{name} is no column, and there is no room for more than {COLUMNS_MAX}")
             if known[0] in fitted:
                 raise Misfit(f"{path} has two keys for the column {known[0]}")
-            fitted[known[0]] = known[1].fit(member, f"{path}.{name}")
+            fitted[known[0]] = known[1].fit(member, f"{path}.{name}", grows)
         return fitted
 
     def to_json(self) -> Any:
@@ -187,6 +200,11 @@ def of_arrow(kind: Any) -> Shape:
 def column_name(key: str) -> str:
     """The name of the column for a key: the characters that a column cannot have become underscores."""
     return _UNSAFE.sub("_", key) or "_"
+
+
+def _is_column(path: str) -> bool:
+    """Whether a path names a column, and not something within one."""
+    return path.count(".") == 1 and not path.endswith("[]")
 
 
 def _kind_of(value: Any) -> str:

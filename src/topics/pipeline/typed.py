@@ -8,7 +8,9 @@ typed later, or was not for a while, catches up.
 Each table carries the version of the events that it was brought up to, as its app transaction, and a version that it
 has is not added again. Within a version the errors are committed first and the typed tables after them, so that a
 version is done when all its typed tables have it; a crash between two commits is completed by doing the same version
-again. Columns are added in a commit of their own, before any file has them.
+again. Columns are added in a commit of their own, before any file has them. A column of whole numbers that meets a
+fraction becomes `double`: the table is written anew, in a commit that changes nothing else. A version that erased
+records (see `erase`) erases them here too.
 """
 
 from __future__ import annotations
@@ -16,23 +18,32 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from topics.pipeline import shape
 from topics.pipeline.files import FILE_SCHEMA, WRITTEN_SCHEMA, Files, Written, by_date, columns_of, directory_of, report
-from topics.pipeline.lake import add_files, delta_table, has_version, held
+from topics.pipeline.lake import add_files, delta_table, guarded, has_version, held, iso
 from topics.pipeline.run import PipelineError
 from topics.pipeline.shape import Misfit, Shape
+from topics.spark.archived import plain
+from topics.spark.place import Place
 
 APP_ID: Final = "topics-typed"
+ERASED: Final = "topics.erased"
+"""The key under which a commit of the events says what it erased."""
+TRIES: Final = 20
+PAUSE_S: Final = 0.2
+RUN_NAMED_MAX: Final = 50
 HERE_BYTES_MAX: Final = 8 << 20
-RECORD_SCHEMA: Final = pa.schema([field for field in FILE_SCHEMA if field.name != "data"])
+EXACT_MAX: Final = 1 << 53
+"""Up to here every whole number is a double too."""
+RECORD_SCHEMA: Final = pa.schema([field for field in FILE_SCHEMA if field.name not in ("data", "epoch")])
 ERROR_SCHEMA: Final = pa.schema(
     [("topic", pa.string()), *(FILE_SCHEMA.field(name) for name in ("seq", "ts"))]
     + [(name, pa.string()) for name in ("reason", "data")]
@@ -43,47 +54,125 @@ _ERRORS: Final = "errors/"
 _decode: Final = msgspec.json.Decoder().decode
 
 
+class Erasure(NamedTuple):
+    """Records of one epoch of a topic, all of which are to leave every table of the lake."""
+
+    topic: str
+    epoch: int
+    runs: list[tuple[int, int]]
+    """The seqs, both ends included."""
+    ts_min: int
+    ts_max: int
+    """In microseconds. Epochs follow each other in time, so these tell them apart where a table has no epochs."""
+
+    def to_json(self) -> str:
+        """What the commit of the events carries."""
+        return json.dumps(self)
+
+    def delete(self, table: Any, where: str, metadata: dict[str, str] | None = None, version: int | None = None) -> int:
+        """Erase the records from a table, in one commit; how many there were."""
+        from deltalake import WriterProperties
+        from deltalake.transaction import CommitProperties, Transaction
+
+        transactions = None if version is None else [Transaction(APP_ID, version)]
+        done = table.delete(
+            f"{where}{self._condition()}",
+            writer_properties=WriterProperties(compression="ZSTD", compression_level=3),
+            commit_properties=CommitProperties(custom_metadata=metadata, app_transactions=transactions),
+        )
+        return int(done["num_deleted_rows"])
+
+    def _condition(self) -> str:
+        named: list[str] = []
+        terms: list[str] = []
+        for first, last in self.runs:
+            if last - first < RUN_NAMED_MAX:
+                named += map(str, range(first, last + 1))
+            else:
+                terms.append(f"(seq >= {first} AND seq <= {last})")
+        if named:
+            terms.append(f"seq IN ({', '.join(named)})")
+        low, high = self.runs[0][0], self.runs[-1][1]
+        bounds = f"seq >= {low} AND seq <= {high} AND ts >= '{iso(self.ts_min)}' AND ts <= '{iso(self.ts_max)}'"
+        return f"{bounds} AND ({' OR '.join(terms)})"
+
+
 class Typed:
     """The typed tables beside one table of events."""
 
-    def __init__(self, root: Path, file_bytes: int) -> None:
+    def __init__(self, root: Place, file_bytes: int) -> None:
         self._root = root
         self._file_bytes = file_bytes
         self._events = root / "events"
         self._errors = delta_table(root / "errors", ERROR_SCHEMA, ())
         self._tables: dict[str, Any] = {}
 
-    def catch_up(self, spark: Any) -> int:
-        """Bring the tables up to the events; how many records did not fit."""
+    @staticmethod
+    def place(topic: str) -> str:
+        """The directory of a topic's table, below the root."""
+        return f"typed/{directory_of(topic)}"
+
+    def catch_up(self, session: Callable[[], Any]) -> int:
+        """Bring the tables up to the events; how many records did not fit. `session` is used where there is much.
+
+        Another process may do the same: where it was first, this one looks again, and finds its versions done.
+        """
+        from deltalake.exceptions import CommitFailedError
+
+        for _ in range(TRIES - 1):
+            try:
+                return self._catch_up(session)
+            except CommitFailedError:
+                time.sleep(PAUSE_S)
+        return self._catch_up(session)
+
+    def _catch_up(self, session: Callable[[], Any]) -> int:
         from deltalake import DeltaTable
 
+        for table in (self._errors, *self._tables.values()):
+            table.update_incremental()
         events = DeltaTable(str(self._events))
         done = self._errors.transaction_version(APP_ID)
         if done is None:
-            return self._project(spark, events.version(), [(str(file.path), file.topic) for file in held(self._root)])
+            return self._project(session, events.version(), [(str(file.path), file.topic) for file in held(self._root)])
         # The newest version may lack some of its typed tables, where a crash came between two commits.
-        return sum(
-            self._project(spark, version, _added(self._events, version))
-            for version in range(done, events.version() + 1)
-        )
+        misfits = 0
+        for version in range(done, events.version() + 1):
+            erased, added = _changes(self._events, version)
+            if erased is None:
+                misfits += self._project(session, version, added)
+            else:
+                self._erase(version, erased)
+        return misfits
 
-    def _project(self, spark: Any, version: int, added: list[tuple[str, str]]) -> int:
+    def _erase(self, version: int, erased: Erasure) -> None:
+        """Take over what a version of the events has erased."""
+        if not has_version(self._errors, APP_ID, version):
+            erased.delete(self._errors, f"topic = '{erased.topic}' AND ", version=version)
+            self._errors.update_incremental()
+        table = self._table(erased.topic)
+        if table is not None and not has_version(table, APP_ID, version):
+            erased.delete(table, "", version=version)
+            table.update_incremental()
+
+    def _project(self, session: Callable[[], Any], version: int, added: list[tuple[str, str]]) -> int:
         paths: dict[str, list[str]] = {}
         for path, topic in added:
             table = self._table(topic)
             if table is None or not has_version(table, APP_ID, version):
-                paths.setdefault(topic, []).append(f"{self._events}/{path}")
+                paths.setdefault(topic, []).append(path)
         if not paths:
             return 0
         misfits: list[Written] = []
         fitted: dict[str, list[Written]] = {}
         for topic, found in sorted(paths.items()):
             wanted = Shape("struct")
-            for (seen,) in _run(spark, found, see, "shape string"):
+            see = seer(self._columns(topic).to_json())
+            for (seen,) in _run(session, self._events, found, see, "shape string"):
                 wanted.take(shape.of_json(json.loads(seen)))
             columns = self._widen(topic, wanted)
             project = projector(topic, columns.to_json(), str(self._root), version, self._file_bytes)
-            for file in (Written(*row) for row in _run(spark, found, project, WRITTEN_SCHEMA)):
+            for file in (Written(*row) for row in _run(session, self._events, found, project, WRITTEN_SCHEMA)):
                 assert file.path is not None
                 (misfits if file.path.startswith(_ERRORS) else fitted.setdefault(topic, [])).append(file)
         if not has_version(self._errors, APP_ID, version):
@@ -99,10 +188,18 @@ class Typed:
         """The typed table of a topic, or None."""
         from deltalake import DeltaTable
 
-        directory = self._root / "typed" / directory_of(topic)
-        if topic not in self._tables and DeltaTable.is_deltatable(str(directory)):
-            self._tables[topic] = DeltaTable(str(directory))
+        directory = self._root / self.place(topic)
+        if topic not in self._tables and directory.is_table():
+            self._tables[topic] = guarded(DeltaTable(str(directory)))
         return self._tables.get(topic)
+
+    def _columns(self, topic: str) -> Shape:
+        """The columns that a topic's table has for its data."""
+        table = self._table(topic)
+        if table is None:
+            return Shape("struct")
+        fields = pa.schema(table.schema().to_arrow())
+        return shape.of_arrow(pa.struct([field for field in fields if field.name not in _TAKEN]))
 
     def _widen(self, topic: str, wanted: Shape) -> Shape:
         """The columns of a topic's table, after those that are wanted and not there were added."""
@@ -113,10 +210,15 @@ class Typed:
             columns = Shape("struct")
             columns.widen(wanted)
             schema = pa.schema([*RECORD_SCHEMA, ("date", pa.date32()), *columns.arrow()])
-            delta_table(self._root / "typed" / directory_of(topic), schema, ("date",))
+            delta_table(self._root / self.place(topic), schema, ("date",))
             return columns
         known = pa.struct([field for field in pa.schema(table.schema().to_arrow()) if field.name not in _TAKEN])
         columns = shape.of_arrow(known)
+        fractions = [name for name in columns.whole_beside_fractions(wanted) if _are_exact(table, name)]
+        if fractions:
+            _rewrite(table, fractions)
+            known = pa.struct([pa.field(f.name, pa.float64()) if f.name in fractions else f for f in known])
+            columns = shape.of_arrow(known)
         columns.widen(wanted)
         grown = [field for field in columns.arrow() if not _holds(known, field)]
         if grown:
@@ -124,28 +226,89 @@ class Typed:
         return columns
 
 
+def _are_exact(table: Any, column: str) -> bool:
+    """Whether a column of whole numbers holds none that a fraction could not be equal to."""
+    for batch in table.to_pyarrow_dataset().to_batches(columns=[column]):
+        ends = pc.min_max(batch[column]).as_py()
+        if any(end is not None and abs(end) > EXACT_MAX for end in ends.values()):
+            return False
+    return True
+
+
+def _rewrite(table: Any, columns: list[str]) -> None:
+    """Turn columns of whole numbers into columns of fractions, in one commit that replaces all files by such ones.
+
+    It repeats the table's app transaction, so that it is refused where another process has changed the table meanwhile.
+    """
+    from deltalake import WriterProperties, write_deltalake
+    from deltalake.transaction import CommitProperties, Transaction
+
+    done = table.transaction_version(APP_ID)
+    transactions = None if done is None else [Transaction(APP_ID, done)]
+    stored = table.to_pyarrow_dataset()
+    schema = pa.schema([pa.field(f.name, pa.float64()) if f.name in columns else f for f in stored.schema])
+    batches = (batch.cast(schema) for batch in stored.to_batches())
+    properties = WriterProperties(compression="ZSTD", compression_level=3)
+    content = pa.RecordBatchReader.from_batches(schema, batches)
+    write_deltalake(
+        table,
+        content,
+        mode="overwrite",
+        schema_mode="overwrite",
+        partition_by=["date"],
+        writer_properties=properties,
+        commit_properties=CommitProperties(app_transactions=transactions),
+    )
+    table.update_incremental()
+
+
 def _run(
-    spark: Any, paths: list[str], function: Callable[[Iterator[Any]], Iterator[Any]], schema: str
+    session: Callable[[], Any],
+    events: Place,
+    paths: list[str],
+    function: Callable[[Iterator[Any]], Iterator[Any]],
+    schema: str,
 ) -> list[tuple[Any, ...]]:
     """The rows that a function makes of files: here if they are small, since a job costs more, or by executors."""
-    if sum(Path(path).stat().st_size for path in paths) > HERE_BYTES_MAX:
-        return [
-            tuple(row) for row in spark.read.schema(RAW_COLUMNS).parquet(*paths).mapInArrow(function, schema).collect()
-        ]
-    batches = (batch for path in paths for batch in pq.ParquetFile(path).iter_batches())
-    return [tuple(row.values()) for made in function(batches) for row in made.to_pylist()]
+    if sum(entry.size for entry in events.files().get_file_info(paths)) > HERE_BYTES_MAX:
+        spark = session()
+        tasks = spark.createDataFrame([(path,) for path in paths], "path string").repartition(len(paths), "path")
+        address = str(events)
+
+        def work(named: Iterator[Any]) -> Iterator[Any]:
+            given = [path for batch in named for path in batch["path"].to_pylist()]
+            return function(_batches(address, given))
+
+        return [tuple(row) for row in tasks.mapInArrow(work, schema).collect()]
+    return [tuple(row.values()) for made in function(_batches(str(events), paths)) for row in made.to_pylist()]
 
 
-def see(batches: Iterator[Any]) -> Iterator[Any]:
-    """The function that `mapInArrow` runs to learn which columns the rows ask for."""
-    seen = Shape("struct")
-    for batch in batches:
-        for text in batch["data"].to_pylist():
-            try:
-                seen.see(_members(text))
-            except Misfit:
-                continue
-    yield pa.RecordBatch.from_pydict({"shape": [json.dumps(seen.to_json())]})
+def _batches(events: str, paths: list[str]) -> Iterator[Any]:
+    files = Place(events).files()
+    for path in paths:
+        with files.open_input_file(path) as opened:
+            yield from map(plain, pq.ParquetFile(opened).iter_batches())
+
+
+def seer(known: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function that `mapInArrow` runs to learn which columns the rows ask for, beyond those that are known.
+
+    A row that does not fit the known ones becomes a row of the errors, and no column is added for it.
+    """
+
+    def see(batches: Iterator[Any]) -> Iterator[Any]:
+        columns, seen = shape.of_json(known), Shape("struct")
+        for batch in batches:
+            for text in batch["data"].to_pylist():
+                try:
+                    members = _members(text)
+                    columns.fit(members, grows=True)
+                    seen.see(members)
+                except Misfit:
+                    continue
+        yield pa.RecordBatch.from_pydict({"shape": [json.dumps(seen.to_json())]})
+
+    return see
 
 
 def projector(
@@ -212,21 +375,24 @@ def _within(place: str, file: Written) -> Written:
 
 
 def _commit(table: Any, version: int, files: list[Written], partition_by: Sequence[str]) -> None:
-    add_files(table, files, partition_by, time.time_ns() // 1_000_000, (APP_ID, version))
+    add_files(table, files, partition_by, time.time_ns() // 1_000_000, {APP_ID: version})
     table.update_incremental()
 
 
-def _added(events: Path, version: int) -> list[tuple[str, str]]:
-    """The files that a version of the events added, and their topics; none if it only moved data."""
-    log = events / "_delta_log" / f"{version:020d}.json"
+def _changes(events: Place, version: int) -> tuple[Erasure | None, list[tuple[str, str]]]:
+    """What a version of the events erased, or the files that it added and their topics; none if it only moved data."""
     try:
-        actions = [json.loads(line) for line in log.read_text().splitlines() if line]
+        log = events.read(f"_delta_log/{version:020d}.json")
+        actions = [json.loads(line) for line in log.splitlines() if line]
     except FileNotFoundError:
         raise PipelineError(
             f"version {version} of {events} is no longer in its log, so that the typed tables cannot catch up; "
-            f"remove {events.parent}/typed and {events.parent}/errors to have them made again from all events"
+            "remove the tables typed and errors beside it to have them made again from all events"
         ) from None
-    return [
+    erased = next((action["commitInfo"][ERASED] for action in actions if ERASED in action.get("commitInfo", ())), None)
+    if erased is not None:
+        return Erasure(*json.loads(erased)), []
+    return None, [
         (unquote(add["path"]), add["partitionValues"]["topic"])
         for add in (action.get("add") for action in actions)
         if add and add["dataChange"]

@@ -134,6 +134,28 @@ class Client:
                 raise
             return None
 
+    def kind(self, topic: str) -> str:
+        """Whether a topic is a `log` or a `queue`."""
+        answer = json.loads(self._call("GET", f"{_path(topic)}?touch=false", topic))
+        return str(answer["type"])
+
+    def deleted(self, topic: str, epoch: int, from_seq: int, to_seq: int) -> list[tuple[int, int]] | None:
+        """The runs of seqs in (from_seq, to_seq] that clients deleted, or None where the topic is another one by now.
+
+        What was deleted below the evict floor is not known any more.
+        """
+        runs: list[tuple[int, int]] = []
+        while from_seq < to_seq:
+            query = urlencode({"deleted": "true", "from_seq": from_seq, "to_seq": to_seq})
+            answer = json.loads(self._call("GET", f"{_path(topic)}/plan?{query}", topic))
+            if answer["epoch"] != epoch:
+                return None
+            if answer["deleted_to_seq"] <= from_seq:
+                break
+            runs += [(first, last) for first, last in answer["deleted"]]
+            from_seq = answer["deleted_to_seq"]
+        return runs
+
     def blocks(self, topic: str, from_seq: int, to_seq: int) -> Answer:
         """The Blocks after `from_seq`, about half a mebibyte of them."""
         query = f"from_seq={from_seq}&to_seq={to_seq}&bytes={ANSWER_BYTES}"

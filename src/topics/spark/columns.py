@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from topics.spark.client import Gap
 from topics.spark.errors import SourceError
-from topics.spark.filters import Prune
+from topics.spark.prune import Prune
 from topics.storage import splice
 from topics.storage.block import BlockError
 from topics.storage.flags import DELETED
@@ -113,13 +113,11 @@ def _kept(group: list[tuple[Spans, int, int]], n: int, prune: Prune) -> Any:
             j = min(block.n, hi - block.first_seq + 1)
             inside += bytes(i) + b"\x01" * (j - i) + bytes(block.n - j)
         keep = _both(keep, pc.equal(_fixed(pa.uint8(), bytes(inside), n), _INSIDE))
-    if prune.tag or prune.node:
+    if prune.tags or prune.nodes:
         blocks = [block for block, _, _ in group]
-        for name, tests in (("tag", prune.tag), ("node", prune.node)):
-            if tests:
-                column = _column(name, "", blocks, n)
-                for test in tests:
-                    keep = _both(keep, pc.fill_null(test.mask(column), _FALSE))
+        for name, wanted in (("tag", prune.tags), ("node", prune.nodes)):
+            if wanted:
+                keep = _both(keep, pc.is_in(_column(name, "", blocks, n), value_set=_strings(list(wanted))))
     return keep
 
 
@@ -210,7 +208,6 @@ def _strings(texts: list[str]) -> Any:
 _ZERO: Final = _fixed(pa.int32(), bytes(4), 1)
 _DELETED: Final = _fixed(pa.uint8(), _DELETED_BYTE, 1)[0]
 _INSIDE: Final = _fixed(pa.uint8(), b"\x01", 1)[0]
-_FALSE: Final = _fixed(pa.bool_(), bytes(1), 1)[0]
 _ABSENT: Final = _fixed(pa.uint16(), _ABSENT_LENGTH, 1)[0]
 _EMPTY: Final = _fixed(pa.uint16(), bytes(2), 1)[0]
 _NO_META: Final = _fixed(pa.uint32(), bytes(4), 1)[0]

@@ -1,10 +1,22 @@
 """What can go wrong between Spark and a server, in words that a user can act on.
 
 Spark shows the text of an exception from a worker far away from the line that caused it. Therefore each of these names
-the option and its value, or the topic and the seqs, and says what to do.
+the option and its value, or the topic and the seqs, and says what to do; and a worker that raises one reports this
+text alone, without the frames around it.
 """
 
 from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+"""Spark's own switch for what a worker reports of an exception."""
+_Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 class SourceError(Exception):
@@ -52,3 +64,34 @@ class DataLoss(SourceError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), self.range
+
+
+def plainly(called: _Called) -> _Called:
+    """What Spark calls on a worker, such that a SourceError that it raises is reported as one line.
+
+    The switch is set in a worker that is about to end: Spark reports the exception and stops the process.
+    """
+
+    @functools.wraps(called)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return called(*args, **kwargs)
+        except SourceError:
+            _hide_traceback()
+            raise
+
+    @functools.wraps(called)
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        try:
+            yield from called(*args, **kwargs)
+        except SourceError:
+            _hide_traceback()
+            raise
+
+    return generate if inspect.isgeneratorfunction(called) else call  # type: ignore[return-value]
+
+
+def _hide_traceback() -> None:
+    started = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if started is not None and started.name.startswith("pyspark."):
+        os.environ[HIDE_TRACEBACK] = "1"

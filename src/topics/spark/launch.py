@@ -1,6 +1,6 @@
 """A SparkSession with the settings that suit the source "topics": an ordinary one, so you may build your own instead.
 
-A session of your own needs `spark.sql.python.filterPushdown.enabled` where the option `pushFilters` is used.
+`register` makes the source known to a session that is already there, whatever Python its workers are started with.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import os
 import sys
 from typing import Any, Final
 
+from topics.spark.errors import HIDE_TRACEBACK
+
 DEFAULTS: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     # An error on a worker is its message, not a page of frames around it.
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -25,13 +26,14 @@ def session(
     app_name: str = "topics", master: str | None = None, config: dict[str, str] | None = None, quiet: bool = True
 ) -> Any:
     """The SparkSession; `config` wins over the defaults, and a session that already exists is used."""
-    from topics.spark import java
+    from topics.spark import java, version
 
+    version.check()
     java.prepare()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Spark's own switch for what a worker prints of an exception, also for the workers that only plan.
-    os.environ.setdefault("SPARK_HIDE_TRACEBACK", "1")
+    os.environ.setdefault(HIDE_TRACEBACK, "1")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name)
@@ -46,3 +48,23 @@ def session(
     if quiet:
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def register(spark: Any) -> None:
+    """Make the source known to a session whose workers would not find it.
+
+    Spark starts workers with `PYSPARK_PYTHON`, or with whichever `python3` is on the PATH, and looks there for sources.
+    One that is registered runs with the Python that registered it.
+    """
+    from topics.spark import version
+
+    version.check()
+    from topics.spark.source import TopicsSource
+
+    context = spark.sparkContext
+    before = context.pythonExec
+    context.pythonExec = before if "PYSPARK_PYTHON" in os.environ else sys.executable
+    try:
+        spark.dataSource.register(TopicsSource)
+    finally:
+        context.pythonExec = before

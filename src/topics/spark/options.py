@@ -6,7 +6,9 @@ Spark passes options on as text with case-insensitive names. The key never appea
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,7 @@ from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.spark.errors import BadOption, SourceError
 from topics.spark.offsets import WantedOffsets
+from topics.spark.prune import Prune
 
 TOKEN_VARIABLE: Final = "TOPICS_TOKEN"  # noqa: S105 - the variable's name
 RETRY_TIMEOUT_MS: Final = 30_000
@@ -23,14 +26,21 @@ COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "meta", "data")
 TOMBSTONE: Final = "tombstone"
 
 NAME_LIKENESS: Final = 0.85
+TOPIC_OPTIONS: Final = ("topic", "topics", "topicPrefix", "subscribePattern")
+_NO_PUSH_DOWN: Final = (
+    'option "pushFilters" is "true": filters cannot be pushed down, because Spark keeps what one query pushed and the '
+    "next query over the same DataFrame would read too few rows; leave it out, and bound the read by "
+    '"startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "tags" or "nodes"'
+)
 
 _TRUE: Final = ("true", "1", "yes")
 _FALSE: Final = ("false", "0", "no")
 
 READ_OPTIONS: Final = (
-    "url", "token", "topic", "topics", "topicPrefix", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "includeTombstones", "columns",
-    "dataDir", "coldDir", "retryTimeoutMs", "pushFilters", "pauseFile",
+    "url", "token", "topic", "topics", "topicPrefix", "subscribePattern", "tags", "nodes", "startingOffsets",
+    "endingOffsets", "startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions",
+    "failOnDataLoss", "includeTombstones", "columns", "dataDir", "coldDir", "retryTimeoutMs", "pushFilters",
+    "pauseFile",
 )  # fmt: skip
 WRITE_OPTIONS: Final = (
     "url", "token", "topic", "errorTopic", "stagingDir", "txnId", "txnVersion", "recordsPerSecond", "retryTimeoutMs",
@@ -80,6 +90,19 @@ class GivenOptions:
         """An option that is a comma-separated list."""
         return [part.strip() for part in (self.text(name) or "").split(",") if part.strip()]
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """An option that is a comma-separated list, or a JSON array of texts that may hold commas."""
+        value = self.text(name) or ""
+        if not value.startswith("["):
+            return tuple(self.names(name))
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
+            raise BadOption(name, value, 'it must be a list such as "a,b", or a JSON array of texts')
+        return tuple(found)
+
 
 class Address:
     """The address of a server, and the key for it."""
@@ -87,7 +110,10 @@ class Address:
     def __init__(self, options: GivenOptions) -> None:
         url = options.text("url")
         if url is None:
-            raise SourceError('the option "url" is missing: name the server, such as "http://127.0.0.1:4000"')
+            raise SourceError(
+                'the option "url" is missing: name the server, such as "http://127.0.0.1:4000"; a table whose columns '
+                "were named in CREATE TABLE has no options: leave the columns out there"
+            )
         parts = urlsplit(url)
         if parts.username or parts.password:
             # The value is not repeated: it holds a password.
@@ -113,16 +139,18 @@ class Address:
 
 
 class Topics:
-    """Which topics to read: one, a list, or all with a prefix."""
+    """Which topics to read: one, a list, all with a prefix, or all whose whole name matches a pattern."""
 
     def __init__(self, options: GivenOptions) -> None:
-        given = [name for name in ("topic", "topics", "topicPrefix") if options.text(name) is not None]
+        given = [name for name in TOPIC_OPTIONS if options.text(name) is not None]
         if len(given) != 1:
             found = "none of them is set" if not given else " and ".join(f'"{name}"' for name in given) + " are set"
-            raise SourceError(f'set exactly one of the options "topic", "topics" and "topicPrefix"; {found}')
+            raise SourceError(f"set exactly one of the options {_listed(TOPIC_OPTIONS)}; {found}")
         self.option = given[0]
         self.value = options.text(given[0]) or ""
-        self.prefix = self.value if self.option == "topicPrefix" else None
+        self.prefix = {"topicPrefix": self.value, "subscribePattern": ""}.get(self.option)
+        """All topics to read have it; None where they are named one by one."""
+        self._pattern = _pattern(self.option, self.value) if self.option == "subscribePattern" else None
         names = [self.value] if self.option == "topic" else options.names("topics")
         self.names = [] if self.prefix is not None else sorted(set(names))
         for name in self.names:
@@ -130,6 +158,8 @@ class Topics:
 
     def covers(self, topic: str) -> bool:
         """Whether a topic is among those to read."""
+        if self._pattern is not None:
+            return self._pattern.fullmatch(topic) is not None
         return topic in self.names if self.prefix is None else topic.startswith(self.prefix)
 
 
@@ -151,7 +181,9 @@ class ReadOptions:
         self.partitions_min = options.number("minPartitions", 1) or 1
         self.fail_on_data_loss = options.flag("failOnDataLoss", True)
         self.include_tombstones = options.flag("includeTombstones", False)
-        self.push_filters = options.flag("pushFilters", False)
+        self.prune = Prune(options.texts("tags"), options.texts("nodes"))
+        if options.flag("pushFilters", False):
+            raise SourceError(_NO_PUSH_DOWN)
         self.pause_file = options.text("pauseFile")
         self.data_dir = _directory(options, "dataDir")
         self.cold_dir = _directory(options, "coldDir")
@@ -163,6 +195,17 @@ class ReadOptions:
                 for name in (offsets, timestamp):
                     if options.text(name) is not None:
                         raise BadOption(name, options.text(name), "a stream has no end; leave it out")
+
+
+def _pattern(option: str, value: str) -> re.Pattern[str]:
+    try:
+        return re.compile(value)
+    except re.error as error:
+        raise BadOption(option, value, f"it is not a regular expression: {error}") from None
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f'"{name}"' for name in names[:-1]) + f' and "{names[-1]}"'
 
 
 def _directory(options: GivenOptions, name: str) -> Path | None:

@@ -8,6 +8,8 @@ there. Deleted records are not a gap and leave no trace.
 from __future__ import annotations
 
 import logging
+import math
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,13 +19,14 @@ from typing import Any, Final
 from topics.spark import columns, segments
 from topics.spark.client import TOPIC_NOT_FOUND, Answer, Client, Gap, Plan, SealedFile
 from topics.spark.errors import DataLoss, ServerRefused
-from topics.spark.filters import Prune
 from topics.spark.options import ReadOptions
 from topics.storage.splice import Spans
 
-PARTITION_BYTES: Final = 64 << 20
-STREAM_PARTITION_BYTES: Final = 8 << 20
-"""Smaller, because the tasks of one micro-batch are all there is to do: one large one would leave cores idle."""
+PARTITION_BYTES_MAX: Final = 64 << 20
+PARTITION_BYTES_MIN: Final = 4 << 20
+"""A task that reads less than this takes about as long to start as to read."""
+PARTITIONS_PER_CORE: Final = 2
+"""So that a core that is done first has something left to do."""
 PARTITIONS_MAX: Final = 10_000
 
 log = logging.getLogger("topics.spark")
@@ -73,21 +76,24 @@ def ranges(client: Client, plan: Plan, from_seq: int, to_seq: int, options: Read
     return found
 
 
-def split(
-    found: list[Range], plans: dict[str, Plan], partitions_min: int, partition_bytes: int = PARTITION_BYTES
-) -> list[Range]:
-    """The ranges cut so that there are at least `partitions_min`, and none is too large for one task."""
+def split(found: list[Range], plans: dict[str, Plan], partitions_min: int) -> list[Range]:
+    """The ranges cut so that every core has work, there are at least `partitions_min`, and none is too large.
+
+    How many cores a cluster has is not known here: those of this machine have to do.
+    """
     total = sum(piece.size for piece in found if piece.gap is None)
+    record_bytes = {topic: plan.bytes / plan.count if plan.count else 1.0 for topic, plan in plans.items()}
+    total_bytes = sum(piece.size * record_bytes[piece.topic] for piece in found if piece.gap is None)
+    each = total_bytes / (PARTITIONS_PER_CORE * len(os.sched_getaffinity(0)))
+    partition_bytes = min(PARTITION_BYTES_MAX, max(PARTITION_BYTES_MIN, each))
     parts: list[Range] = []
     for piece in found:
         if piece.gap is not None:
             parts.append(piece)
             continue
-        plan = plans[piece.topic]
-        record_bytes = plan.bytes / plan.count if plan.count else 1.0
-        by_bytes = int(piece.size * record_bytes / partition_bytes) + 1
+        by_bytes = math.ceil(piece.size * record_bytes[piece.topic] / partition_bytes)
         by_count = -(-partitions_min * piece.size // total)
-        n = min(max(by_bytes, by_count), piece.size, PARTITIONS_MAX)
+        n = max(1, min(max(by_bytes, by_count), piece.size, PARTITIONS_MAX))
         edges = [piece.from_seq + piece.size * i // n for i in range(n + 1)]
         for a, b in pairwise(edges):
             inside = tuple(file for file in piece.segments if file.first_seq <= b and file.last_seq > a)
@@ -105,10 +111,9 @@ def lost(topic: str, gap: Gap, fail_on_data_loss: bool) -> None:
 class RangeReader:
     """Reads one Range as Arrow record batches."""
 
-    def __init__(self, options: ReadOptions, schema: Any, prune: Prune) -> None:
+    def __init__(self, options: ReadOptions, schema: Any) -> None:
         self._options = options
         self._schema = schema
-        self._prune = prune
 
     def read(self, piece: Range) -> Iterator[Any]:
         """The batches of a range; gaps are rows where the schema has a place for them."""
@@ -118,7 +123,9 @@ class RangeReader:
         client = Client(self._options.address)
         gaps: list[Gap] = []
         try:
-            yield from columns.batches(piece.topic, self._pieces(client, piece, gaps), self._schema, self._prune)
+            yield from columns.batches(
+                piece.topic, self._pieces(client, piece, gaps), self._schema, self._options.prune
+            )
         finally:
             client.close()
         for gap in gaps:

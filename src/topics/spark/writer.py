@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from topics.spark.client import Client
-from topics.spark.errors import SourceError
+from topics.spark.errors import SourceError, plainly
 from topics.spark.options import WriteOptions
 from topics.spark.rows import Rows, check_columns
 from topics.spark.stage import Stage, StagedFile, local_path
@@ -47,11 +47,13 @@ class TopicsWriter(DataSourceArrowWriter):
         else:
             self._root = Path(tempfile.gettempdir()) / f"topics-staging-{os.getuid()}"
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage the rows of one task."""
         stage = self._stage()
         return staged(stage, () if stage.is_done() else iterator, self._options, _task().partitionId())
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged, or what the first attempt of the same `txnId` had staged."""
         stage = self._stage()
@@ -88,6 +90,7 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
                 "directory that outlives the query"
             )
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage the rows of one task."""
         context = _task()
@@ -98,6 +101,7 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
         stage = Stage(self._root, f"spark-{query_id}", int(epoch))
         return staged(stage, iterator, self._options, context.partitionId())
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the epoch, from the first manifest that was written for it."""
         ours = [message for message in messages if isinstance(message, Staged)]

@@ -142,6 +142,32 @@ def test_plan_says_epoch_floors_and_gaps(api: Api, topic_name: str) -> None:
     assert plan(api, topic_name, "?from_seq=9&to_seq=9")["gaps"][0]["reason"] == "recreated"
 
 
+def test_plan_says_what_clients_deleted(api: Api, topic_name: str) -> None:
+    """SCAN-6: runs of deleted seqs, neither what was evicted nor what is live; a long list comes in pieces."""
+    api.put(topic_name, cap_records=8)
+    for n in range(1, 13):
+        api.write(topic_name, {"data": n, "tag": "odd" if n % 2 else "even"})
+    said = plan(api, topic_name, "?deleted=true")
+    assert (said["deleted"], said["deleted_to_seq"]) == ([], 12)
+    api.erase(topic_name, match="odd")
+    assert plan(api, topic_name, "?deleted=true")["deleted"] == [[5, 5], [7, 7], [9, 9], [11, 11]]
+    assert plan(api, topic_name, "?deleted=true&from_seq=5&to_seq=10")["deleted"] == [[7, 7], [9, 9]]
+    api.erase(topic_name, before_seq=9)
+    assert plan(api, topic_name, "?deleted=true")["deleted"] == [[5, 9], [11, 11]]
+    assert "deleted" not in plan(api, topic_name)
+    api.put(topic_name, cap_records=10_000)
+    api.write(topic_name, *({"data": n, "tag": "odd" if n % 2 else "even"} for n in range(13, 3000)))
+    api.erase(topic_name, match="odd")
+    first = plan(api, topic_name, "?deleted=true")
+    assert len(first["deleted"]) == 1000
+    rest = plan(api, topic_name, f"?deleted=true&from_seq={first['deleted_to_seq']}")
+    assert rest["deleted_to_seq"] == 2999
+    assert [run for said in (first, rest) for run in said["deleted"]] == [
+        [5, 9],
+        *([seq, seq] for seq in range(11, 3000, 2)),
+    ]
+
+
 def test_a_recreated_topic_has_another_epoch(api: Api, topic_name: str) -> None:
     """SCAN-3."""
     api.fill(topic_name, 1)

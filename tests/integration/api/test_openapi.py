@@ -246,7 +246,7 @@ def _look_at_scans(running: ServerProcess, client: Client) -> None:
     client.call("putTopic", {"durability": "ephemeral"}, topic="fleeting")
     client.call("write", {"records": [{"data": 1}] * 3}, topic="fleeting")
     client.call("write", {"records": [{"data": n, "tag": f"t{n}"} for n in range(50)]}, topic="sealed")
-    query = "?from_seq=0&from_ts=0&to_ts=0&segments=true"
+    query = "?from_seq=0&from_ts=0&to_ts=0&segments=true&deleted=true"
     until(lambda: client.call("plan", query=query, topic="sealed")["segments"], "the topic is sealed")
     client.call("deleteRecords", {"match": "t3"}, topic="sealed")
     client.call("plan", query="?from_seq=0", topic="orders")

@@ -15,6 +15,7 @@ from topics.pipeline.files import FILE_SCHEMA, Files, Written, by_date, director
 from topics.pipeline.lake import DeltaLake, ParquetLake  # noqa: E402
 from topics.pipeline.report import Report, gather  # noqa: E402
 from topics.pipeline.run import PipelineError  # noqa: E402
+from topics.spark.place import Place  # noqa: E402
 
 HOUR = 480_000
 NOWHERE = {"url": "http://127.0.0.1:1", "retryTimeoutMs": "0"}
@@ -25,6 +26,7 @@ def fill(lake: DeltaLake | ParquetLake, topic: str, hours: list[int], gaps: list
     times = pa.array([hour * 3_600_000_000 for hour in hours], pa.timestamp("us", "UTC"))
     nothing = [pa.nulls(len(hours), FILE_SCHEMA.field(name).type) for name in ("node", "tag", "meta")]
     columns = [pa.array(range(1, len(hours) + 1), pa.int64()), times, *nothing, pa.array(["{}"] * len(hours))]
+    columns.append(pa.repeat(pa.scalar(1, pa.int64()), len(hours)))
     files = Files(str(lake.root), FILE_SCHEMA, 0, 1 << 20)
     for date, part in by_date(pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)):
         files.add(f"{lake.prefix}topic={directory_of(topic, lake.hive)}/date={date}/", topic, date, part)
@@ -34,8 +36,8 @@ def fill(lake: DeltaLake | ParquetLake, topic: str, hours: list[int], gaps: list
 
 @pytest.mark.parametrize("kind", [DeltaLake, ParquetLake])
 def test_a_report_counts_records_by_hour_and_losses(kind: type[DeltaLake | ParquetLake], tmp_path: Path) -> None:
-    fill(kind(tmp_path), "a:b", [HOUR, HOUR, HOUR + 1, HOUR + 30], [(5, 9)])
-    report = gather(tmp_path, NOWHERE, [])
+    fill(kind(Place(tmp_path)), "a:b", [HOUR, HOUR, HOUR + 1, HOUR + 30], [(5, 9)])
+    report = gather(Place(tmp_path), NOWHERE, [])
     (of,) = report.topics
     assert (of.topic, of.records, dict(of.hours)) == ("a:b", 4, {HOUR: 2, HOUR + 1: 1, HOUR + 30: 1})
     assert (of.lost, of.losses[0].reason, of.lag) == (5, "cap", None)
@@ -43,15 +45,15 @@ def test_a_report_counts_records_by_hour_and_losses(kind: type[DeltaLake | Parqu
     assert report.trouble is not None
     assert "cannot be reached" in report.trouble
     with pytest.raises(PipelineError, match='holds nothing of topic "other"'):
-        gather(tmp_path, NOWHERE, ["other"])
+        gather(Place(tmp_path), NOWHERE, ["other"])
     with pytest.raises(PipelineError, match="there is no archive"):
-        gather(tmp_path / "events", NOWHERE, [])
+        gather(Place(tmp_path / "events"), NOWHERE, [])
 
 
 def test_the_page_is_self_contained_and_describes_what_it_shows(tmp_path: Path) -> None:
     """One self-contained page: no address to load from, every image labelled, every name escaped."""
-    fill(DeltaLake(tmp_path), "orders", [HOUR, HOUR + 2], [(1, 7)])
-    report = gather(tmp_path, NOWHERE, [])
+    fill(DeltaLake(Place(tmp_path)), "orders", [HOUR, HOUR + 2], [(1, 7)])
+    report = gather(Place(tmp_path), NOWHERE, [])
     report.trouble, report.server, report.topics[0].lag = None, "the-server", 1234
     report.topics[0].losses[0].reason = "<script>"
     html = page.render(report)
@@ -70,15 +72,15 @@ def test_the_page_is_self_contained_and_describes_what_it_shows(tmp_path: Path) 
 
 
 def test_an_empty_archive_makes_a_page_too(tmp_path: Path) -> None:
-    DeltaLake(tmp_path)
-    html = page.render(gather(tmp_path, NOWHERE, []))
+    DeltaLake(Place(tmp_path))
+    html = page.render(gather(Place(tmp_path), NOWHERE, []))
     assert "No records yet." in html
     assert "the archive is complete" in html
 
 
 def test_only_the_newest_hours_are_shown(tmp_path: Path) -> None:
-    fill(DeltaLake(tmp_path), "t", [HOUR, HOUR + 50], [])
-    html = page.render(gather(tmp_path, NOWHERE, []), hours_max=10)
+    fill(DeltaLake(Place(tmp_path)), "t", [HOUR, HOUR + 50], [])
+    html = page.render(gather(Place(tmp_path), NOWHERE, []), hours_max=10)
     assert plot.when(HOUR + 41) in html
     assert plot.when(HOUR) not in html
 
@@ -97,6 +99,6 @@ def test_more_topics_than_colours_are_shown_together(tmp_path: Path) -> None:
     topics = [TopicReport(f"t{n}", 1, 1, 1) for n in range(plot.COLOURS + 2)]
     for of in topics:
         of.hours[HOUR] = 1
-    html = page.render(Report(tmp_path, 0, topics, "s", "no server"))
+    html = page.render(Report(Place(tmp_path), 0, topics, "s", "no server"))
     assert "3 other topics" in html
     assert "Not known: no server." in html

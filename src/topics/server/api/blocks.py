@@ -1,8 +1,9 @@
 """Whole Blocks over HTTP: how a scan reads a topic by column instead of record by record.
 
 `GET /v0/topics/:topic/plan` answers, as JSON, what a scan has to know before it starts: the epoch, the floors, the lost
-ranges, for a range of seqs the gaps in it, and with `segments=true` where the sealed segments are and what was deleted
-from them. `GET /v0/topics/:topic/blocks` answers with the Blocks after a cursor:
+ranges, for a range of seqs the gaps in it, with `segments=true` where the sealed segments are and what was deleted from
+them, and with `deleted=true` which seqs of the range clients deleted, for a copy elsewhere that has to follow.
+`GET /v0/topics/:topic/blocks` answers with the Blocks after a cursor:
 
     offset  size   field
     0       4      magic "TBKS"
@@ -30,6 +31,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from heapq import merge as merge_sorted
 from typing import Any, Final, TypeVar
 
 from topics.engine import Engine
@@ -58,6 +60,7 @@ LIMIT_MAX: Final = 100_000
 TURNS_BETWEEN: Final = 2
 GAPS_MAX: Final = 1000
 DELETED_RUNS_MAX: Final = 1000
+DELETED_ENTRIES_MAX: Final = 4000
 MERGE_BELOW_RECORDS: Final = 256
 MERGED_RECORDS: Final = 1024
 MERGED_BYTES: Final = 256 * 1024
@@ -128,6 +131,8 @@ def _plan(topic: Topic, query: Query) -> Plan:
     from_seq, to_seq = query.number("from_seq", 0), query.number("to_seq", log.head)
     if query.has("from_seq"):
         asked["gaps"] = list(_gaps(log, from_seq, to_seq))
+    if query.flag("deleted", False):
+        asked["deleted"], asked["deleted_to_seq"] = _deleted(log, from_seq, to_seq)
     if query.flag("segments", False):
         found = (_segment(segment) for segment in topic.archive.segments)
         asked["segments"] = [segment for segment in found if segment is not None]
@@ -148,6 +153,40 @@ def _segment(segment: Segment) -> SealedSegment | None:
                 return None
     first_seq, last_seq = segment.first_seq, segment.last_seq
     return SealedSegment(first_seq, last_seq, segment.name.data_file, segment.is_cold, segment.data_bytes, deleted)
+
+
+def _deleted(log: Log, from_seq: int, to_seq: int) -> tuple[list[tuple[int, int]], int]:
+    """The runs of seqs in (from_seq, to_seq] that clients deleted, and up to which seq this answer knows.
+
+    What was deleted below `evict_floor` is not known any more. A lost range is not a delete. An answer ends after a
+    bounded number of runs and entries; the next one goes on from there.
+    """
+    runs: list[tuple[int, int]] = []
+    cursor = max(from_seq, log.evict_floor - 1)
+    to_seq = min(to_seq, log.head)
+    k = log.index_of(cursor + 1)
+    stop = k + DELETED_ENTRIES_MAX
+    if stop < len(log.entries):
+        to_seq = min(to_seq, log.firsts[stop] - 1)
+    lost = ((found.first, found.last) for found in log.lost if found.last > cursor)
+    for first, last in merge_sorted(lost, _live(log, k, stop)):
+        if first > to_seq:
+            break
+        if first > cursor + 1:
+            runs.append((cursor + 1, first - 1))
+        cursor = max(cursor, min(last, to_seq))
+        if len(runs) == DELETED_RUNS_MAX:
+            return runs, cursor
+    if cursor < to_seq:
+        runs.append((cursor + 1, to_seq))
+    return runs, max(to_seq, from_seq)
+
+
+def _live(log: Log, k: int, stop: int) -> Iterator[tuple[int, int]]:
+    for entry in log.entries[k:stop]:
+        first = entry.first_seq
+        for i, j in entry.live_runs(max(0, log.start - first), entry.n):
+            yield first + i, first + j - 1
 
 
 def _blocks(bytes_max: int, topic: Topic, query: Query) -> tuple[BlocksHeader, list[bytes]]:

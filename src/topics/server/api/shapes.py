@@ -124,6 +124,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     to_ts_seq: int | UnsetType = UNSET
     gaps: list[Gap] | UnsetType = UNSET
     segments: list[SealedSegment] | UnsetType = UNSET
+    deleted: list[tuple[int, int]] | UnsetType = UNSET
+    deleted_to_seq: int | UnsetType = UNSET
 
 
 class BlocksHeader(Struct, frozen=True, kw_only=True):

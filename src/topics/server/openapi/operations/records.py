@@ -135,6 +135,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
             Parameter("to_seq", "Up to this seq; by default to the head.", whole()),
             Parameter("from_ts", "A time to resolve to a seq, in milliseconds since 1970.", whole()),
             Parameter("to_ts", "Another one.", whole()),
+            Parameter("deleted", "True lists the runs of seqs that clients deleted.", flag(False)),
             Parameter("segments", "True lists the sealed segments.", flag(False)),
         ),
         answers={

@@ -1,0 +1,75 @@
+"""An S3 server on this machine, in a process of its own.
+
+It checks the condition of a put and then writes, so two puts at the same moment may both succeed, unlike in a real
+store. A test that needs an order of events makes it, and never lets two writers run freely.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.api import free_port, until
+
+BUCKET = "lakes"
+SECRET = "never-to-be-shown"
+START_S = 60
+
+
+class ObjectStore:
+    """A running server with one bucket."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def make_bucket(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.request("PUT", f"/{BUCKET}")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+@contextlib.contextmanager
+def object_store() -> Iterator[ObjectStore]:
+    """Run a server while the context lasts."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: _answers(port), "the object store answers", START_S)
+        store = ObjectStore(port)
+        store.make_bucket()
+        yield store
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def use(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take keys and endpoint from the environment, as users do."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)

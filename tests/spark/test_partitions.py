@@ -1,0 +1,37 @@
+"""How a read is divided into tasks (SPARK-6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from topics.spark import scan
+from topics.spark.client import Gap, Plan
+from topics.spark.scan import Range
+
+MIB = 1 << 20
+
+
+def tasks(monkeypatch: pytest.MonkeyPatch, cores: int, mib: int, partitions_min: int = 1) -> list[Range]:
+    """A topic of so many MiB, of records of 1 KiB, on so many cores."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    count = mib * 1024
+    plan = Plan("t", 1, count, 1, count, mib * MIB, [])
+    parts = scan.split([Range("t", 1, 0, count)], {"t": plan}, partitions_min)
+    assert [part.from_seq for part in parts] == [0, *(part.to_seq for part in parts[:-1])]
+    assert parts[-1].to_seq == count
+    return parts
+
+
+def test_every_core_has_work_and_no_task_is_too_small_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(tasks(monkeypatch, 2, 100)) == 4
+    assert len(tasks(monkeypatch, 8, 100)) == 16
+    assert len(tasks(monkeypatch, 8, 10)) == 3, "4 MiB is the least"
+    assert len(tasks(monkeypatch, 1, 640)) == 10, "64 MiB is the most"
+    assert len(tasks(monkeypatch, 2, 1)) == 1
+    assert len(tasks(monkeypatch, 2, 1, partitions_min=7)) == 7
+
+
+def test_a_gap_is_a_task_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    gap = Range("t", 1, 0, 5, Gap(1, 5, "cap"))
+    parts = scan.split([gap, Range("t", 1, 5, 6)], {"t": Plan("t", 1, 6, 6, 1, 10, [])}, 1)
+    assert parts == [gap, Range("t", 1, 5, 6)]
