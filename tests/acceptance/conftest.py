@@ -11,9 +11,9 @@ from tests.harness.console import CHROMIUM, Visit, fill
 from topics.testing import ServerProcess
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser without a page."""
+    """A browser without a page. It ends with its module: while it runs, no test of the process can run a loop."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
