@@ -31,12 +31,24 @@ from topics.storage.wal import frame as frames
 NewJobs = Callable[[Log, Clock], Jobs]
 # How many Blocks a piece of work gives back.
 GIVEN_BACK: Final = 2000
+# After a look at all topics, the next one waits for so many times as long as it took.
+REST_FACTOR: Final = 20
 
 
 class Catalog:
     """The topics of one engine, and the limits on all of them together."""
 
-    __slots__ = ("_journal", "_new_jobs", "limits", "names", "next_topic_id", "shelf", "topics", "totals")
+    __slots__ = (
+        "_journal",
+        "_new_jobs",
+        "_rest_until_ns",
+        "limits",
+        "names",
+        "next_topic_id",
+        "shelf",
+        "topics",
+        "totals",
+    )
 
     def __init__(self, journal: Journal, limits: Limits, shelf: Shelf | None, new_jobs: NewJobs) -> None:
         """`new_jobs` makes the leases of a queue topic."""
@@ -47,6 +59,7 @@ class Catalog:
         self.topics: dict[str, Topic] = {}
         self.names = SortedNames()
         self.totals = Totals()
+        self._rest_until_ns = 0
         self.next_topic_id = 1
 
     def topic(self, name: str) -> Topic:
@@ -106,10 +119,16 @@ class Catalog:
         if topic.queue is not None:
             yield from topic.queue.clear()
 
-    def expire_all(self, now: int) -> None:
-        """Apply every TTL, so that the totals are exact."""
+    def _expire_all(self, now: int) -> None:
+        """Apply every TTL, so that the totals are exact; where that takes long, not too often."""
+        elapsed_ns = self._journal.clock.elapsed_ns
+        began_ns = elapsed_ns()
+        if began_ns < self._rest_until_ns:
+            return
         for topic in [topic for topic in self.topics.values() if topic.config.ttl_ms]:
             topic.expire(now)
+        ended_ns = elapsed_ns()
+        self._rest_until_ns = ended_ns + (ended_ns - began_ns) * REST_FACTOR
 
     def check_room(self, added: int) -> None:
         """Raise Throttled where so many more topics are too many."""
@@ -132,7 +151,7 @@ class Catalog:
         freed_bytes = 0 if topic is None else room.freed_bytes(topic, n, size_bytes)
         if totals.bytes + added_bytes - freed_bytes <= max_total_bytes:
             return
-        self.expire_all(now)
+        self._expire_all(now)
         if totals.bytes + added_bytes > max_total_bytes:
             raise Throttled(
                 f"{totals.bytes} bytes are retained and {added_bytes} more would exceed {max_total_bytes}",

@@ -80,7 +80,8 @@ class Assembly:
         self._slots = slots = Slots(settings)
         attempts = Attempts(self.driver.run_then)
         large = LargeWrites(loop, engine, settings.max_command_bytes, self.driver.run_then)
-        self._metrics = Metrics(engine, slots, self.phase, self.pressure, self.parking, account, traffic, cache, upkeep)
+        shared = turns, account, traffic
+        self._metrics = Metrics(engine, slots, self.phase, self.pressure, self.parking, *shared, cache, upkeep)
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission, attempts, large),
@@ -90,11 +91,10 @@ class Assembly:
             routers=RouterHandlers(engine),
             work=Work(engine, self.delivery, self.parking, slots),
             watch=Watch(engine, self.delivery, slots, settings),
-            websockets=WebSockets(
-                engine, self.delivery, self.admission, slots, settings, turns, account, loop, large, self.traffic
-            ),
+            websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, *shared, loop, large),
             backups=BackupHandlers(None if upkeep is None else upkeep.backups, self.driver.run_then, account),
-            probes=Probes(engine, self.phase, self._metrics, keys.principals),
+            probes=Probes(engine, self.phase, keys.principals),
+            metrics=self._metrics,
             overview=Overview(engine, slots, self.phase, self.pressure, account, cache),
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),

@@ -12,6 +12,7 @@ from topics.server.api.blocks import BlockHandlers
 from topics.server.api.console import Console
 from topics.server.api.diff import DiffHandler
 from topics.server.api.library import Library
+from topics.server.api.metrics import Metrics
 from topics.server.api.overview import Overview
 from topics.server.api.principal import ADMIN, DELETE, READ, WRITE
 from topics.server.api.probes import Probes
@@ -39,6 +40,7 @@ def rows(
     websockets: WebSockets,
     backups: BackupHandlers,
     probes: Probes,
+    metrics: Metrics,
     overview: Overview,
     library: Library,
     console: Console,
@@ -76,16 +78,21 @@ def rows(
         Row("POST", "/v0/watch", READ, watch.create, body=True),
         Row("GET", "/v0/watch/:wid", 0, watch.open, token=True, get_changes=True),
         Row("GET", "/v0/ws", 0, websockets.open, subprotocol=True, get_changes=True),
-        *_server_rows(probes, overview, library, console, reference),
+        *_server_rows(probes, metrics, overview, library, console, reference),
     ]
 
 
 def _server_rows(
-    probes: Probes, overview: Overview, library: Library, console: Console, reference: Reference
+    probes: Probes,
+    metrics: Metrics,
+    overview: Overview,
+    library: Library,
+    console: Console,
+    reference: Reference,
 ) -> list[Row]:
     """What is asked of the server itself, and what it shows to people."""
     return [
-        Row("GET", "/v0/metrics", READ, probes.metrics, always_open=True),
+        Row("GET", "/v0/metrics", READ, metrics.show, always_open=True),
         Row("GET", "/v0/overview", READ, overview.show),
         Row("GET", "/v0/whoami", 0, probes.whoami),
         Row("GET", "/v0/keys", ADMIN, probes.keys),

@@ -7,7 +7,7 @@ place in the WAL can take a router.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -56,11 +56,6 @@ class Routers:
         self._dropping: dict[str, Receipt] = {}
         # Topics that are about to go, with the names of the routers that have gone before them.
         self._leaving: dict[Topic, set[str]] = {}
-
-    def lags(self) -> Iterator[tuple[Router, int]]:
-        """Each router, and how many records of its source it has not looked at yet. Nothing is copied for that."""
-        for router in self.graph.by_name.values():
-            yield router, max(0, router.source.log.head - forward_of(router).cursor)
 
     def __len__(self) -> int:
         """How many routers there are."""

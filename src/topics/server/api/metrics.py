@@ -2,13 +2,15 @@
 
 Values are read when they are asked for. What counts, counts in plain numbers of its own, and knows nothing of metrics.
 The totals are those of the instance, whatever key asks; what names topics is limited to those that the key may see.
+
+What is said of topics takes a look at every one of them. That is done a piece at a time between the requests of others,
+once for all that ask for it meanwhile; where there are many topics, the outcome is given again for a while.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
 from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,26 +19,33 @@ from prometheus_client.registry import Collector
 
 from topics.engine import Engine
 from topics.engine.upkeep.upkeep import Upkeep
+from topics.errors import Internal
+from topics.server.api.answers import answer
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
 from topics.server.api.process_metrics import ProcessMetrics
 from topics.server.api.storage_metrics import storage_metrics
-from topics.server.api.topic_metrics import delayed_in, labelled, topic_metrics
+from topics.server.api.topic_metrics import labelled, topic_metrics
 from topics.server.api.traffic_metrics import traffic_metrics
 from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
 from topics.server.http.account import Account
+from topics.server.http.exchange import Exchange
 from topics.server.http.traffic import Traffic
+from topics.server.http.turns import Turns
 from topics.storage.segment.cache import BlockCache
+
+log = logging.getLogger("topics.server")
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX: Final = 1000
-_class_of: Final = attrgetter("config.durability")
-CLASSES: Final = ("ephemeral", "memory", "disk", "fsync")
 
 SLOW_NS: Final = 5_000_000
 REST_FACTOR: Final = 20
+
+_Key = tuple[bool, str | None]
+"""Whether it is JSON, and the key that asks."""
 
 
 class Metrics:
@@ -49,6 +58,7 @@ class Metrics:
         phase: Phase,
         pressure: Pressure,
         parking: Parking,
+        turns: Turns,
         account: Account,
         traffic: Traffic,
         cache: BlockCache | None,
@@ -65,46 +75,74 @@ class Metrics:
         self._cache = cache
         self._upkeep = upkeep
         self._process = ProcessMetrics(engine.clock)
-        # What about topics took long to make, by kind and key, and until when it is given again.
-        self._kept: dict[tuple[str, str | None], tuple[int, Any]] = {}
+        self._turns = turns
+        # What there is to say of topics: on its way, and what took long to make, with the time until it is given again.
+        self._making: dict[_Key, _Making] = {}
+        self._kept: dict[_Key, tuple[int, list[Any]]] = {}
 
-    def exposition(self, principal: Principal) -> bytes:
-        """The metrics as Prometheus text."""
-        topics: bytes = self._seldom("text", principal, _text)
-        return _text(self._of_server()) + topics
-
-    def snapshot(self, principal: Principal) -> dict[str, Any]:
-        """The metrics as a JSON object: a number per name, an object of numbers where there are labels."""
-        topics: dict[str, Any] = self._seldom("json", principal, _values)
-        return _values(self._of_server()) | topics
-
-    def _seldom(self, kind: str, principal: Principal, make: Callable[[Iterable[Metric]], Any]) -> Any:
-        """What there is to say of topics; where many make it long, so seldom that it takes a small part of the time."""
-        elapsed_ns = self._engine.clock.elapsed_ns
-        key = (kind, principal.key_id)
-        began_ns = elapsed_ns()
-        until_ns, made = self._kept.get(key, (0, None))
-        if began_ns < until_ns:
-            return made
-        made = make(self._of_topics(principal))
-        ended_ns = elapsed_ns()
-        if ended_ns - began_ns > SLOW_NS and len(self._engine.topics) > TOPICS_SHOWN_MAX:
-            self._kept[key] = ended_ns + (ended_ns - began_ns) * REST_FACTOR, made
-        return made
+    def show(self, exchange: Exchange) -> None:
+        """`GET /v0/metrics`: Prometheus text, or a JSON snapshot where that is what the client accepts."""
+        as_json = b"application/json" in exchange.head.headers.get(b"accept", b"")
+        principal: Principal = exchange.head.route.principal
+        key = as_json, principal.key_id
+        until_ns, parts = self._kept.get(key, (0, []))
+        if self._turns.clock_ns() < until_ns:
+            self._answer(exchange, as_json, parts)
+        elif key in self._making:
+            self._making[key].exchanges.append(exchange)
+        else:
+            making = self._making[key] = _Making(key, self._parts(principal, _values if as_json else _text), exchange)
+            self._turns.in_turn(lambda: self._go_on(making))
 
     def forget(self) -> None:
         """Keep nothing: the keys have changed, and with them what each may see."""
         self._kept.clear()
+        self._making.clear()
 
-    def _of_topics(self, principal: Principal) -> Iterator[Metric]:
-        """What takes a look at every topic, as far as `principal` may see it."""
-        engine = self._engine
-        engine.catalog.expire_all(engine.clock.now_ms())
-        by_class = Counter(map(_class_of, engine.topics.values()))
-        classes = ((name, by_class[name]) for name in CLASSES)
-        yield labelled("topics_topics_by_class", "Topics per durability class.", "class", classes)
-        yield from self._queues()
-        yield from topic_metrics(engine, principal, TOPICS_SHOWN_MAX)
+    def _parts(self, principal: Principal, rendered: Callable[[Iterable[Metric]], Any]) -> Iterator[Any]:
+        """What there is to say of topics, rendered family by family; None after a piece of work without one."""
+        for family in topic_metrics(self._engine, principal, TOPICS_SHOWN_MAX):
+            yield None if family is None else rendered((family,))
+
+    def _go_on(self, making: _Making) -> None:
+        """Make the next parts for as long as this turn allows, and the rest in later ones."""
+        turns = self._turns
+        began_ns = turns.clock_ns()
+        try:
+            for part in making.steps:
+                if part is not None:
+                    making.parts.append(part)
+                if turns.clock_ns() >= turns.deadline_ns():
+                    making.took_ns += turns.clock_ns() - began_ns
+                    turns.wait(lambda: self._go_on(making))
+                    return
+        except Exception:
+            log.exception("metrics could not be made")
+            making.failed = True
+        making.took_ns += turns.clock_ns() - began_ns
+        self._made(making)
+
+    def _made(self, making: _Making) -> None:
+        """Answer everybody that waits; where many topics made it long, it is given again for a while."""
+        key, parts = making.key, making.parts
+        if self._making.get(key) is making:
+            del self._making[key]
+            if not making.failed and making.took_ns > SLOW_NS and len(self._engine.topics) > TOPICS_SHOWN_MAX:
+                self._kept[key] = self._turns.clock_ns() + making.took_ns * REST_FACTOR, parts
+        for exchange in making.exchanges:
+            if making.failed:
+                exchange.fail(Internal())
+            else:
+                self._answer(exchange, key[0], parts)
+
+    def _answer(self, exchange: Exchange, as_json: bool, parts: list[Any]) -> None:
+        if not as_json:
+            exchange.respond(200, _text(self._of_server()) + b"".join(parts), CONTENT_TYPE)
+            return
+        values = _values(self._of_server())
+        for part in parts:
+            values |= part
+        answer(exchange, 200, values)
 
     def _of_server(self) -> Iterator[Metric]:
         """Everything else, always as it is now: it costs the same however many topics there are."""
@@ -131,19 +169,6 @@ class Metrics:
             ("topics_uptime_ms", "Milliseconds since the start.", phase.uptime_ms),
         ):
             yield GaugeMetricFamily(name, help, value)
-
-    def _queues(self) -> Iterator[Metric]:
-        queues = [topic for topic in self._engine.topics.values() if topic.queue is not None]
-        states = [self._engine.queues.state(topic) for topic in queues]
-        in_flight = sum(state.in_flight for state in states)
-        yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", len(queues))
-        yield GaugeMetricFamily("topics_queue_leases_in_flight", "Jobs that are leased right now.", in_flight)
-        jobs = (
-            ("ready", sum(state.ready for state in states)),
-            ("in_flight", in_flight),
-            ("delayed", sum(map(delayed_in, queues))),
-        )
-        yield labelled("topics_queue_jobs", "Jobs over all queues, by state.", "state", jobs)
 
     def _load(self) -> Iterator[Metric]:
         pressure, parking, account = self._pressure, self._parking, self._account
@@ -184,6 +209,20 @@ def _values(families: Iterable[Metric]) -> dict[str, Any]:
                 label = ",".join(sample.labels.values())
                 values.setdefault(sample.name, {})[label] = sample.value
     return values
+
+
+class _Making:
+    """What there is to say of topics on its way, and the requests that wait for it."""
+
+    __slots__ = ("exchanges", "failed", "key", "parts", "steps", "took_ns")
+
+    def __init__(self, key: _Key, steps: Iterator[Any], exchange: Exchange) -> None:
+        self.key = key
+        self.steps = steps
+        self.parts: list[Any] = []
+        self.failed = False
+        self.took_ns = 0
+        self.exchanges = [exchange]
 
 
 class _Collected(Collector):

@@ -1,4 +1,4 @@
-"""What load balancers and scrapers ask for: health, readiness and metrics (the PROBE rules)."""
+"""What load balancers and scrapers ask for: health and readiness (the PROBE rules)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Callable
 from topics import __version__
 from topics.engine import Engine
 from topics.errors import RETRY_AFTER_MS, StorageReadOnly
-from topics.server.api import metrics
 from topics.server.api.answers import answer
 from topics.server.api.keys import listed
-from topics.server.api.metrics import Metrics
 from topics.server.api.phase import Phase
 from topics.server.api.principal import SCOPE_NAMES, Principal
 from topics.server.api.shapes import Health, Ready, WhoAmI
@@ -20,13 +18,10 @@ from topics.server.http.exchange import Exchange
 class Probes:
     """Answers the routes that are open while the server recovers or drains."""
 
-    def __init__(
-        self, engine: Engine, phase: Phase, metrics: Metrics, principals: Callable[[], list[Principal]]
-    ) -> None:
+    def __init__(self, engine: Engine, phase: Phase, principals: Callable[[], list[Principal]]) -> None:
         """`principals` are those of the keys of the server, one per key."""
         self._engine = engine
         self._phase = phase
-        self._metrics = metrics
         self._principals = principals
 
     def health(self, exchange: Exchange) -> None:
@@ -52,11 +47,3 @@ class Probes:
             if shard.read_only is not None:
                 raise StorageReadOnly(shard.read_only.message, retry_after_ms=RETRY_AFTER_MS)
         answer(exchange, 200, Ready("ready", wal_replay_complete=True, topics=len(self._engine.topics)))
-
-    def metrics(self, exchange: Exchange) -> None:
-        """`GET /v0/metrics`: Prometheus text, or a JSON snapshot where that is what the client accepts."""
-        principal: Principal = exchange.head.route.principal
-        if b"application/json" in exchange.head.headers.get(b"accept", b""):
-            answer(exchange, 200, self._metrics.snapshot(principal))
-        else:
-            exchange.respond(200, self._metrics.exposition(principal), metrics.CONTENT_TYPE)

@@ -7,18 +7,22 @@ They name topics and routers, so a key that is limited to prefixes sees its own 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from topics.engine import Engine
 from topics.engine.log.log import Log
 from topics.engine.queue.queue import queue_of
+from topics.engine.router.forward import forward_of
 from topics.engine.topic import Topic
 from topics.server.api.principal import Principal
 from topics.storage.block import Block
 
+T = TypeVar("T")
+
+CLASSES: Final = ("ephemeral", "memory", "disk", "fsync")
+PIECE: Final = 1000
 _TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[Log], int]], ...]] = (
     ("topics_topic_head_seq", "Highest visible seq per topic.", lambda log: log.head),
     ("topics_topic_earliest_seq", "First live seq per topic.", lambda log: log.start),
@@ -35,25 +39,58 @@ def labelled(name: str, help: str, label: str, values: Iterable[tuple[str, float
     return family
 
 
-def topic_metrics(engine: Engine, principal: Principal, shown_max: int) -> Iterator[Metric]:
-    """The gauges of at most `shown_max` topics and as many routers that a client may see."""
-    may_see = (topic for name, topic in engine.topics.items() if principal.may_touch(name))
-    visible = list(islice(may_see, shown_max + 1))
+def topic_metrics(engine: Engine, principal: Principal, shown_max: int) -> Iterator[Metric | None]:
+    """What takes a look at every topic, and the gauges of at most `shown_max` topics and as many routers of a client.
+
+    Yields None after a piece of work that made no metric. Between two pieces everything may change: a topic that was
+    deleted meanwhile may still be shown.
+    """
+    visible: list[Topic] = []
+    by_class = dict.fromkeys(CLASSES, 0)
+    jobs = dict.fromkeys(("ready", "in_flight", "delayed"), 0)
+    queues = 0
+    for topics in pieces(list(engine.topics.values())):
+        now_ms = engine.clock.now_ms()
+        for topic in topics:
+            config = topic.config
+            if config.ttl_ms:
+                topic.expire(now_ms)
+            by_class[config.durability] += 1
+            if topic.queue is not None:
+                state = engine.queues.state(topic)
+                queues += 1
+                jobs["ready"] += state.ready
+                jobs["in_flight"] += state.in_flight
+                jobs["delayed"] += delayed_in(topic)
+            if len(visible) <= shown_max and principal.may_touch(topic.name):
+                visible.append(topic)
+        yield None
+    yield labelled("topics_topics_by_class", "Topics per durability class.", "class", by_class.items())
+    yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", queues)
+    help = "Jobs that are leased right now."
+    yield GaugeMetricFamily("topics_queue_leases_in_flight", help, jobs["in_flight"])
+    yield labelled("topics_queue_jobs", "Jobs over all queues, by state.", "state", jobs.items())
     shown = visible[:shown_max]
     for name, help, value in _TOPIC_GAUGES:
         yield labelled(name, help, "topic", ((topic.name, value(topic.log)) for topic in shown))
     yield from _queues(engine, [topic for topic in shown if topic.queue is not None])
-    lags = (
-        (router.name, lag)
-        for router, lag in engine.routers.lags()
-        if all(map(principal.may_touch, (router.name, router.source.name, router.dest.name)))
-    )
-    routers = list(islice(lags, shown_max + 1))
+    lags: list[tuple[str, int]] = []
+    for routers in pieces(list(engine.routers.graph.by_name.values())):
+        for router in routers:
+            names = router.name, router.source.name, router.dest.name
+            if len(lags) <= shown_max and all(map(principal.may_touch, names)):
+                lags.append((router.name, forward_of(router).lag))
+        yield None
     help = "Records of its source that a router has not looked at yet."
-    yield labelled("topics_router_lag_records", help, "router", routers[:shown_max])
-    truncated = len(visible) > shown_max or len(routers) > shown_max
+    yield labelled("topics_router_lag_records", help, "router", lags[:shown_max])
+    truncated = len(visible) > shown_max or len(lags) > shown_max
     help = "1 if not every topic and router is shown."
     yield GaugeMetricFamily("topics_topic_metrics_truncated", help, int(truncated))
+
+
+def pieces(all_of_them: list[T]) -> Iterator[list[T]]:
+    """All of them, so many at a time that a piece takes about a millisecond."""
+    return (all_of_them[at : at + PIECE] for at in range(0, len(all_of_them), PIECE))
 
 
 def _queues(engine: Engine, topics: list[Topic]) -> Iterator[Metric]:

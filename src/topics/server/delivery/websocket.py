@@ -72,9 +72,9 @@ class WebSockets:
         settings: Settings,
         turns: Turns,
         account: Account,
+        traffic: Traffic,
         loop: asyncio.AbstractEventLoop,
         large: LargeWrites,
-        traffic: Traffic,
     ) -> None:
         self.engine = engine
         self.traffic = traffic

@@ -95,6 +95,9 @@ class Carrier(Sink, Protocol):
     def deliver(self, exchange: Exchange, answer: bytes) -> None:
         """Send a rendered response in its turn."""
 
+    def deliver_parts(self, exchange: Exchange, head: bytes, parts: list[bytes]) -> None:
+        """As `deliver`, with a body in parts that are not copied if it can be helped."""
+
     def open_stream(self, exchange: Exchange, head: bytes) -> Stream:
         """Send the head of a response and leave its body open."""
 
@@ -201,20 +204,18 @@ class Exchange:
             self.respond_raw(reply.render(status, body, content_type, headers))
 
     def respond_parts(self, parts: list[bytes], *, in_turn: bool = False) -> None:
-        """Answer 200 with JSON in parts, so that a large answer is copied only once. The list is used up.
+        """Answer 200 with JSON in parts, so that a large answer is not copied. The list is used up.
 
-        A large answer is put together when the loop has time for it, or now if it is its turn already.
+        A large answer is sent when the loop has time for it, or now if it is its turn already.
         """
         size = sum(map(len, parts))
-        if size > LARGE_ANSWER_BYTES and not in_turn:
-            self._begin_answer()
-            self.carrier.in_turn(partial(self._respond_large, parts, size))
-        else:
+        if size <= LARGE_ANSWER_BYTES:
             self._respond_joined(parts, size)
-
-    def _respond_large(self, parts: list[bytes], size: int) -> None:
-        self.answered = False
-        self._respond_joined(parts, size)
+        elif in_turn:
+            self._respond_large(parts, size)
+        else:
+            self._begin_answer()
+            self.carrier.in_turn(partial(self._respond_later, parts, size))
 
     def _respond_joined(self, parts: list[bytes], size: int) -> None:
         if self.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
@@ -222,6 +223,28 @@ class Exchange:
         else:
             parts.insert(0, b"%b%d\r\n\r\n" % (JSON_PREFIXES[200], size))
             self.respond_raw(b"".join(parts))
+
+    def _respond_later(self, parts: list[bytes], size: int) -> None:
+        self.answered = False
+        self._respond_large(parts, size)
+
+    def _respond_large(self, parts: list[bytes], size: int) -> None:
+        if self.head.accepts_gzip:
+            self.respond(200, b"".join(parts))
+            return
+        head = b"%b%d\r\n\r\n" % (JSON_PREFIXES[200], size)
+        self._begin_answer()
+        tally = self.head.tally
+        if tally.unseen:
+            tally.unseen -= 1
+        else:
+            self._look(len(head) + size)
+        if not self.plain:
+            head = self._fit(head, size)
+            if self.head.method == "HEAD":
+                parts = []
+        self.carrier.deliver_parts(self, head, parts)
+        self.over()
 
     def _respond_packed(self, status: int, body: bytes, content_type: bytes, headers: bytes) -> None:
         """Compress in a thread, where zlib runs without the interpreter's lock, then answer."""
@@ -332,9 +355,9 @@ class Exchange:
         except Exception:
             log.exception("ending a request failed", extra={"fields": {"request_id": self.request_id}})
 
-    def _fit(self, response: bytes) -> bytes:
+    def _fit(self, response: bytes, more_bytes: int = 0) -> bytes:
         """The response as this client must get it: HEAD, HTTP/1.0, another origin, or the last one here."""
         if response[9] < ord("4") and access.log_all():
-            access.note(self, int(response[9:12]), len(response))
+            access.note(self, int(response[9:12]), len(response) + more_bytes)
         line = reply.CLOSE if self.closes else reply.KEEP_ALIVE if self.head.version == b"1.0" else b""
         return reply.adapt(response, line + self.head.answer_headers, self.head.method != "HEAD")

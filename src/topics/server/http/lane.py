@@ -170,6 +170,18 @@ class Lane:
         if body_at < len(answer):
             self._write(answer, body_at)
 
+    def deliver_parts(self, exchange: Exchange, head: bytes, parts: list[bytes]) -> None:
+        """As `deliver`; the parts are sent as they are."""
+        if not any(parts):
+            self.deliver(exchange, head)
+        elif not self.over:
+            self._forget_body()
+            self._road.send_head(self, split_head(head[:-4]), ends=False)
+            for part in parts:
+                self._keep(part)
+            self.ending = True
+            self._pump()
+
     def open_stream(self, exchange: Exchange, head: bytes) -> Stream:
         """Send the head of a response and leave its body open."""
         stream = Stream(self, b"")
@@ -198,9 +210,15 @@ class Lane:
         if begin:
             # As if that much were sent already: a large body is not copied.
             self._sent = begin
+        self._keep(data, begin)
+        self._pump()
+
+    def _keep(self, data: bytes, begin: int = 0) -> None:
         self._unsent.append(data)
         self.unsent_bytes += len(data) - begin
         self._road.count_unsent(len(data) - begin)
+
+    def _pump(self) -> None:
         self._road.pump(self)
         if self.unsent_bytes > PAUSE_BYTES:
             self._drained_below = PAUSE_BYTES // 4

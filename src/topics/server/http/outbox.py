@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from topics.server.http.exchange import Exchange
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PIPELINE_MAX: Final = 64
 PIPELINE_MAX_BYTES: Final = 1024 * 1024
 GATHER_MAX_BYTES: Final = 64 * 1024
+PART_MIN_BYTES: Final = 16 * 1024
+"""What is smaller is put together with what follows it before it is sent."""
 
 NOT_CONNECTED: Final = asyncio.Transport()
 """Stands in for the transport of a connection that is not made yet."""
@@ -53,6 +55,9 @@ class _Gone:
 
     def close(self) -> None:
         """Close."""
+
+    def pause_writing(self) -> None:
+        """Count what is unsent."""
 
     def stream_begins(self) -> None:
         """A stream has its turn."""
@@ -155,6 +160,18 @@ class Outbox:
             exchange, answer = self.current, self.current.answer
         if self.waiting:
             self._owner.carry_on()
+
+    def deliver_parts(self, exchange: Exchange, head: bytes, parts: list[bytes]) -> None:
+        """As `deliver`; the parts are handed to the transport as they are, unless they have to wait."""
+        if exchange is not self.current or self.gathering:
+            self.deliver(exchange, b"".join((head, *parts)))
+            return
+        for part in _grouped(head, parts):
+            self.write(part)
+        if self.write_paused:
+            # It was told of the first part that did not fit, and counts them all.
+            self._owner.pause_writing()
+        self.deliver(exchange, b"")
 
     def in_turn(self, call: Callable[[], None]) -> None:
         """Call now, or in another turn of the loop."""
@@ -259,3 +276,20 @@ class Outbox:
         answer = exchange.answer
         self._held_bytes -= len(exchange.body) + (len(answer) if isinstance(answer, bytes) else 0)
         return exchange
+
+
+def _grouped(head: bytes, parts: list[bytes]) -> Iterator[bytes]:
+    """All of it, with what is small put together."""
+    small, size = [head], len(head)
+    for part in parts:
+        if len(part) >= PART_MIN_BYTES:
+            yield b"".join(small)
+            yield part
+            small, size = [], 0
+            continue
+        small.append(part)
+        size += len(part)
+        if size >= PART_MIN_BYTES:
+            yield b"".join(small)
+            small, size = [], 0
+    yield b"".join(small)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness.machine import Machine
 from topics.engine import ConfigPatch, Delete, Engine, Limits, Write
+from topics.engine.topic import Topic
 from topics.engine.write import batch as batches
 from topics.engine.write import dedupe
 from topics.engine.write.digest import of_batch, of_block
@@ -115,6 +116,32 @@ def test_topic_that_trims_itself_goes_on_at_the_quota(cap: dict[str, int]) -> No
     engine.put_topic("trimmed", ConfigPatch(discard="reject", cap_records=0, cap_bytes=10_000))
     with pytest.raises(Throttled):
         engine.write("trimmed", Write.of(["x" * 90]))
+
+
+def test_writes_at_the_quota_do_not_look_at_all_topics_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIMIT-5: what has expired makes room, and to find out takes a small part of the time however many ask."""
+    clock = ManualClock()
+    engine = Engine(clock, limits=Limits(max_total_bytes=1000))
+    engine.put_topic("old", ConfigPatch(ttl_ms=5000))
+    engine.write("old", Write.of(["x" * 900]))
+    looks = 0
+    expire = Topic.expire
+
+    def slowly(topic: Topic, now: int) -> None:
+        nonlocal looks
+        if topic.name == "old":
+            looks += 1
+            clock.advance(10)
+        expire(topic, now)
+
+    monkeypatch.setattr(Topic, "expire", slowly)
+    for _ in range(100):
+        with pytest.raises(Throttled):
+            engine.write("other", Write.of(["x" * 90]))
+    assert looks == 1
+    clock.advance(5000)
+    engine.write("other", Write.of(["x" * 90]))
+    assert looks == 2
 
 
 @pytest.mark.parametrize("durability", ["disk", "fsync"])

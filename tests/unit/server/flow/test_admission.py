@@ -11,11 +11,9 @@ from tests.harness.api import Reply
 from tests.harness.connection import Client
 from tests.harness.server import ManualServer
 from topics.engine import ConfigPatch, Engine, Limits, Write
-from topics.engine.catalog import Catalog
 from topics.engine.router.router import PutRouter
 from topics.engine.write import room
 from topics.engine.write.room import CopiesBehind
-from topics.server.api import metrics
 from topics.server.flow.parking import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX
 from topics.server.flow.pressure import REFUSE_WRITES
 from topics.storage.wal.shard import QueueFull
@@ -348,28 +346,3 @@ def test_the_level_of_pressure_is_a_metric(manual: ManualServer) -> None:
     assert level() == 0
     manual.overload()
     assert level() == REFUSE_WRITES
-
-
-def test_metrics_that_take_long_are_made_seldom(manual: ManualServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PROBE-13: however often they are asked for, they take a twentieth of the time at most; the others are current."""
-    monkeypatch.setattr(metrics, "TOPICS_SHOWN_MAX", 0)
-    manual.post()
-    made: list[int] = []
-    expire_all = Catalog.expire_all
-
-    def slowly(catalog: Catalog, now: int) -> None:
-        made.append(now)
-        manual.loop.clock.advance(50)
-        expire_all(catalog, now)
-
-    monkeypatch.setattr(Catalog, "expire_all", slowly)
-    for _ in range(100):
-        manual.send("GET", "/v0/metrics", None, "Accept: application/json")
-    assert len(made) == 1
-    manual.overload()
-    (reply,) = manual.send("GET", "/v0/metrics", None, "Accept: application/json").replies()
-    assert json.loads(reply.body)["topics_pressure_level"] == REFUSE_WRITES
-    assert len(made) == 1
-    manual.loop.clock.advance(1001)
-    manual.send("GET", "/v0/metrics", None, "Accept: application/json")
-    assert len(made) == 2

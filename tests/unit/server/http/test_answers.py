@@ -14,6 +14,59 @@ from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.limits import REFUSED_MAX
 from topics.server.http.outbox import PIPELINE_MAX, PIPELINE_MAX_BYTES
 
+PARTS = [b"[", b"1" * 300_000, b",", b"2" * 400_000, b"]"]
+
+
+def test_a_large_answer_is_handed_over_as_it_is() -> None:
+    """FAIR-1: a copy of all of it would be milliseconds in which nobody else is served."""
+    client = Client()
+    client.send(request("GET", "/wait") + request("GET", "/after"))
+    client.app.waiting[0].respond_parts(list(PARTS))
+    large, after = client.replies()
+    assert large.body == b"".join(PARTS)
+    assert after.body == b"GET /after "
+    assert {300_000, 400_000} < set(client.transport.writes)
+
+
+@pytest.mark.parametrize(("method", "version"), [("HEAD", "1.1"), ("GET", "1.0")])
+def test_a_large_answer_fits_its_client(method: str, version: str) -> None:
+    client = Client()
+    client.send(request(method, "/wait", version=version))
+    client.app.waiting[0].respond_parts(list(PARTS))
+    head, _, body = client.received().partition(b"\r\n\r\n")
+    assert b"Content-Length: 700003" in head
+    assert body == (b"" if method == "HEAD" else b"".join(PARTS))
+    assert client.ended == (version == "1.0")
+
+
+def test_a_large_answer_keeps_its_place_and_counts_while_it_is_unread() -> None:
+    """FAIR-5."""
+    client = Client()
+    client.send(request("GET", "/wait1") + request("GET", "/wait2"))
+    first, second = client.app.waiting
+    second.respond_parts(list(PARTS))
+    assert client.received() == b""
+    first.respond(200, b"1")
+    assert [len(reply.body) for reply in client.replies()] == [1, 700_003]
+    client.send(request("GET", "/wait3"))
+    transport = client.transport
+    write = transport.write
+
+    def unread(data: bytes) -> None:
+        write(data)
+        transport.unsent += len(data)
+        if not client.connection.outbox.write_paused:
+            transport.protocol.pause_writing()
+
+    client.connection.outbox.connect(transport)
+    client.connection.outbox.write = unread
+    client.app.waiting[2].respond_parts(list(PARTS))
+    assert client.connections.account.answers_bytes == transport.unsent > 700_000
+    transport.unsent = 0
+    transport.protocol.resume_writing()
+    assert client.connections.account.answers_bytes == 0
+    assert [len(reply.body) for reply in client.replies()] == [700_003]
+
 
 def test_answers_keep_the_order_of_the_requests_however_they_finish() -> None:
     client = Client()
