@@ -99,6 +99,8 @@ class App:
             _check_content_type(head)
         head.body_limit = self._write_limit if row.appends else self._command_limit
         query = Query(head.query)
+        key = _header_key(head) if row.appends else None
+        traceparent = traceparent_of(head) if row.appends and self._trace_context else None
         counted = principal.key_id is not None and row.scopes is not None
         return Route(
             handle=row.handle,
@@ -110,8 +112,9 @@ class App:
             query=query,
             inflight=self._inflight_per_key.of(principal) if counted else None,
             return_seqs=query.flag("return_seqs", True) if row.appends else True,
-            idempotency_key=_header_key(head) if row.appends else None,
-            traceparent=traceparent_of(head) if row.appends and self._trace_context else None,
+            idempotency_key=key,
+            traceparent=traceparent,
+            adds_to_writes=not (key is None is traceparent),
             log_name=name if row.check_name is not None else "",
         )
 

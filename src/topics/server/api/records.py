@@ -54,10 +54,13 @@ class RecordHandlers:
             self._take_large(exchange, exchange.rest)
             return
         write = bodies.write(exchange.body)
+        route: Route = exchange.head.route
         if type(write) is Write:
             self._write(exchange, write, partial(_written, unknown=bodies.write.unknown(exchange.body)))
-        else:
+        elif route.adds_to_writes or write.config is not None:
             self._write(exchange, write, _written)
+        else:
+            self._admission.write(route.name, write, _written, exchange)
 
     def _take_large(self, exchange: Exchange, rest: Rest) -> None:
         def taken(_: Write, write: Write, unknown: list[str]) -> None:

@@ -64,6 +64,8 @@ class Route(Struct, eq=False):
     idempotency_key: str | None
     traceparent: str | None
     """The trace context that is kept with the records of a write."""
+    adds_to_writes: bool
+    """Whether one of these two is given."""
     log_name: str
     """The name as it may be logged; empty for that of a watch session, which is a secret."""
 
