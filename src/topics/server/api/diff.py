@@ -51,8 +51,10 @@ class DiffHandler:
         diff = bodies.diff(exchange.body)
         if diff.max_batch_bytes > BATCH_BYTES_DEFAULT:
             exchange.carrier.in_turn(lambda: self._read_large(exchange, diff))
-        else:
+        elif diff.wait_ms or self.account.total_bytes:
             self._answer(exchange, diff)
+        else:
+            _send(exchange, self.engine.diff(exchange.head.route.name, diff), in_turn=False)
 
     def _read_large(self, exchange: Exchange, diff: Diff) -> None:
         """Read a lot, one at a time, and not before the client has taken its earlier answers (FAIR-4)."""

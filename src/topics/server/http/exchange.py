@@ -209,16 +209,13 @@ class Exchange:
         A large answer is sent when the loop has time for it, or now if it is its turn already.
         """
         size = sum(map(len, parts))
-        if size <= LARGE_ANSWER_BYTES:
-            self._respond_joined(parts, size)
-        elif in_turn:
-            self._respond_large(parts, size)
-        else:
-            self._begin_answer()
-            self.carrier.in_turn(partial(self._respond_later, parts, size))
-
-    def _respond_joined(self, parts: list[bytes], size: int) -> None:
-        if self.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
+        if size > LARGE_ANSWER_BYTES:
+            if in_turn:
+                self._respond_large(parts, size)
+            else:
+                self._begin_answer()
+                self.carrier.in_turn(partial(self._respond_later, parts, size))
+        elif self.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
             self.respond(200, b"".join(parts))
         else:
             parts.insert(0, b"%b%d\r\n\r\n" % (JSON_PREFIXES[200], size))
