@@ -260,7 +260,12 @@ class Store:
 
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which `jobs` will next have a background sync, or None where nothing is dirty."""
-        return min((due for due in (shard.next_sync_ns() for shard in self.shards) if due is not None), default=None)
+        first_ns: int | None = None
+        for shard in self.shards:
+            due_ns = shard.next_sync_ns()
+            if due_ns is not None and (first_ns is None or due_ns < first_ns):
+                first_ns = due_ns
+        return first_ns
 
     def leave_files(self) -> bool:
         """Move on from every WAL file with anything in it, so that a checkpoint that begins now will remove them.
