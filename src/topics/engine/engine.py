@@ -89,7 +89,7 @@ class Engine:
         schedule, passes, burials = self.routers.schedule, self.queues.passes, self.queues.burials
         if self.slices.active and self._slices_run:
             self.slices.step()
-        self.store.write()
+        self.journal.write()
         if (schedule.dirty or schedule.blocked) and not self.is_full:
             schedule.step()
         if passes.dirty or passes.due:
