@@ -49,9 +49,8 @@ class SystemClock:
         """Milliseconds on the scale of deadlines, which no step of the wall clock moves."""
         return (self._began_ns + time.clock_gettime_ns(_STEADY_CLOCK)) // 1_000_000
 
-    def elapsed_ns(self) -> int:
-        """Monotonic nanoseconds since an arbitrary start."""
-        return time.perf_counter_ns()
+    # Several times in every request: not by way of a call of ours.
+    elapsed_ns = staticmethod(time.perf_counter_ns)
 
 
 def steady_of(clock: Clock, wall_ms: int, since_ms: int = 0) -> int:

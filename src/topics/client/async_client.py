@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from topics.client.answers import ConsumerState, Health, Identity, Ready, RouterState, TopicSummary
@@ -221,5 +221,5 @@ class AsyncClient:
         """What works off the jobs of a queue with functions of yours, several at a time."""
         return AsyncWorker(TopicCalls(queue, type, self._endpoint.patience, self._endpoint.node), self._pool, options)
 
-    async def _run(self, operation: Operation[T]) -> T:
-        return await arun(operation, self._line)
+    def _run(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+        return arun(operation, self._line)

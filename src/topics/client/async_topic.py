@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from topics.client.answers import Configured, Deleted, DeletedTopic, LeaseState, Redriven, Settled, TopicState, Written
@@ -132,5 +132,5 @@ class AsyncTopic(Generic[T]):
         """Turn dead letters of this queue into jobs again: all, or those that are named."""
         return await self._run(self._calls.redrive(seqs, match, limit, dry_run))
 
-    async def _run(self, operation: Operation[R]) -> R:
-        return await arun(operation, self._line)
+    def _run(self, operation: Operation[R]) -> Coroutine[Any, Any, R]:
+        return arun(operation, self._line)

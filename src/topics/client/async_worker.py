@@ -27,6 +27,7 @@ from topics.client.crew import Crew
 from topics.client.errors import Unreachable
 from topics.client.job import Job
 from topics.client.operation import Operation, arun
+from topics.client.options import check_options
 from topics.client.reading import PASSING
 from topics.client.topic_calls import TopicCalls
 from topics.client.transport import waiting
@@ -68,6 +69,7 @@ class AsyncWorker(Generic[T]):
     def __init__(self, calls: TopicCalls[T], pool: waiting.Pool | None, options: WorkerOptions) -> None:
         self._calls = calls
         self._pool = pool
+        check_options("worker", options, WorkerOptions)
         self.concurrency = max(1, options.get("concurrency", 1))
         self._capacity = self.concurrency + max(0, options.get("prefetch", 0))
         # Jobs that are held ready are claimed half of them at a time, not one by one.

@@ -17,6 +17,7 @@ from topics.client.calling import Patience, log
 from topics.client.cursors import CURSORS_TOPIC, Cursors, FileCursors, TopicCursors
 from topics.client.errors import Unreachable
 from topics.client.operation import Operation
+from topics.client.options import check_options
 from topics.client.reading import PASSING, FollowOptions, OnLoss, Place, Reading
 from topics.client.record import Record, Tombstone
 from topics.client.transport.request import path
@@ -75,6 +76,7 @@ class Consuming(Generic[T]):
             check_topic_name(topic)
         self._data = data
         self._patience = patience
+        check_options("consumer", options, ConsumerOptions)
         self._options = options
         self._cursors = _cursors(name, options.get("cursors"), patience)
         self._commit_s = options.get("commit_ms", COMMIT_MS) / 1000

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypedDict
 
 from topics.client.calling import Patience
 from topics.client.keys import node_name
+from topics.client.options import check_options
 from topics.client.transport.address import DEFAULT_URL, Address
 
 CONNECTIONS_MAX: Final = 64
@@ -42,6 +43,7 @@ class Endpoint:
     """What both kinds of client are made from."""
 
     def __init__(self, url: str | None, options: ClientOptions) -> None:
+        check_options("Client", options, ClientOptions)
         environ = os.environ
         self.url = url if url is not None else environ.get("TOPICS_URL") or DEFAULT_URL
         self.options = options

@@ -6,20 +6,17 @@ One stream serves all topics (`watching`). Within a topic records come in order,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, TypedDict, cast
 
 from topics.client.calling import Patience
-from topics.client.errors import Closed
-from topics.client.operation import arun, run
+from topics.client.iteration import AsyncIteration, Item, Iteration, Position
+from topics.client.options import check_options
 from topics.client.reading import FollowOptions, OnLoss, Place
-from topics.client.record import Record, Tombstone
+from topics.client.record import Tombstone
 from topics.client.transport import blocking, waiting
 from topics.client.watching import Watching
 from topics.names import check_topic_name
-
-Item = TypeVar("Item")
-"""What is delivered: records, or also tombstones."""
 
 
 class FollowManyOptions(TypedDict, total=False):
@@ -37,6 +34,7 @@ def watching_of(
     topics: Iterable[str] | Mapping[str, int], patience: Patience, options: FollowManyOptions
 ) -> Watching[Any]:
     """A watch of these topics, from the beginning or from the cursors that a mapping names."""
+    check_options("follow", options, FollowManyOptions)
     cursors = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 0)
     if not cursors:
         raise ValueError("follow() needs at least one topic")
@@ -46,78 +44,42 @@ def watching_of(
     return Watching(places, Any, patience, cast("FollowOptions", options))
 
 
-class _Positions(Generic[Item]):
+class _Cursors(Position[Item]):
     """Where an iterator stands in each of its topics."""
 
-    def __init__(self, watching: Watching[Any], on_loss: OnLoss) -> None:
-        self._watching = watching
-        self._raises = on_loss == "raise"
-        self._items: Iterator[Record[Any] | Tombstone] = iter(())
-        self._cursors = {name: place.cursor for name, place in watching.places.items()}
+    _cursors: dict[str, int]
 
     @property
     def cursors(self) -> dict[str, int]:
         """The position in each topic, after the last item that was delivered."""
         return dict(self._cursors)
 
-    def _deliver(self, item: Record[Any] | Tombstone) -> Item:
+    def _deliver(self, item: Any) -> Item:
         self._cursors[item.topic] = item.next_from_seq
         if self._raises and isinstance(item, Tombstone):
             raise item.error()
-        return cast("Item", item)
+        return item  # type: ignore[no-any-return]
 
 
-class Follower(_Positions[Item]):
+class Follower(_Cursors[Item], Iteration[Item]):
     """An iterator over the records of several topics. It belongs to one thread."""
 
     def __init__(self, watching: Watching[Any], line: blocking.Line, on_loss: OnLoss) -> None:
-        super().__init__(watching, on_loss)
-        self._line = line
-
-    def __iter__(self) -> Iterator[Item]:
-        return self
-
-    def __next__(self) -> Item:
-        while True:
-            for item in self._items:
-                return self._deliver(item)
-            try:
-                batch = run(self._watching.batch(), self._line)
-            except Closed:
-                if not self._line.interrupted:
-                    raise
-                raise StopIteration from None
-            self._items = iter(batch.items)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(watching, line, on_loss)
+        self._cursors = {name: place.cursor for name, place in watching.places.items()}
 
     def close(self) -> None:
         """End the iteration and its stream."""
-        self._items = iter(())
-        self._line.interrupt()
+        super().close()
         self._line.close_stream()
 
 
-class AsyncFollower(_Positions[Item]):
+class AsyncFollower(_Cursors[Item], AsyncIteration[Item]):
     """An asynchronous iterator over the records of several topics."""
 
     def __init__(self, watching: Watching[Any], line: waiting.Line, on_loss: OnLoss) -> None:
-        super().__init__(watching, on_loss)
-        self._line = line
-
-    def __aiter__(self) -> AsyncIterator[Item]:
-        return self
-
-    async def __anext__(self) -> Item:
-        while True:
-            for item in self._items:
-                return self._deliver(item)
-            batch = await arun(self._watching.batch(), self._line)
-            self._items = iter(batch.items)
+        super().__init__(watching, line, on_loss)
+        self._cursors = {name: place.cursor for name, place in watching.places.items()}
 
     async def __aenter__(self) -> Self:
         return self

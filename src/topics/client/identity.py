@@ -11,10 +11,10 @@ A server that takes no more producers gets keys again. A write keeps the identit
 
 from __future__ import annotations
 
-import os
 import uuid
 from typing import Final
 
+from topics.client.transport import forks
 from topics.errors import TopicsError
 
 KEYED_WRITES: Final = 10_000
@@ -36,14 +36,14 @@ class Lane:
 class Lanes:
     """The producers of one client in one topic. Any number of threads may use them."""
 
-    __slots__ = ("_free", "_numbers", "_pid", "_refused", "_writes")
+    __slots__ = ("_forks", "_free", "_numbers", "_refused", "_writes")
 
     def __init__(self) -> None:
         self._free: list[Lane] = []
         self._writes = 0
         self._numbers = False
         self._refused = False
-        self._pid = os.getpid()
+        self._forks = forks.count
 
     def take(self) -> Lane | None:
         """A lane with the next number, for one write; None where it should have a key."""
@@ -51,9 +51,9 @@ class Lanes:
             self._writes += 1
             self._numbers = self._writes > KEYED_WRITES and not self._refused
             return None
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             # The numbers of the process that this one was forked from are used there.
-            self._pid = os.getpid()
+            self._forks = forks.count
             self._free = []
         try:
             lane = self._free.pop()

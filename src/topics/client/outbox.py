@@ -24,6 +24,7 @@ from topics.client.answers import Written, decode
 from topics.client.calling import Patience, call
 from topics.client.errors import NotWritten, Unreachable
 from topics.client.operation import Operation
+from topics.client.options import check_options
 from topics.client.transport.request import Request
 from topics.errors import BatchTooLarge, Conflict, PayloadTooLarge, TopicFull, TopicsError
 
@@ -78,6 +79,7 @@ class Outbox:
         self, target: bytes, patience: Patience, options: ProducerOptions, now: Callable[[], float] = monotonic
     ) -> None:
         self._target = target + b"?return_seqs=false"
+        check_options("producer", options, ProducerOptions)
         self._patience = patience._replace(deadline_s=options.get("deadline_s", DEADLINE_S))
         self._linger_s = options.get("linger_ms", 5.0) / 1000
         self._batch_records = max(1, options.get("batch_records", BATCH_RECORDS))

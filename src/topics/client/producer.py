@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from topics.client.errors import Closed, NotWritten, TimedOut
 from topics.client.operation import run
 from topics.client.outbox import Outbox, Parcel
-from topics.client.transport import blocking
+from topics.client.transport import blocking, forks
 from topics.client.writing import record_text
 from topics.errors import Internal, TopicsError
 
@@ -36,7 +35,7 @@ class Producer(Generic[T]):
         self._outbox = outbox
         self._line = blocking.Line(pool)
         self._deadline_s = deadline_s
-        self._pid = os.getpid()
+        self._forks = forks.count
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -85,7 +84,7 @@ class Producer(Generic[T]):
         """Put a record into the buffer; waits where that is full. Raises NotWritten for records before it."""
         text = record_text(data, tag, node, meta, delay_ms, deliver_at)
         outbox = self._outbox
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             raise Closed("the producer was made in another process: make one after the fork")
         with self._lock:
             if outbox.failures or outbox.dead is not None or self._closing or not outbox.has_room:
@@ -107,7 +106,7 @@ class Producer(Generic[T]):
 
     def flush(self) -> None:
         """Wait until everything that was given so far is stored; raises NotWritten for what is not."""
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             raise Closed("the producer was made in another process: make one after the fork")
         with self._lock:
             self._flush()
@@ -126,7 +125,7 @@ class Producer(Generic[T]):
 
     def close(self) -> None:
         """Store what is left, and end; raises NotWritten for what could not be stored."""
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             return
         with self._lock:
             self._closing = True

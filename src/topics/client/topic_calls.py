@@ -22,7 +22,8 @@ from topics.client.calling import Patience, call
 from topics.client.identity import Lanes
 from topics.client.job import Job
 from topics.client.operation import Operation
-from topics.client.reading import FollowOptions, Reading
+from topics.client.options import check_options
+from topics.client.reading import FollowOptions, Reading, ReadOptions
 from topics.client.record import Draft, typed
 from topics.client.transport.request import Request, path
 from topics.client.writing import WriteOptions, item_text, record_text, write
@@ -77,15 +78,19 @@ class TopicCalls(Generic[T]):
 
     def write(self, data: Any, labels: Mapping[str, Any], options: WriteOptions) -> Operation[Written]:
         """Append one record."""
+        if options:
+            check_options("write", options, WriteOptions)
         text = record_text(data, **labels) if labels else b'{"data":%b}' % _encode(data)
         return write(self._append, (text,), self.patience, options, self._lanes)
 
     def write_many(self, items: Iterable[Draft[Any] | Any], options: WriteOptions) -> Operation[Written]:
         """Append records in one write: all of them, or none."""
+        check_options("write_many", options, WriteOptions)
         return write(self._append, [item_text(item) for item in items], self.patience, options, self._lanes)
 
     def read(self, options: FollowOptions, *, follow: bool) -> Reading[T]:
         """A read that ends at the head, or goes on for ever."""
+        check_options("follow" if follow else "read", options, FollowOptions if follow else ReadOptions)
         return Reading(self.name, self.target, self.data, self.patience, options, follow=follow)
 
     def delete(self, before_seq: int | None, match: str | Sequence[str] | None) -> Operation[Deleted]:

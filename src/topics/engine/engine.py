@@ -87,16 +87,16 @@ class Engine:
     def turn(self) -> None:
         """Write what was submitted since the last turn, forward a slice of it, and hand out jobs."""
         schedule, passes, burials = self.routers.schedule, self.queues.passes, self.queues.burials
-        if self._slices_run:
+        if self.slices.active and self._slices_run:
             self.slices.step()
-        self.store.write()
+        self.journal.write()
         if (schedule.dirty or schedule.blocked) and not self.is_full:
             schedule.step()
         if passes.dirty or passes.due:
             passes.step()
         if burials.waiting:
             burials.step()
-        if self._forwards or passes.dirty or self._slices_run:
+        if (schedule.dirty and self._forwards) or passes.dirty or (self.slices.active and self._slices_run):
             self.journal.wake()
 
     @property
@@ -148,10 +148,12 @@ class Engine:
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which a turn will next have something to do by time alone, or None."""
         due_ns = self.store.next_due_ns()
-        queues = self.queues
+        schedule, passes, burials = self.routers.schedule, self.queues.passes, self.queues.burials
+        if not (schedule.blocked or passes.due or burials.waiting):
+            return due_ns
         # Where memory is full, copies wait for a job and not for a time.
-        forwards_ms = None if self.is_full else self.routers.schedule.next_due_ms()
-        for due_ms in (forwards_ms, queues.passes.next_due_ms(), queues.burials.next_due_ms()):
+        forwards_ms = None if self.is_full else schedule.next_due_ms()
+        for due_ms in (forwards_ms, passes.next_due_ms(), burials.next_due_ms()):
             if due_ms is not None:
                 ns = self.clock.elapsed_ns() + (due_ms - self.clock.steady_ms()) * 1_000_000
                 due_ns = ns if due_ns is None else min(due_ns, ns)
@@ -329,18 +331,13 @@ class Engine:
 
     def joins(self, name: str, write: requests.Write) -> bool:
         """Whether a write may be one of several in `write_together`: one record, and nothing special asked."""
-        topic = self.topics.get(name)
-        if topic is None or len(write.records) != 1 or topic.config.discard == "reject" or self.limits.max_total_bytes:
+        if write.idempotency_key is not None or write.producer_id is not None or len(write.records) != 1:
             return False
-        only = write.records[0]
-        return (
-            write.idempotency_key is None
-            and write.producer_id is None
-            and write.producer_seq is None
-            and write.expected_head_seq is None
-            and only.delay_ms is None
-            and only.deliver_at is None
-        )
+        topic = self.topics.get(name)
+        if topic is None or topic.config.discard == "reject" or self.limits.max_total_bytes:
+            return False
+        only, asked = write.records[0], (write.producer_seq, write.expected_head_seq)
+        return asked == (None, None) and only.delay_ms is None and only.deliver_at is None
 
     def write_together(self, name: str, writes: Sequence[tuple[requests.Write, OnDone, Any]]) -> None:
         """Append writes that `joins` accepted, each with its callback and its context.

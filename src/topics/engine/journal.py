@@ -19,10 +19,10 @@ from topics.engine.topic import Topic
 from topics.engine.write.ticket import Promise, Receipt, Ticket
 from topics.errors import RETRY_AFTER_MS, TopicsError
 from topics.storage.block import Block
-from topics.storage.memory import MemoryStore
+from topics.storage.memory import MemoryShard, MemoryStore
 from topics.storage.store import Store
 from topics.storage.wal import frame as frames
-from topics.storage.wal.shard import QueueFull
+from topics.storage.wal.shard import QueueFull, Shard
 
 CEILING_STEP_MAX: Final = 1 << 20
 
@@ -30,22 +30,31 @@ CEILING_STEP_MAX: Final = 1 << 20
 class Journal:
     """The WAL as the engine writes it. `wake` asks the driver for a turn."""
 
-    __slots__ = ("_shard_of", "clock", "derived_bytes", "next_lsn", "store", "wake")
+    __slots__ = ("clock", "derived_bytes", "next_lsn", "store", "wake")
 
     def __init__(self, clock: Clock, store: Store | MemoryStore, wake: Callable[[], None]) -> None:
         self.clock = clock
         self.store = store
         self.wake = wake
         self.next_lsn = store.next_lsn
-        self._shard_of = store.shard_of
         # What a restart would have to make again since the last checkpoint although no frame says so, in the bytes of
         # WAL that it could read in the same time. Whoever derives records adds to it.
         self.derived_bytes = 0
 
+    def write(self) -> None:
+        """Hand everything that was submitted to the kernel, one write per shard, and commit what needs no sync."""
+        for shard in self.store.shards:
+            shard.write()
+
     def submit(self, topic: Topic, frame: frames.Frame, gated: bool, future: Promise | None) -> None:
         """Queue a frame about a topic, and ask for the turn that writes it. Raises where the WAL takes no more."""
-        self._shard_of(topic.id).submit(frame, gated, future)
+        (topic.shard or self._choose_shard(topic)).submit(frame, gated, future)
         self.wake()
+
+    def _choose_shard(self, topic: Topic) -> Shard | MemoryShard:
+        """The shard of a topic, which stays the same until the process ends."""
+        topic.shard = self.store.shard_of(topic.id)
+        return topic.shard
 
     def submit_twice(
         self, topic: Topic, kind: int, payload: msgspec.Struct | bytes, future: Promise | None, gated: bool = True
@@ -55,7 +64,7 @@ class Journal:
         lsn = self.next_lsn()
         # The change is on its way with the first; a queue that is too full for the second is no reason to take it back.
         with contextlib.suppress(TopicsError):
-            self._shard_of(topic.id).submit(_frame(kind, lsn, topic.id, payload), gated, None)
+            (topic.shard or self._choose_shard(topic)).submit(_frame(kind, lsn, topic.id, payload), gated, None)
         return lsn
 
     def append(self, topic: Topic, ticket: Ticket, block: Block, extra: bytes) -> None:
@@ -73,7 +82,7 @@ class Journal:
             or (durability == "disk" and first_seq + n - 1 > ceiling.seq)
         )
         frame = frames.append(self.next_lsn(), topic.id, first_seq, n, block.raw, extra)
-        self._shard_of(topic.id).submit(frame, gated, ticket)
+        (topic.shard or self._choose_shard(topic)).submit(frame, gated, ticket)
         if last is not None and last.apart:
             ticket.apart, ticket.before = True, last
         topic.last_ticket = ticket

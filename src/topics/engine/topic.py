@@ -31,6 +31,8 @@ from topics.errors import TopicsError
 from topics.storage.block import Block
 from topics.storage.damage import Corrupt
 from topics.storage.job import Miss
+from topics.storage.memory import MemoryShard
+from topics.storage.wal.shard import Shard
 
 logger = logging.getLogger("topics.topic")
 
@@ -144,6 +146,7 @@ class Topic:
         "pending_bytes",
         "pending_records",
         "queue",
+        "shard",
         "unkept",
     )
 
@@ -176,6 +179,8 @@ class Topic:
         self.dedupe: Dedupe | None = None
         self.ceiling = Ceiling()
         self.unkept = Unkept()
+        # Where its frames go, once there was one.
+        self.shard: Shard | MemoryShard | None = None
         # The last write that is not visible yet.
         self.last_ticket: Ticket | None = None
         # The last config, and the last change of any kind but a write: they may be on their way to the disk.

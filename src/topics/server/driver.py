@@ -2,8 +2,11 @@
 
 Whatever needs a turn asks the `Wakeup` for one; the driver runs it at the end of that turn of the loop. A turn has a
 fixed order: the small writes that were gathered go to the engine, acks are submitted, all frames are written in one
-go, copies and jobs are handed on, upkeep does a slice, and the jobs that are due go to the threads. The engine never
-calls the driver, it only requests a turn.
+go, copies and jobs are handed on, and the jobs that are due go to the threads. The engine never calls the driver, it
+only requests a turn.
+
+Upkeep is no part of a turn: the loop sends answers when its callbacks have returned, and nobody waits for upkeep. It
+does a slice `UPKEEP_S` after a turn, one for all turns since the last, and goes on at once where there is more to do.
 
 Threads only ever wait for the disk: a job's `run` makes blocking calls, and its `done` comes back to the loop. Syncs
 have a thread of their own, so that a slow read or a seal never delays an ack. What writes much and may take its time
@@ -33,6 +36,7 @@ AWAITED: Final = frozenset(("read", "prepare"))
 TICK_S: Final = 1.0
 SETTLE_S: Final = 2.0
 COMMIT_WINDOW_S: Final = 0.002
+UPKEEP_S: Final = 0.002
 
 
 class Wakeup:
@@ -81,6 +85,7 @@ class Driver:
         self._flush = flush
         self._upkeep = upkeep
         self._tick: asyncio.TimerHandle | None = None
+        self._upkeep_due: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
         self._running = 0
@@ -108,8 +113,17 @@ class Driver:
             self._engine.store.write()
         else:
             self._engine.turn()
-            if self._upkeep is not None and self._upkeep.step():
-                self._wakeup.wake()
+            if self._upkeep_due is None and self._upkeep is not None:
+                self._upkeep_due = self._loop.call_later(UPKEEP_S, self._keep_up)
+        self._start_jobs()
+
+    def _keep_up(self) -> None:
+        """Do a slice of upkeep."""
+        self._upkeep_due = None
+        if self._upkeep is None or self._settling:
+            return
+        if self._upkeep.step():
+            self._upkeep_due = self._loop.call_soon(self._keep_up)
         self._start_jobs()
 
     def _prepare(self) -> None:
@@ -202,9 +216,9 @@ class Driver:
     def stop(self) -> None:
         """End the threads once their queues are empty; there are no further turns."""
         self._wakeup.listeners.remove(self._turn)
-        for timer in (self._timer, self._tick):
-            if timer is not None:
-                timer.cancel()
+        for due in (self._timer, self._tick, self._upkeep_due):
+            if due is not None:
+                due.cancel()
         if self._threads:
             for queue, count in ((self._syncs, 1), (self._awaited, DISK_THREADS), (self._bulk, BULK_THREADS)):
                 for _ in range(count):

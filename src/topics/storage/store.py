@@ -55,6 +55,7 @@ from topics.storage.segment.segments import Segments
 from topics.storage.snapshot.snapshot import Header
 from topics.storage.snapshot.writer import SnapshotWriter
 from topics.storage.wal.file import WalName, boot_digest
+from topics.storage.wal.frame import Lsns
 from topics.storage.wal.shard import QUEUE_BYTES_MAX, SYNC_INTERVAL_NS, Shard
 from topics.storage.wal.shard_files import FILE_BYTES
 
@@ -124,11 +125,11 @@ class Store:
         )
         self._space_due_ns = 0
         self._lock: int | None = None
-        self._lsn = 0
+        self._lsns = Lsns()
+        self.next_lsn = self._lsns.next
         self._queued: list[Job] = []
         self.history = History(disk, self.wal_directory, self.snapshot_directory, self.quarantine_directory)
-        self.checkpoints_total = 0
-        self.snapshot_bytes = 0
+        self.checkpoints_total = self.snapshot_bytes = 0
         self._recovered = False
         self._old_files: dict[WalName, int] = {}
         self._checkpointing = False
@@ -192,7 +193,7 @@ class Store:
             self.snapshot_bytes += self.disk.size(handle)
             self.disk.close(handle)
         self._recovered = True
-        self._lsn = self.history.last_lsn
+        self._lsns.last = self.history.last_lsn
         self._old_files = dict(self.history.files)
 
     def start(self) -> None:
@@ -210,15 +211,10 @@ class Store:
             self.shards += (shard,)
         self._check_space(self.clock.elapsed_ns())
 
-    def next_lsn(self) -> int:
-        """The next lsn, handed out once; put it into a frame and submit that before the next call."""
-        self._lsn += 1
-        return self._lsn
-
     @property
     def last_lsn(self) -> int:
         """The lsn handed out last."""
-        return self._lsn
+        return self._lsns.last
 
     def shard_of(self, topic_id: int) -> Shard:
         """The shard that takes the topic's frames."""
@@ -260,7 +256,12 @@ class Store:
 
     def next_due_ns(self) -> int | None:
         """The `clock.elapsed_ns()` at which `jobs` will next have a background sync, or None where nothing is dirty."""
-        return min((due for due in (shard.next_sync_ns() for shard in self.shards) if due is not None), default=None)
+        first_ns: int | None = None
+        for shard in self.shards:
+            due_ns = shard.next_sync_ns()
+            if due_ns is not None and (first_ns is None or due_ns < first_ns):
+                first_ns = due_ns
+        return first_ns
 
     def leave_files(self) -> bool:
         """Move on from every WAL file with anything in it, so that a checkpoint that begins now will remove them.

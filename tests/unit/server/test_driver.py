@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any, cast
 
 import pytest
 
+from tests.harness.loop import ManualLoop
 from topics.engine import Engine, Write
 from topics.engine.router.router import PutRouter
 from topics.server import driver as drivers
@@ -120,3 +122,61 @@ def test_between_two_looks_at_the_sockets_there_is_one_turn() -> None:
         driver.stop()
 
     asyncio.run(main())
+
+
+class Chores:
+    """Stands in for upkeep: does `slices` of work, one per step."""
+
+    def __init__(self, slices: int) -> None:
+        self.slices = slices
+        self.steps = 0
+
+    def step(self) -> bool:
+        self.steps += 1
+        self.slices -= 1
+        return self.slices > 0
+
+
+def kept_up(loop: ManualLoop, chores: Chores) -> tuple[Driver, Wakeup]:
+    wakeup = Wakeup(cast("Any", loop))
+    engine = Engine(loop.clock, wake=wakeup.wake)
+    return Driver(cast("Any", loop), wakeup, engine, lambda: None, cast("Any", chores)), wakeup
+
+
+def test_upkeep_comes_after_the_answers_of_a_turn() -> None:
+    """STORE-17: nobody waits for it, so no answer does; many turns share one look at the data directory."""
+    loop, chores = ManualLoop(ManualClock()), Chores(1)
+    _, wakeup = kept_up(loop, chores)
+    for _ in range(3):
+        wakeup.wake()
+        loop.run_until_idle()
+        assert chores.steps == 0
+    loop.advance(10)
+    assert chores.steps == 1
+    loop.advance(1000)
+    assert chores.steps == 1, "nothing has happened since"
+
+
+def test_upkeep_with_more_to_do_goes_on_at_once() -> None:
+    """STORE-17: slice after slice, with a look at the sockets between two of them."""
+    loop, chores = ManualLoop(ManualClock()), Chores(5)
+    _, wakeup = kept_up(loop, chores)
+    wakeup.wake()
+    loop.turn()
+    loop.clock.advance(10)
+    for steps in range(1, 6):
+        loop.turn()
+        assert chores.steps == steps
+    loop.advance(100)
+    assert chores.steps == 5
+
+
+def test_no_upkeep_after_the_stop() -> None:
+    """STORE-17: the last checkpoint belongs to whoever stops the driver."""
+    loop, chores = ManualLoop(ManualClock()), Chores(1)
+    driver, wakeup = kept_up(loop, chores)
+    wakeup.wake()
+    loop.turn()
+    driver.stop()
+    loop.advance(100)
+    assert chores.steps == 0

@@ -8,7 +8,6 @@ talks through; `interrupt` ends whatever it waits for, from any thread and from 
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
 import ssl
@@ -19,7 +18,7 @@ import time
 from typing import Final
 
 from topics.client.errors import Closed, TimedOut, Unreachable
-from topics.client.transport import trouble
+from topics.client.transport import forks, trouble
 from topics.client.transport.address import Address
 from topics.client.transport.answer import Answer, AnswerParser
 from topics.client.transport.request import Request
@@ -199,12 +198,12 @@ class Pool:
         self._open = 0
         self._closed = False
         self._waiting = 0
-        self._pid = os.getpid()
+        self._forks = forks.count
         self._changed = threading.Condition(threading.Lock())
 
     def take(self, request: Request) -> Connection:
         """A connection for one exchange; give it back with `give`."""
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             self._forked()
         # Lists are safe to use from several threads, and a lock here would cost more than the rest.
         try:
@@ -251,7 +250,7 @@ class Pool:
         self._waiting = 0
         self._idle = []
         self._open = 0
-        self._pid = os.getpid()
+        self._forks = forks.count
 
     def give(self, connection: Connection) -> None:
         """Put a connection back, or close it."""

@@ -121,11 +121,7 @@ class Body(Generic[T]):
             raise described(str(error)) from None
         except msgspec.DecodeError as error:
             raise malformed(body, str(error)) from None
-        self.check_count(decoded)
-        if self._may_repeat(body, decoded):
-            Repeats().of_body(body)
-        if self._numbers:
-            self.check_range(decoded)
+        self.check(body, decoded)
         return decoded
 
     def _read(self, body: bytes) -> T:
@@ -214,8 +210,9 @@ class WriteBody(Body[W]):
         super().__init__(shape)
         self._shape = shape
         self._loose = msgspec.json.Decoder(loose).decode
-        # The config is left out: how long it was is not known.
-        fields = [field for field in msgspec.structs.fields(shape) if field.name not in ("records", "config")]
+        # The config is left out: how long it was is not known. What makes a retry safe is looked at by itself.
+        apart = ("records", "config", "idempotency_key", "producer_id", "producer_seq")
+        fields = [field for field in msgspec.structs.fields(shape) if field.name not in apart]
         self._others = [(field.name, field.default, len(f',"{field.name}":')) for field in fields]
         tag_field, tag = shape.__struct_config__.tag_field, shape.__struct_config__.tag
         self._tag_bytes = 0 if tag_field is None else len(f',"{tag_field}":"{tag}"')
@@ -241,10 +238,12 @@ class WriteBody(Body[W]):
             found += config.unknown_among(field_names(bytes(fields["config"])), "config.")
         return found[:UNKNOWN_SHOWN_MAX]
 
-    def check_range(self, decoded: W, within: str = "") -> None:
-        """Raise InvalidRequest where a number is no u64, also in the config."""
-        if decoded.producer_seq is not None or decoded.expected_head_seq is not None:
-            super().check_range(decoded, within)
+    def check(self, body: bytes, decoded: W) -> None:
+        """Raise InvalidRequest where a number is no u64, also in the config, or a field was given twice."""
+        if self._may_repeat(body, decoded):
+            Repeats().of_body(body)
+        if (decoded.producer_seq or 0) > U64_MAX or decoded.expected_head_seq is not None:
+            self.check_range(decoded)
         if decoded.config is not None:
             config.check_range(decoded.config, "config.")
 
@@ -256,6 +255,11 @@ class WriteBody(Body[W]):
         room -= _RECORD_BYTES * n + (len(records[0].data) if n == 1 else sum([len(record.data) for record in records]))
         if type(decoded) is not self._shape:
             return True
+        key, producer_id = decoded.idempotency_key, decoded.producer_id
+        if key is not None:
+            room -= _KEY_BYTES + len(key)
+        if producer_id is not None:
+            room -= _PRODUCER_BYTES + len(producer_id) + len(str(decoded.producer_seq))
         if room < REPEAT_BYTES:
             return False
         room -= self._field_bytes(decoded)
@@ -303,6 +307,8 @@ def _has_room(room: int, text: bytes, records: list[requests.RecordIn]) -> bool:
 # The least that the parts of a write take besides their values; the comma after a record counts as part of it.
 _ENVELOPE_BYTES: Final = len(b'{"records":[]}') - 1
 _RECORD_BYTES: Final = len(b'{"data":},')
+_KEY_BYTES: Final = len(b',"idempotency_key":""')
+_PRODUCER_BYTES: Final = len(b',"producer_id":"","producer_seq":')
 _TAG_BYTES: Final = len(b',"tag":""')
 _NODE_BYTES: Final = len(b',"node":""')
 _META_BYTES: Final = len(b',"meta":')

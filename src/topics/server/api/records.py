@@ -35,10 +35,13 @@ _WRITTEN: Final = (
     b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
     b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,%b}}'
 )
-_ONE_WRITTEN: Final = (
-    b'{"topic":"%b","first_seq":%d,"last_seq":%d,"seqs":[%d],"head_seq":%d,"count":1,"created":false,"deduped":false,'
+_ONE_HEAD: Final = b'{"topic":"%b","first_seq":%d,"last_seq":%d,'
+_ONE_TAIL: Final = (
+    b'"head_seq":%d,"count":1,"created":false,"deduped":false,'
     b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":0.000,"throttle_wait_ms":0.000}}'
 )
+_ONE_WRITTEN: Final = _ONE_HEAD + b'"seqs":[%d],' + _ONE_TAIL
+_ONE_UNLISTED: Final = _ONE_HEAD + _ONE_TAIL
 _WAITED: Final = b'"fsync_ms":%.3f,"throttle_wait_ms":%.3f'
 _REUSED: Final = b'true,"key_reused":true'
 
@@ -111,8 +114,12 @@ def _written(ticket: Ticket, unknown: Sequence[str] = ()) -> None:
     write_ms = ticket.write_ns / 1e6
     took_ms = (perf_counter_ns() - exchange.started_ns) / 1e6
     special = unknown or ticket.created or ticket.deduped or sync_ns or exchange.throttled_ns
-    if count == 1 and route.return_seqs and not special:
-        body = _ONE_WRITTEN % (route.name_bytes, first_seq, first_seq, first_seq, ticket.head_seq, took_ms, write_ms)
+    if count == 1 and not special:
+        name, head_seq = route.name_bytes, ticket.head_seq
+        if route.return_seqs:
+            body = _ONE_WRITTEN % (name, first_seq, first_seq, first_seq, head_seq, took_ms, write_ms)
+        else:
+            body = _ONE_UNLISTED % (name, first_seq, first_seq, head_seq, took_ms, write_ms)
         exchange.respond_raw(b"%b%d\r\n\r\n%b" % (JSON_PREFIXES[200], len(body), body))
         return
     if not route.return_seqs:

@@ -99,15 +99,24 @@ class Admission:
 
     def _write_alone(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:
         parking = self._parking
-        waits = bool(parking.waiting) and not (len(write.records) == 1 and self._passes(name, write))
-        if not ((parking.shut and not write.disable_backpressure) or waits):
+        if not (parking.shut or parking.waiting) or self._is_let_through(name, write):
             try:
                 self._engine.write(name, write, on_done, writer)
             except QueueFull:
                 pass
             else:
                 return
-        parking.park(
+        self._park(name, write, on_done, writer)
+
+    def _is_let_through(self, name: str, write: Write) -> bool:
+        """Whether a write is not parked although others are, or would be."""
+        parking = self._parking
+        if parking.shut and not write.disable_backpressure:
+            return False
+        return not parking.waiting or (len(write.records) == 1 and self._passes(name, write))
+
+    def _park(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:
+        self._parking.park(
             lambda: self._engine.write(name, write, on_done, writer),
             writer,
             opted_out=write.disable_backpressure,

@@ -80,6 +80,20 @@ _PADS = tuple(bytes(-n % ALIGN_BYTES) for n in range(ALIGN_BYTES))
 assert _HEADER.size + _CHECK.size == HEADER_BYTES
 
 
+class Lsns:
+    """Hands out lsns, each once; `last` is the one before."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def next(self) -> int:
+        """The next lsn; put it into a frame and submit that before the next call."""
+        self.last += 1
+        return self.last
+
+
 class Create(msgspec.Struct, array_like=True, frozen=True):
     """CREATE: a new topic. `config` is the JSON text of its resolved config."""
 

@@ -173,7 +173,8 @@ class Shard(Counters):
         frames = self._frames
         if not frames:
             return
-        depth = self.queue_depth
+        count = len(frames)
+        depth = count + len(self._waiting) + len(self._syncing or ())
         if depth > self.queue_depth_peak:
             self.queue_depth_peak = depth
         waiters, gates = self._waiters, self._gates
@@ -186,7 +187,6 @@ class Shard(Counters):
                 self._put(file, frames)
                 file.at += queue_bytes
                 file.last_lsn = lsn_of(frames[-1])
-                count = len(frames)
             else:
                 count = self._write_across(frames)
         except OSError as error:
@@ -246,6 +246,10 @@ class Shard(Counters):
         self.bytes_written_total += size
         if self._dirty_since_ns is None:
             self._dirty_since_ns = now_ns
+        if len(frames) == 1 and not gates[0]:
+            if waiters[0] is not None:
+                waiters[0].commit(write_ns, 0)
+            return
         for frame, waiter, gated in zip(frames, waiters, gates, strict=False):
             if waiter is None:
                 continue

@@ -40,13 +40,14 @@ WARM_BYTES: Final = 1 << 20
 class WrittenFile:
     """A file of this generation: how far it is written, and the last lsn in it, by which it is trimmed."""
 
-    __slots__ = ("at", "handle", "last_lsn", "name", "size")
+    __slots__ = ("at", "handle", "last_lsn", "name", "prepare_at", "size")
 
     def __init__(self, name: WalName, handle: int, size: int) -> None:
         self.name = name
         self.handle = handle
         self.size = size - walfile.TAIL_BYTES
         self.at = walfile.HEADER_BYTES
+        self.prepare_at = min(self.size // PREPARE_AT_FRACTION, PREPARE_AT_BYTES)
         self.last_lsn = 0
 
 
@@ -163,7 +164,7 @@ class ShardFiles:
     @property
     def prepare_needed(self) -> bool:
         """Whether the current file is so far used that its successor should be made: early, for a slow disk."""
-        return self._leaving or self.current.at >= min(self.current.size // PREPARE_AT_FRACTION, PREPARE_AT_BYTES)
+        return self._leaving or self.current.at >= self.current.prepare_at
 
     def _next_bytes(self, now_ns: int) -> int:
         """How large the next file should be: what is allocated ahead of use is room that nobody else has."""
