@@ -69,9 +69,10 @@ class WatchBody(Body[WatchRequest]):
         super().__init__(WatchRequest)
         self._topics_max = topics_max
 
-    def check_count(self, decoded: WatchRequest) -> None:
-        """Refuse too many topics before any of them is looked at."""
+    def check(self, body: bytes, decoded: WatchRequest) -> None:
+        """As for others; too many topics are refused before any of them is looked at."""
         check_count(decoded.topics, self._topics_max)
+        super().check(body, decoded)
 
     def check_range(self, decoded: WatchRequest, within: str = "") -> None:
         """Raise InvalidRequest where a number is no u64, also in the options of a topic."""
