@@ -67,6 +67,9 @@ LAYOUTS_READ: Final = tuple(f"{LAYOUT_MAGIC}{version}" for version in (1, LAYOUT
 LOCK_NAME: Final = "LOCK"
 MIN_FREE_BYTES: Final = 128 << 20
 SPACE_INTERVAL_NS: Final = 1_000_000_000
+# On a disk that fills up, a second of writes may be all that is left.
+SPACE_NEAR_INTERVAL_NS: Final = 50_000_000
+SPACE_NEAR_TIMES: Final = 8
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 
@@ -84,6 +87,9 @@ class Store:
 
     keeps = False
     """Whether files that a checkpoint has replaced stay where they are: a backup reads them."""
+
+    owed_bytes: Callable[[], int] = staticmethod(lambda: 0)
+    """How much is still to be written of what was acknowledged: no write may take the room of that."""
 
     def __init__(
         self,
@@ -111,6 +117,8 @@ class Store:
         self.clock = clock
         self.shards: tuple[Shard, ...] = ()
         self.free_bytes = 0
+        self.is_low = False
+        """Whether the last look at the disk found too little room for writes."""
         self._shard_count = shards
         self._min_free_bytes = min_free_bytes
         self._open_shard = partial(
@@ -419,10 +427,14 @@ class Store:
         self._space_due_ns = now_ns + SPACE_INTERVAL_NS
         with contextlib.suppress(OSError):
             self.free_bytes = self.disk.free_bytes(self.directory)
+            spare_bytes = self.free_bytes - self._min_free_bytes - self.owed_bytes()
+            if 0 <= spare_bytes < SPACE_NEAR_TIMES * self._min_free_bytes:
+                self._space_due_ns = now_ns + SPACE_NEAR_INTERVAL_NS
             for shard in self.shards:
-                shard.full = self.free_bytes < self._min_free_bytes or shard.files.no_room
-            if self.free_bytes >= self._min_free_bytes and not self._reserve.held and self.shards:
-                restore = self._reserve.job(self.free_bytes - self._min_free_bytes)
+                shard.full = spare_bytes < 0 or shard.files.no_room
+            self.is_low = self.is_full
+            if spare_bytes >= 0 and not self._reserve.held and self.shards:
+                restore = self._reserve.job(spare_bytes)
                 if restore is not None:
                     self.enqueue(restore)
 

@@ -113,6 +113,25 @@ def test_a_full_disk_takes_writes_again_once_something_is_deleted(how: str, min_
     assert machine.read("u")[0] == list(range(1, 101))
 
 
+@pytest.mark.parametrize("tail_records", [60, 200])
+def test_writes_leave_the_room_that_their_own_tails_need(tail_records: int) -> None:
+    """SPACE-7: where much is not sealed, writes are refused earlier: a checkpoint and the seals find room in any case."""
+    settings = UpkeepSettings(
+        segment_max_events=tail_records, checkpoint_wal_bytes=400 << 10, max_unsealed_bytes=1 << 20
+    )
+    machine = Machine(settings, disk=SmallDisk(1 << 20), wal_file_bytes=64 << 10, min_free_bytes=64 << 10)
+    machine.engine.write("kept", Write.of([1, 2, 3]))
+    fill_up(machine, "t")
+    wait(machine)
+    count = machine.engine.topics["t"].log.count
+    assert machine.upkeep.checkpoints.failed_total == machine.upkeep.seals.failed_total == 0
+    machine.engine.delete("t", Delete(before_seq=count // 2))
+    wait(machine)
+    assert machine.engine.write("kept", Write.of([4])).first_seq == 4
+    machine.crash()
+    assert machine.datas("kept")[:3] == [1, 2, 3]
+
+
 def test_a_full_disk_takes_writes_again_once_others_make_room() -> None:
     """SPACE-3: the server need not be told."""
     machine, disk = small()

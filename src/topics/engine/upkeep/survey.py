@@ -1,15 +1,18 @@
-"""Survey: finds the largest tails where all of them together take too much memory.
+"""Survey: finds the largest tails where all of them together take too much memory, or the disk is full.
 
 A tail below the size of a segment waits for more records. With many topics, tails that are small each are large
 together. Once they take more than three eighths of `max_unsealed_bytes`, the largest are sealed first, however small
 they are, until a quarter is left: each file then frees as much as possible. Topics are looked at in slices, and at most
 `CHOSEN_MAX` are chosen at a time.
+
+On a full disk room is kept for what is not sealed (`Store.owed_bytes`), and writes could take that room. So there all
+but a little is sealed, although the tails are small.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -21,34 +24,47 @@ from topics.engine.topic import Topic
 SLICE_TOPICS: Final = 500
 CHOSEN_MAX: Final = 256
 PAUSE_NS: Final = 50_000_000
+# What may stay unsealed on a full disk, as a part of `max_unsealed_bytes`: very small tails are not worth their files.
+LITTLE_PART: Final = 64
 
 
 class Survey:
-    """Has the largest tails sealed when memory is short."""
+    """Has the largest tails sealed when memory or the disk is short."""
 
     def __init__(
-        self, topics: Mapping[str, Topic], shelf: Shelf, clock: Clock, unsealed: ByteCount, max_unsealed_bytes: int
+        self,
+        topics: Mapping[str, Topic],
+        shelf: Shelf,
+        clock: Clock,
+        unsealed: ByteCount,
+        max_unsealed_bytes: int,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`max_unsealed_bytes` of 0 is no bound."""
+        """`max_unsealed_bytes` of 0 is no bound; `is_full` says whether the disk takes no writes."""
         self._topics = topics
         self._shelf = shelf
         self._clock = clock
         self._unsealed = unsealed
+        self._is_full = is_full
         self._short_bytes = max_unsealed_bytes * 3 // 8
         self._enough_bytes = max_unsealed_bytes // 4
+        self._little_bytes = max_unsealed_bytes // LITTLE_PART
         self._rest: Iterator[Topic] | None = None
         self._largest: list[tuple[int, int, Topic]] = []
         self._due_ns = 0
 
     @property
     def is_short(self) -> bool:
-        """Whether tails take so much memory that none should wait to become larger."""
-        return 0 < self._short_bytes < self._unsealed.bytes
+        """Whether tails take so much memory or room that none should wait to become larger."""
+        return 0 < self._bound(self._short_bytes) < self._unsealed.bytes
+
+    def _bound(self, bound_bytes: int) -> int:
+        return self._little_bytes if self._is_full() else bound_bytes
 
     def step(self, held_bytes: int) -> bool:
         """Look at some topics, where `held_bytes` are being sealed; returns whether more are to be looked at."""
         if self._rest is None:
-            if not self.is_short or self._unsealed.bytes - held_bytes <= self._short_bytes:
+            if not self.is_short or self._unsealed.bytes - held_bytes <= self._bound(self._short_bytes):
                 return False
             now_ns = self._clock.elapsed_ns()
             if now_ns < self._due_ns:
@@ -74,7 +90,7 @@ class Survey:
             heapq.heapreplace(self._largest, entry)
 
     def _choose(self, held_bytes: int) -> None:
-        over_bytes = self._unsealed.bytes - held_bytes - self._enough_bytes
+        over_bytes = self._unsealed.bytes - held_bytes - self._bound(self._enough_bytes)
         for tail_bytes, _, topic in sorted(self._largest, reverse=True):
             if over_bytes <= 0:
                 break

@@ -36,6 +36,8 @@ ROUND_TOPICS: Final = 500
 ROUND_CHECK_TOPICS: Final = 16
 ROUND_SLICE_NS: Final = 500_000
 ROUND_NS: Final = 5_000_000_000
+# A tail is written into a snapshot, and again into its segment before that snapshot can go.
+TAIL_TIMES: Final = 2
 
 
 class UpkeepSettings(Struct, frozen=True):
@@ -66,7 +68,12 @@ class Upkeep:
         self._shelf = shelf
         self._sealer = Sealer(self._shelf, engine.clock, gather_ns)
         self._survey = Survey(
-            engine.topics, shelf, engine.clock, engine.totals.unsealed, self._settings.max_unsealed_bytes
+            engine.topics,
+            shelf,
+            engine.clock,
+            engine.totals.unsealed,
+            self._settings.max_unsealed_bytes,
+            lambda: store.is_low,
         )
         self._round: Iterator[Topic] | None = None
         self._round_due_ns = 0
@@ -75,6 +82,7 @@ class Upkeep:
         self._rewriter = Rewriter(engine.clock, self._shelf, store, engine.journal.wake)
         self._merger = Merger(self._shelf, self._survey, self._rewriter)
         self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
+        store.owed_bytes = lambda: TAIL_TIMES * engine.totals.unsealed.bytes
         self.backups = Backups(store, engine.clock, engine.journal.wake, self._settings.erase_after_ms)
         self._checkpointer = Checkpointer(
             engine, store, self._sealer, self._eraser, self.backups, self._settings.checkpoint_wal_bytes
