@@ -19,7 +19,7 @@ def verify(path: Path, write: Write, *, cold_directory: Path | None = None) -> i
         return _archive(path, write)
     backups = Place(path).backups() if not (path / "LAYOUT").exists() else []
     if backups:
-        write(f"note   {path} holds {len(backups)} backups; this is the last one, {backups[-1].name}")
+        write(f"note   {path}: of {len(backups)} in all, this is the last backup, {backups[-1].name}")
         path = backups[-1]
     damaged = 0
     try:

@@ -108,7 +108,10 @@ def restore(
     target: Annotated[Path, typer.Argument(help="The data directory to make; it must be empty or not exist.")],
     until: Annotated[
         str | None,
-        typer.Option(help="Leave out records that were written after this time, such as 2026-11-17T09:30:00Z."),
+        typer.Option(
+            help="Leave out records that were written after this time, such as 2026-11-17T09:30:00Z; of several backups, "
+            "the first one after it is restored."
+        ),
     ] = None,
 ) -> None:
     """Make a data directory of a backup.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -11,10 +12,11 @@ from topics.client.errors import Unreachable
 from topics.commands.finding import Finding, bad, note, ok
 from topics.commands.link import Link
 from topics.commands.spans import shown_size, shown_span
+from topics.commands.table import counted
 from topics.errors import Forbidden, TopicsError
 
 SLOW_SYNC_MS: Final = 20.0
-SKEW_MS_MAX: Final = 2_000
+SKEW_S_MAX: Final = 2.0
 
 
 def look_at(link: Link) -> Iterator[Finding]:
@@ -36,6 +38,7 @@ def look_at(link: Link) -> Iterator[Finding]:
         yield note("version", f"the server is {health.version}, this command {__version__}", advice)
     yield _ready(client)
     yield _key(link)
+    asked_s = time.time()
     try:
         metrics = client.metrics()
     except Forbidden:
@@ -44,6 +47,7 @@ def look_at(link: Link) -> Iterator[Finding]:
     except TopicsError:
         return
     yield from of_metrics(metrics)
+    yield from clock_finding(metrics, asked_s, time.time())
 
 
 def _ready(client: Client) -> Finding:
@@ -52,7 +56,7 @@ def _ready(client: Client) -> Finding:
     except TopicsError as error:
         advice = "wait, if it starts; after a failed disk repair that and restart it"
         return bad("ready", f"{error.message} ({error.status} {error.code})", advice)
-    return ok("ready", f"it serves {found.topics:,} topics")
+    return ok("ready", f"it serves {counted(found.topics, 'topic')}")
 
 
 def _key(link: Link) -> Finding:
@@ -73,11 +77,15 @@ def of_metrics(metrics: Mapping[str, Any]) -> Iterator[Finding]:
     if metrics.get("topics_wal_read_only"):
         yield bad("log", "a write or a sync has failed: nothing is stored any more", "repair the disk, then restart")
     else:
-        yield ok("log", f"{metrics.get('topics_wal_fsyncs_total', 0):,.0f} syncs so far, none has failed")
-    damaged = metrics.get("topics_corruption_total", 0)
+        yield ok("log", f"{counted(int(metrics.get('topics_wal_fsyncs_total', 0)), 'sync')} so far, none has failed")
+    if metrics.get("topics_disk_full"):
+        free = shown_size(metrics.get("topics_disk_free_bytes", 0))
+        advice = "delete records or topics, or make room in another way: writes then work again without a restart"
+        yield bad("space", f"its disk has {free} left, and writes are refused", advice)
+    damaged = int(metrics.get("topics_corruption_total", 0))
     if damaged:
         advice = "readers get tombstones for what is lost; look into quarantine/, and run `topics verify` on a copy"
-        yield bad("damage", f"{damaged:,.0f} damaged places were found in the data directory", advice)
+        yield bad("damage", f"{counted(damaged, 'damaged place')} found in the data directory", advice)
     yield from _syncs(metrics)
     level = int(metrics.get("topics_pressure_level", 0))
     if level == 0:
@@ -94,6 +102,20 @@ def of_metrics(metrics: Mapping[str, Any]) -> Iterator[Finding]:
         advice = "the disk is slower than the writers: use a faster one, or TOPICS_WAL_SHARDS on several"
         yield note("writers", f"{full:,.0f} writes were refused because the log was full", advice)
     yield ok("memory", f"{shown_size(metrics.get('topics_unsealed_bytes', 0))} of records wait for their segments")
+
+
+def clock_finding(metrics: Mapping[str, Any], asked_s: float, answered_s: float) -> Iterator[Finding]:
+    """How far the server's clock is from ours, which has read these times before and after the answer."""
+    if "topics_time_seconds" not in metrics:
+        return
+    server_s = float(metrics["topics_time_seconds"])
+    ahead_s = server_s - min(max(server_s, asked_s), answered_s)
+    if abs(ahead_s) <= SKEW_S_MAX:
+        yield ok("time", "its clock agrees with the one here")
+    else:
+        way = "ahead of" if ahead_s > 0 else "behind"
+        found = f"its clock is {shown_span(int(abs(ahead_s) * 1000))} {way} the one here"
+        yield note("time", found, "set the wrong one: `$ts`, TTLs and `deliver_at` follow the server's")
 
 
 def _syncs(metrics: Mapping[str, Any]) -> Iterator[Finding]:

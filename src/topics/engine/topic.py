@@ -347,7 +347,8 @@ class Topic:
         lost = self.log.drop_extent(corrupt.lost.first_seq, CORRUPTION) if corrupt.lost.n else None
         logger.error(
             "%s: corruption at offset %d, %d bytes, kept in %s; topic %s loses %s",
-            corrupt.path, corrupt.offset, corrupt.length, corrupt.quarantined or "-", self.name, lost or "nothing",
+            corrupt.path, corrupt.offset, corrupt.length, corrupt.quarantined or "-", self.name,
+            f"seqs {lost[0]} to {lost[1]}" if lost else "nothing",
         )  # fmt: skip
         if lost is not None and self.queue is not None:
             self.queue.forget(range(lost[0], lost[1] + 1))

@@ -49,6 +49,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 EXIT_CANNOT_LISTEN: Final = 1
 EXIT_CANNOT_STORE: Final = 3
 RECOVERY_SLICE_S: Final = 0.02
+AHEAD_MS_MAX: Final = 60_000
 BACKLOG: Final = 4096
 RESERVE_BYTES: Final = 16 << 20
 
@@ -220,6 +221,7 @@ class Server:
             "recovered %d topics, %d live records, %d frames in %.2f s",
             len(engine.topics), engine.totals.count, store.history.frames, time.monotonic() - started,
         )  # fmt: skip
+        warn_of_clock(engine)
         return True
 
     def _connection_limits(self) -> ConnectionLimits:
@@ -262,3 +264,14 @@ def _write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text + "\n")
     temporary.replace(path)
+
+
+def warn_of_clock(engine: Engine) -> None:
+    """Say so where records are from a time that this machine's clock has not reached."""
+    ahead_ms = max((topic.last_ts for topic in engine.topics.values()), default=0) - engine.clock.now_ms()
+    if ahead_ms > AHEAD_MS_MAX:
+        log.warning(
+            "the newest record is %d s ahead of this machine's clock: the clock is wrong, or was; "
+            "until it has caught up, new records have the time of the newest one of their topic",
+            ahead_ms // 1000,
+        )

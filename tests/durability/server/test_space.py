@@ -92,6 +92,7 @@ def test_a_full_file_system_recovers_without_a_restart(small_file_system: Path, 
         refused = fill(server, "t")
         assert (refused.status, refused.json["error"]["code"]) == (503, "storage_full")
         assert server.request("GET", "/v0/ready").status == 200
+        assert "\ntopics_disk_full 1.0\n" in server.request("GET", "/v0/metrics").body.decode()
         if how == "elsewhere":
             foreign.unlink()
         elif how == "topic":

@@ -1,7 +1,8 @@
-"""What a server says of its requests, streams, queues, routers and of itself (PROBE-14 to PROBE-17)."""
+"""What a server says of its requests, streams, queues, routers and of itself (PROBE-14 to PROBE-18)."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -170,3 +171,10 @@ def test_the_process_is_described(metered: Api) -> None:
     assert value(metered, "topics_build_info") == 1
     assert value(metered, "topics_loop_lag_seconds") >= 0
     assert value(metered, "topics_parked_requests") == 0
+
+
+def test_the_clock_and_the_disk_are_described(metered: Api) -> None:
+    """PROBE-18: a clock that differs from that of others is seen, and so are writes that are refused for room."""
+    before_s = time.time()
+    assert before_s - 1 < value(metered, "topics_time_seconds") < time.time() + 1
+    assert value(metered, "topics_disk_full") == 0

@@ -12,7 +12,7 @@ import pytest
 
 from topics.commands import machine_checks
 from topics.commands.machine_checks import file_system, look_at, sync_finding
-from topics.commands.server_checks import of_metrics
+from topics.commands.server_checks import clock_finding, of_metrics
 
 WELL: dict[str, Any] = {
     "topics_wal_fsyncs_total": 5.0,
@@ -34,6 +34,7 @@ def test_a_server_that_is_well_has_nothing_to_change() -> None:
     [
         ({"topics_wal_read_only": 1}, "log", "bad"),
         ({"topics_corruption_total": 2.0}, "damage", "bad"),
+        ({"topics_disk_full": 1.0, "topics_disk_free_bytes": 1000.0}, "space", "bad"),
         ({"topics_pressure_level": 2}, "pressure", "note"),
         ({"topics_pressure_level": 4}, "pressure", "bad"),
         ({"topics_buffered_refused_total": 1.0}, "clients", "note"),
@@ -47,6 +48,23 @@ def test_what_is_wrong_with_a_server_is_found_with_what_to_do(metrics: dict[str,
     found = {finding.check: finding for finding in of_metrics(WELL | metrics)}
     assert found[check].level == level
     assert found[check].advice
+
+
+@pytest.mark.parametrize(
+    ("server_s", "level", "said"),
+    [
+        (1000.5, "ok", "agrees"),
+        (998.5, "ok", "agrees"),
+        (1002.5, "ok", "agrees"),
+        (4601.0, "note", "1h ahead of"),
+        (940.0, "note", "1m behind"),
+    ],
+)
+def test_a_clock_that_is_not_ours_is_found(server_s: float, level: str, said: str) -> None:
+    """CLI-19: what the answer took is not held against the server."""
+    (found,) = clock_finding({"topics_time_seconds": server_s}, 1000.0, 1001.0)
+    assert (found.level, said in found.found) == (level, True), found.found
+    assert list(clock_finding({}, 0.0, 1.0)) == [], "an older server does not say its time"
 
 
 def test_the_speed_of_a_disk_is_judged() -> None:

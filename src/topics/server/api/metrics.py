@@ -167,6 +167,7 @@ class Metrics:
             ("topics_ready", "1 while the server serves.", int(phase.ready)),
             ("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", phase.progress()),
             ("topics_uptime_ms", "Milliseconds since the start.", phase.uptime_ms),
+            ("topics_time_seconds", "The server's clock, in seconds since 1970.", engine.clock.now_ms() / 1000),
         ):
             yield GaugeMetricFamily(name, help, value)
 

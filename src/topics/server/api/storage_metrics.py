@@ -55,6 +55,8 @@ def storage_metrics(engine: Engine, cache: BlockCache | None, upkeep: Upkeep | N
         yield GaugeMetricFamily("topics_wal_bytes", "Bytes of the WAL's files.", engine.store.wal_bytes)
         help = "Free bytes on the disk of the data directory, as last seen; 0 before the first look."
         yield GaugeMetricFamily("topics_disk_free_bytes", help, engine.store.free_bytes)
+        help = "1 while writes are refused because the disk is nearly full."
+        yield GaugeMetricFamily("topics_disk_full", help, int(engine.store.is_full))
     if cache is not None:
         yield from _block_cache(cache)
     if upkeep is not None:
