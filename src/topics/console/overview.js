@@ -101,7 +101,7 @@ function lossesOf({ losses, now }) {
       h("th", { scope: "row" }, h("a", { href: place(loss.topic, "browse", String(loss.first_seq)) }, loss.topic)),
       h("td", {}, h("code", { class: "reason" }, loss.reason), " ", reasonOf(loss.reason)),
       h("td", { class: "num" }, `${count(loss.first_seq)} – ${count(loss.last_seq)}`),
-      h("td", { class: "soft" }, loss.noticed_ts === null ? "before somebody looked" : ago(now - loss.noticed_ts)),
+      h("td", { class: "soft" }, loss.noticed_ts === null ? "before the server started" : ago(now - loss.noticed_ts)),
     ),
   );
   return table("Recent losses", ["topic", "why", "#seqs", "noticed"], rows);

@@ -82,6 +82,7 @@ class Assembly:
         large = LargeWrites(loop, engine, settings.max_command_bytes, self.driver.run_then)
         shared = turns, account, traffic
         self._metrics = Metrics(engine, slots, self.phase, self.pressure, self.parking, *shared, cache, upkeep)
+        overview = Overview(engine, slots, self.phase, self.pressure, account, cache)
         self.rows = rows(
             topics=TopicHandlers(engine),
             records=RecordHandlers(engine, self.admission, attempts, large),
@@ -95,7 +96,7 @@ class Assembly:
             backups=BackupHandlers(None if upkeep is None else upkeep.backups, self.driver.run_then, account),
             probes=Probes(engine, self.phase, keys.principals),
             metrics=self._metrics,
-            overview=Overview(engine, slots, self.phase, self.pressure, account, cache),
+            overview=overview,
             library=Library(),
             console=Console(f"{settings.host}:{settings.port}", guarded=len(keys) > 0),
             reference=Reference(lambda: self.rows, settings, guarded=len(keys) > 0),
@@ -112,7 +113,8 @@ class Assembly:
             traffic.tally("OPTIONS", "preflight"),
         )
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
-        self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, self.delivery.pulse)
+        on_beat = (self.delivery.pulse, overview.beat)
+        self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, on_beat)
 
     def revoke(self, principals: frozenset[Principal]) -> None:
         """These keys are not valid any more: their streams end, and nothing is kept for them (AUTH-29)."""

@@ -26,7 +26,7 @@ from topics.errors import InvalidRequest
 from topics.server.api.answers import answer
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
-from topics.server.api.rounds import Loss, Rounds
+from topics.server.api.rounds import QUIET_NS, Loss, Rounds
 from topics.server.api.route import Route
 from topics.server.flow.pressure import Pressure
 from topics.server.flow.slots import Slots
@@ -145,6 +145,11 @@ class Overview:
         self._rounds = Rounds(engine)
         # Until when an answer is given again, by key and question.
         self._kept: dict[tuple[str | None, _Question], tuple[int, msgspec.Raw]] = {}
+
+    def beat(self) -> None:
+        """Called several times a second: look at topics now and then, whether or not anybody asks."""
+        if self._phase.ready:
+            self._rounds.step(QUIET_NS)
 
     def show(self, exchange: Exchange) -> None:
         """`GET /v0/overview`."""

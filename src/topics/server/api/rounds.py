@@ -1,11 +1,12 @@
-"""Rounds: how fast topics grow and what they lose, for somebody who looks (CONSOLE-13, CONSOLE-14).
+"""Rounds: how fast topics grow and what they lose (CONSOLE-13, CONSOLE-14).
 
 Nothing is counted where records are written or lost. Instead the topics are looked at in rounds, STEP_TOPICS of them at
-a time and STEP_NS apart, only while somebody asks. So it costs a busy server the same however much is written to it,
-and one with many topics no more than one with few: there a round takes longer.
+a time: STEP_NS apart while somebody asks, and QUIET_NS apart while nobody does, so that what is lost at night is there
+in the morning. So it costs a busy server the same however much is written to it, and one with many topics no more than
+one with few: there a round takes longer.
 
 A loss is noticed when the floor of a topic has moved or a lost range has come since the last look. What was lost before
-the first look is known too, without a time.
+the first look, which follows the start, is known too, without a time. The last LOSSES_MAX are kept, in memory.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from topics.engine.topic import Topic
 
 STEP_TOPICS: Final = 2000
 STEP_NS: Final = 1_000_000_000
+QUIET_NS: Final = 5_000_000_000
 STALE_NS: Final = 60_000_000_000
 """What was looked at longer ago says nothing about a rate of now."""
 LOSSES_MAX: Final = 100
@@ -30,7 +32,7 @@ RANGES_MAX: Final = 10
 
 
 class Loss(Struct):
-    """Records of a topic that were lost for the same reason, the last time at `noticed_ts`; None is before any look."""
+    """Records of a topic that were lost for the same reason, noticed last at `noticed_ts`; None is before the start."""
 
     topic: str
     reason: str
@@ -76,10 +78,10 @@ class Rounds:
         self.over = 0
         """How many rounds are over: with the second one there are rates."""
 
-    def step(self) -> None:
-        """Look at the next topics, unless that was done a moment ago."""
+    def step(self, rest_ns: int = STEP_NS) -> None:
+        """Look at the next topics, unless that was done less than `rest_ns` ago."""
         now_ns = self._engine.clock.elapsed_ns()
-        if now_ns - self._at_ns < STEP_NS:
+        if now_ns - self._at_ns < rest_ns:
             return
         self._at_ns = now_ns
         now_ms = self._engine.clock.now_ms()
@@ -123,7 +125,7 @@ class Rounds:
         took_ns = now_ns - seen.at_ns
         rate = (log.head - seen.head) * 1e9 / took_ns if 0 < took_ns < STALE_NS else 0.0
         self._set_rate(name, seen, rate)
-        seen.twice = True
+        seen.twice = took_ns < STALE_NS
         if log.cap_evicted != seen.cap or log.ttl_expired != seen.ttl or log.lost is not seen.lost:
             self._notice(topic, seen.cap, seen.ttl, seen.lost, now_ms)
         seen.take(log, now_ns)

@@ -30,11 +30,11 @@ class Governor:
         store: Store | MemoryStore,
         unsealed_fill: Callable[[], float],
         on_level: Sequence[Callable[[int], None]],
-        on_beat: Callable[[], None],
+        on_beat: Sequence[Callable[[], None]],
     ) -> None:
         """`unsealed_fill` says how much of its bound is not sealed yet, from 0 to 1.
 
-        Each of `on_level` is called when the level changes, `on_beat` after every measurement.
+        Each of `on_level` is called when the level changes, each of `on_beat` after every measurement.
         """
         self._loop = loop
         self._pressure = pressure
@@ -57,7 +57,8 @@ class Governor:
 
     def _beat(self) -> None:
         self.observe((self._loop.time() - self._due) * 1000)
-        self._on_beat()
+        for beat in self._on_beat:
+            beat()
         self.start()
 
     def observe(self, lag_ms: float) -> None:

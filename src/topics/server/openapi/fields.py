@@ -291,7 +291,7 @@ TEXTS: Final[dict[str, str]] = {
     "sum_us": "All of them together, in microseconds.",
     "delayed": "How many jobs wait for their time.",
     "Loss.reason": "Why it was lost.",
-    "noticed_ts": "When that was noticed, in milliseconds since 1970; null if it was before anybody looked.",
+    "noticed_ts": "When that was noticed, in milliseconds since 1970; null if it was before the server was started.",
     "error": "What went wrong.",
     "code": "Stable: what a program decides by.",
     "message": "For people.",

@@ -14,6 +14,8 @@ from topics.server.api import rounds as rounds_module
 from topics.server.api.rounds import Rounds
 from topics.testing import MemoryEngine
 
+QUIET_MS = rounds_module.QUIET_NS // 1_000_000
+
 
 def write(engine: MemoryEngine, topic: str, count: int = 1) -> None:
     engine.write(topic, Write.of(list(range(count))))
@@ -183,3 +185,54 @@ def test_a_key_sees_its_own_topics_and_losses_only() -> None:
     assert sorted(shown(everything)) == ["a.x", "b.y"]
     assert (shown(own), [loss["topic"] for loss in own["losses"]]) == (["a.x"], ["a.x"])
     assert shown(ask(server, "topic=b.y", mine)) == []
+
+
+def lose(server: ManualServer, topic: str, *headers: str) -> None:
+    server.send("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}] * 3}, *headers)
+
+
+def test_losses_are_noticed_while_nobody_looks() -> None:
+    """CONSOLE-14: with the time of the loss, not of the first look; and each key gets its own."""
+    server = ManualServer(keys="boss,mine:read:a.")
+    boss, mine = "Authorization: Bearer boss", "Authorization: Bearer mine"
+    server.assembly.governor.start()
+    for name in ("a.x", "b.y"):
+        server.send("PUT", f"/v0/topics/{name}", {"cap_records": 1}, boss)
+    server.loop.advance(QUIET_MS + 200)
+    lost_ms = server.clock.now_ms()
+    lose(server, "a.x", boss)
+    lose(server, "b.y", boss)
+    server.loop.advance(20 * QUIET_MS, step_ms=100)
+    losses = {loss["topic"]: loss for loss in ask(server, "", boss)["losses"]}
+    assert {name: (loss["first_seq"], loss["last_seq"]) for name, loss in losses.items()} == {
+        "a.x": (1, 2),
+        "b.y": (1, 2),
+    }
+    assert all(lost_ms <= loss["noticed_ts"] <= lost_ms + QUIET_MS + 200 for loss in losses.values())
+    assert [loss["topic"] for loss in ask(server, "", mine)["losses"]] == ["a.x"]
+
+
+def test_nothing_is_noticed_before_the_log_is_replayed() -> None:
+    """CONSOLE-14: a topic that is half replayed has lost nothing."""
+    server = ManualServer(replayed=0.5)
+    server.assembly.governor.start()
+    server.engine.put_topic("t", ConfigPatch(cap_records=1))
+    server.loop.advance(2 * QUIET_MS, step_ms=100)
+    server.engine.write("t", Write.of([1, 2, 3]))
+    server.loop.advance(2 * QUIET_MS, step_ms=100)
+    server.assembly.phase.serve()
+    assert [loss["noticed_ts"] for loss in ask(server)["losses"]] == [None]
+
+
+def test_a_rate_of_long_ago_is_no_rate() -> None:
+    """CONSOLE-13: between looks that are far apart nothing is known about now."""
+    engine = MemoryEngine()
+    rounds = Rounds(engine)
+    write(engine, "a")
+    look(engine, rounds)
+    write(engine, "a", 50)
+    look(engine, rounds, 120_000)
+    assert (rounds.rate("a"), rounds.total) == (None, 0.0)
+    write(engine, "a", 10)
+    look(engine, rounds)
+    assert rounds.rate("a") == 10.0
