@@ -239,7 +239,8 @@ class Settings:
     min_free_bytes: int = _whole(
         128 << 20,
         "Free bytes on the data directory's disk under which writes are refused, besides twice what is not sealed yet; "
-        "never less than a file of the log (64 MiB) for each of its shards, so that the log finds room for its next file.",
+        "never less than a file of the log (64 MiB) for each of its shards, so that the log finds room for its next "
+        "file.",
         least=64 << 20,
     )
 

@@ -109,8 +109,8 @@ def restore(
     until: Annotated[
         str | None,
         typer.Option(
-            help="Leave out records that were written after this time, such as 2026-11-17T09:30:00Z; of several backups, "
-            "the first one after it is restored."
+            help="Leave out records that were written after this time, such as 2026-11-17T09:30:00Z; "
+            "of several backups, the first one after it is restored."
         ),
     ] = None,
 ) -> None:

@@ -115,7 +115,7 @@ def test_a_full_disk_takes_writes_again_once_something_is_deleted(how: str, min_
 
 @pytest.mark.parametrize("tail_records", [60, 200])
 def test_writes_leave_the_room_that_their_own_tails_need(tail_records: int) -> None:
-    """SPACE-7: where much is not sealed, writes are refused earlier: a checkpoint and the seals find room in any case."""
+    """SPACE-7: where much is not sealed, writes are refused earlier: a checkpoint and the seals find room."""
     settings = UpkeepSettings(
         segment_max_events=tail_records, checkpoint_wal_bytes=400 << 10, max_unsealed_bytes=1 << 20
     )

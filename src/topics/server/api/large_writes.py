@@ -71,13 +71,15 @@ class LargeWrites:
         decode: Callable[[bytes], tuple[W, list[str]]],
         on_taken: OnTaken[W],
         on_failed: Callable[[TopicsError], None],
+        traceparent: str | None = None,
     ) -> None:
         """Take a write from the beginning and the rest of its body, then call one of the two, later.
 
         The log is made ready for the topic `name`; empty where it is not known yet. `decode` turns what surrounds the
-        records into a write with none, and the names of its unknown fields.
+        records into a write with none, and the names of its unknown fields. A `traceparent` is kept with the records.
         """
-        steps = self._steps(name, *body, decode, on_taken)
+        slicing = Slicing(self._limits, self._envelope_max, traceparent=traceparent)
+        steps = self._steps(name, slicing, *body, decode, on_taken)
         full = len(self._active) + self._resting >= ACTIVE_MAX
         (self._waiting if full else self._active).append(_Taking(steps, on_failed))
         self._ask_for_turn()
@@ -106,9 +108,14 @@ class LargeWrites:
         self._ask_for_turn()
 
     def _steps(
-        self, name: str, part: bytes, rest: Rest, decode: Callable[[bytes], tuple[W, list[str]]], on_taken: OnTaken[W]
+        self,
+        name: str,
+        slicing: Slicing,
+        part: bytes,
+        rest: Rest,
+        decode: Callable[[bytes], tuple[W, list[str]]],
+        on_taken: OnTaken[W],
     ) -> Iterator[Job | None]:
-        slicing = Slicing(self._limits, self._envelope_max)
         for at in range(0, len(part), PART_BYTES):
             slicing.feed(part[at : at + PART_BYTES])
             yield None

@@ -6,7 +6,6 @@ the write has and the server does not know are named in it (HTTP-15).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter_ns
@@ -15,7 +14,6 @@ from typing import Final
 import msgspec
 
 from topics.engine import Engine
-from topics.engine.meta import with_fields
 from topics.engine.requests import Write
 from topics.engine.write.ticket import OnDone, Ticket
 from topics.server.api import bodies
@@ -23,13 +21,13 @@ from topics.server.api.answers import answer_receipt
 from topics.server.api.attempts import Attempts
 from topics.server.api.large_writes import LargeWrites
 from topics.server.api.route import Route
+from topics.server.api.tracing import trace
 from topics.server.flow.admission import Admission
 from topics.server.http.body import Rest
 from topics.server.http.exchange import Exchange
 from topics.server.http.reply import JSON_PREFIXES
 
 _encode: Final = msgspec.json.Encoder().encode
-TRACEPARENT: Final = "traceparent"
 _BOOL: Final = (b"false", b"true")
 _WRITTEN: Final = (
     b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
@@ -63,9 +61,9 @@ class RecordHandlers:
         write = bodies.write(exchange.body)
         route: Route = exchange.head.route
         if type(write) is Write:
-            self._write(exchange, write, partial(_written, unknown=bodies.write.unknown(exchange.body)))
+            self._trace_and_write(exchange, write, partial(_written, unknown=bodies.write.unknown(exchange.body)))
         elif route.adds_to_writes or write.config is not None:
-            self._write(exchange, write, _written)
+            self._trace_and_write(exchange, write, _written)
         else:
             self._admission.write(route.name, write, _written, exchange)
 
@@ -75,7 +73,15 @@ class RecordHandlers:
             self._attempts.handle(exchange, lambda exchange: self._write(exchange, write, on_done))
 
         exchange.rest = None
-        self._large.take(exchange.head.route.name, (exchange.body, rest), bodies.write.envelope, taken, exchange.fail)
+        route: Route = exchange.head.route
+        body = exchange.body, rest
+        self._large.take(route.name, body, bodies.write.envelope, taken, exchange.fail, route.traceparent)
+
+    def _trace_and_write(self, exchange: Exchange, write: Write, on_done: OnDone) -> None:
+        traceparent = exchange.head.route.traceparent
+        if traceparent is not None:
+            trace(write.records, traceparent)
+        self._write(exchange, write, on_done)
 
     def _write(self, exchange: Exchange, write: Write, on_done: OnDone) -> None:
         route: Route = exchange.head.route
@@ -83,23 +89,11 @@ class RecordHandlers:
             route.principal.require_config(write.config)
         if write.idempotency_key is None:
             write.idempotency_key = route.idempotency_key
-        if route.traceparent is not None:
-            _trace(write, route.traceparent)
         self._admission.write(route.name, write, on_done, exchange)
 
     def delete(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic/delete`."""
         self._engine.delete(exchange.head.route.name, bodies.delete(exchange.body), answer_receipt, exchange)
-
-
-def _trace(write: Write, traceparent: str) -> None:
-    """Keep the trace context in the meta of each record that has none of its own (LOG-5)."""
-    for record in write.records:
-        meta = bytes(record.meta) or None
-        if meta is None or (meta.lstrip().startswith(b"{") and b'"traceparent"' not in meta):
-            # Where `meta` is not what it must be, the write is refused for it.
-            with contextlib.suppress(msgspec.MsgspecError):
-                record.meta = msgspec.Raw(with_fields(meta, {TRACEPARENT: traceparent}))
 
 
 def _written(ticket: Ticket, unknown: Sequence[str] = ()) -> None:

@@ -28,6 +28,7 @@ from topics.engine.write import batch as batches
 from topics.errors import BatchTooLarge, InvalidRequest, PayloadTooLarge, RecordTooLarge
 from topics.server.api import bodies
 from topics.server.api.repeats import SPACES, TRUNCATED, Repeats, names_in_records, value_end
+from topics.server.api.tracing import trace
 
 PART_BYTES: Final = 128 * 1024
 """What to feed at a time."""
@@ -52,7 +53,9 @@ _PATH: Final = re.compile(r" - at `\$\[([0-9]+)\]")
 class Slicing:
     """One large write on its way, see the module."""
 
-    def __init__(self, limits: Limits, envelope_max_bytes: int, whole: str = "the body") -> None:
+    def __init__(
+        self, limits: Limits, envelope_max_bytes: int, whole: str = "the body", traceparent: str | None = None
+    ) -> None:
         self.records: list[RecordIn] = []
         self.columns: list[batches.Batch] = []
         """The records again, slice by slice, as columns that keep every limit."""
@@ -61,6 +64,7 @@ class Slicing:
         self._limits = limits
         self._envelope_max = envelope_max_bytes
         self._whole = whole
+        self._traceparent = traceparent
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
         self._received = 0
         self._split_character = False
@@ -264,6 +268,8 @@ class Slicing:
             )
         if decode is _loose or bodies.records_may_repeat(text, records):
             self._repeats.of_records(text, first)
+        if self._traceparent is not None:
+            trace(records, self._traceparent)
         self.columns.append(batches.columns(records, None, self._limits, first))
         self.records += records
 

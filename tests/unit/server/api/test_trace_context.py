@@ -35,6 +35,28 @@ def test_every_record_of_a_write_has_it(tracing: ManualServer) -> None:
     ]
 
 
+@pytest.mark.parametrize("size", [4_000, 40_000], ids=["400 kB", "4 MB"])
+def test_every_record_of_a_large_write_has_it(tracing: ManualServer, size: int) -> None:
+    """LOG-5: one that is decoded in parts, and one that is laid out besides."""
+    metas: list[Any] = [None, {"a": "b"}, {"traceparent": "mine"}, {}]
+    records = [{"data": "x" * size, **({} if meta is None else {"meta": meta})} for meta in metas * 25]
+    (reply,) = tracing.send("POST", "/v0/topics/t", {"records": records}, f"traceparent: {PARENT}").replies()
+    assert reply.ok()["last_seq"] == 100
+    kept: list[Any] = []
+    while len(kept) < 100:
+        (reply,) = tracing.send("POST", "/v0/topics/t/diff", {"from_seq": len(kept)}).replies()
+        kept += [record.get("meta") for record in reply.ok(200)["records"]]
+    mine = {"traceparent": PARENT}
+    assert kept == [mine, {"a": "b", **mine}, {"traceparent": "mine"}, mine] * 25
+
+
+def test_a_large_write_that_it_makes_too_large_is_refused(tracing: ManualServer) -> None:
+    """LOG-5: as any other."""
+    records = [{"data": "x" * 4_000} for _ in range(99)] + [{"data": 1, "meta": {"a": "x" * (16 * 1024 - 30)}}]
+    (reply,) = tracing.send("POST", "/v0/topics/t", {"records": records}, f"traceparent: {PARENT}").replies()
+    reply.refused(400, "record_too_large")
+
+
 @pytest.mark.parametrize("header", ["secret", PARENT.upper(), "ff" + PARENT[2:], PARENT + "-more"])
 def test_what_is_no_trace_context_is_not_kept(tracing: ManualServer, header: str) -> None:
     """LOG-5."""
