@@ -161,7 +161,7 @@ def look(page: Page, url: str, directory: Path) -> None:
     page.goto(f"{url}/#/topics/orders/delete")
     page.get_by_label("Tag", exact=True).fill("customer:42")
     page.get_by_role("button", name="Count them").click()
-    page.get_by_role("button", name="for good").first.wait_for()
+    page.get_by_role("button", name="records for good").wait_for()
     page.screenshot(path=directory / "console-erase.png")
     page.goto(f"{url}/#/topics/orders/config")
     page.get_by_label("cap_records").fill("100")

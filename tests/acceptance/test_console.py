@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -129,19 +130,22 @@ def test_a_record_is_published_folded_and_found(visit: Visit, shop: ServerProces
 
 
 def test_a_customer_is_erased_by_tag_after_a_count(visit: Visit, shop: ServerProcess) -> None:
-    """CONSOLE-6: nothing is deleted before the number was seen; copies are counted too."""
+    """CONSOLE-6: nothing is deleted before the number was seen; copies and dead letters are counted too."""
+    call(shop, "PUT", "/v0/topics/copies", {"type": "queue", "max_deliveries": 1, "dead_letter": "copies.dead"})
     call(shop, "PUT", "/v0/routers/people%3Ecopies", {"source": "people", "dest": "copies"})
     write(shop, "people", *({"data": n, "tag": "customer:42" if n < 3 else "other"} for n in range(10)))
+    call(shop, "POST", "/v0/topics/copies/claim", {"node": "w"})
+    call(shop, "POST", "/v0/topics/copies/nack", {"node": "w", "seqs": [1]})
     page = visit(shop, "#/topics/people/delete")
     page.get_by_label("Tag", exact=True).fill("customer:42")
     page.get_by_role("button", name="Count them").click()
     page.get_by_role("button", name="Delete 6 records for good").wait_for()
     assert call(shop, "GET", "/v0/topics/people")["count"] == 10
-    page.get_by_label("delete in copies").uncheck()
-    page.get_by_role("button", name="Delete 3 records for good").click()
-    page.get_by_text("3 records deleted.").wait_for()
-    assert call(shop, "GET", "/v0/topics/people")["count"] == 7
-    assert call(shop, "GET", "/v0/topics/copies")["count"] == 10
+    page.get_by_label("delete in copies", exact=True).uncheck()
+    page.get_by_role("button", name="Delete 4 records for good").click()
+    page.get_by_text("4 records deleted.").wait_for()
+    counts = [call(shop, "GET", f"/v0/topics/{topic}")["count"] for topic in ("people", "copies", "copies.dead")]
+    assert counts == [7, 9, 0]
 
 
 def test_a_change_of_config_says_what_it_does_first(visit: Visit, shop: ServerProcess) -> None:
@@ -166,6 +170,7 @@ def test_a_stuck_job_is_found_and_redriven(visit: Visit, shop: ServerProcess) ->
     expect(page.locator(".tiles .value")).to_have_text(["1", "1", "1", "1"])
     expect(page.locator(".letter")).to_contain_text(REASON)
     troubled = page.get_by_role("region", name="Jobs that had trouble")
+    expect(troubled.get_by_role("row", name="job 1")).to_contain_text(REASON)
     troubled.get_by_role("link", name="job 1").click()
     steps = page.locator(".timeline li")
     expect(steps).to_have_count(4)
@@ -175,6 +180,9 @@ def test_a_stuck_job_is_found_and_redriven(visit: Visit, shop: ServerProcess) ->
     page.get_by_role("link", name="Jobs", exact=True).click()
     page.get_by_role("button", name="Redrive dead letter 1").click()
     page.get_by_text("1 dead letter turned into a job again.").wait_for()
+    dead = page.locator(".tile", has_text="Dead")
+    expect(dead).to_contain_text("0wait in jobs.dead; 1 so far")
+    expect(dead).not_to_have_class(re.compile("bad"))
     page.locator("section", has_text="Peek").locator("summary", has_text="stuck").wait_for()
 
 

@@ -1,5 +1,6 @@
 /**
- * Erase: delete by tag, here and in the topics that routers copy to, after a look at how many that would be.
+ * Erase: delete by tag, here and wherever records of this topic go, after a look at how many that would be: the topics
+ * that routers copy to, and those that dead letters move to.
  *
  * The server counts with a dry run. What was counted is what the button names; a change of the tag takes the button away.
  */
@@ -21,7 +22,7 @@ export function erase({ client, handle, name, row, signal }) {
     show(note, h("p", {}, "Counting …"));
     try {
       counted = [];
-      for (const topic of [name, ...(await copiesOf(client, name, signal))]) counted.push(await countIn(client, topic, tag.value, signal));
+      for (const [topic, kind] of await placesOf(client, name, signal)) counted.push({ ...(await countIn(client, topic, tag.value, signal)), kind });
     } catch (error) {
       return signal.aborted ? undefined : show(note, problem(error));
     }
@@ -29,7 +30,7 @@ export function erase({ client, handle, name, row, signal }) {
   };
   const present = () => {
     for (const each of counted) each.box = h("input", { type: "checkbox", "aria-label": `delete in ${each.topic}`, checked: each.number > 0, disabled: !each.number, onchange: total });
-    const rows = counted.map((each) => h("tr", {}, h("td", {}, each.box), h("th", { scope: "row" }, h("a", { href: place(each.topic, "browse") }, each.topic), each.topic === name ? "" : h("span", { class: "badge" }, "copies")), h("td", { class: "num" }, each.error ? h("span", { class: "wrong" }, each.error) : count(each.number))));
+    const rows = counted.map((each) => h("tr", {}, h("td", {}, each.box), h("th", { scope: "row" }, h("a", { href: place(each.topic, "browse") }, each.topic), each.kind && h("span", { class: "badge" }, each.kind)), h("td", { class: "num" }, each.error ? h("span", { class: "wrong" }, each.error) : count(each.number))));
     show(note, table("Records with this tag", ["", "topic", "#records with this tag"], rows), total());
   };
   const total = () => {
@@ -56,17 +57,26 @@ export function erase({ client, handle, name, row, signal }) {
   return { element: h("div", {}, h("section", {}, h("h2", {}, "Delete by tag"), form), drop(handle, name, row)) };
 }
 
-/** The topics that routers copy to from here, step by step; those that this key may see. */
-async function copiesOf(client, name, signal) {
-  const found = new Set();
-  for (const queue = [name]; queue.length && found.size < TOPICS_MAX; ) {
-    for await (const router of client.routers({ source: queue.shift(), signal })) {
-      if (router.dest === name || found.has(router.dest) || found.size === TOPICS_MAX) continue;
-      found.add(router.dest);
-      queue.push(router.dest);
-    }
+/** This topic and where its records go, step by step, with what is there: copies or dead letters; what this key may see. */
+async function placesOf(client, name, signal) {
+  const found = new Map([[name, ""]]);
+  const add = (topic, kind) => found.size < TOPICS_MAX && !found.has(topic) && found.set(topic, kind);
+  // What is added on the way is gone through as well.
+  for (const topic of found.keys()) {
+    for await (const router of client.routers({ source: topic, signal })) add(router.dest, "copies");
+    const letters = await deadLetterOf(client.topic(topic), signal);
+    if (letters) add(letters, "dead letters");
   }
   return found;
+}
+
+async function deadLetterOf(handle, signal) {
+  try {
+    return (await handle.state({ signal }))?.config.dead_letter;
+  } catch (error) {
+    if (error.status !== 403) throw error;
+    return null;
+  }
 }
 
 async function countIn(client, topic, tag, signal) {

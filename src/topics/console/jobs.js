@@ -16,7 +16,8 @@ const TROUBLED_MAX = 20;
 const BEATS = 5;
 
 export function jobs({ client, handle, name, may, signal }) {
-  const [tiles, held, troubled, letters, waiting, note] = [h("div", { class: "tiles" }), h("div"), h("div"), h("div"), h("div"), h("div", { role: "status" })];
+  const [tiles, held, troubled, letters, waiting] = [h("div", { class: "tiles" }), h("div"), h("div"), h("div"), h("div")];
+  const [note, redriven] = [h("div", { role: "status" }), h("div", { role: "status" })];
   let config = null;
   let seen = "";
   let beats = 0;
@@ -37,9 +38,9 @@ export function jobs({ client, handle, name, may, signal }) {
     try {
       const answer = await handle.redrive(seqs ? { seqs } : {});
       seen = "";
-      show(note, h("p", { class: "good" }, `${plural(answer.redriven, "dead letter")} turned into ${answer.redriven === 1 ? "a job" : "jobs"} again.`));
+      show(redriven, h("p", { class: "good" }, `${plural(answer.redriven, "dead letter")} turned into ${answer.redriven === 1 ? "a job" : "jobs"} again.`));
     } catch (error) {
-      show(note, problem(error));
+      show(redriven, problem(error));
     }
   };
   const showLetters = async () => {
@@ -60,7 +61,7 @@ export function jobs({ client, handle, name, may, signal }) {
       note,
       h("section", {}, h("h2", {}, "Who holds what"), held),
       h("section", {}, h("h2", {}, "Jobs that had trouble"), troubled),
-      h("section", {}, h("h2", {}, "Dead letters"), letters),
+      h("section", {}, h("h2", {}, "Dead letters"), redriven, letters),
       h("section", {}, h("h2", {}, "Peek at the first jobs"), h("p", { class: "soft" }, "Nothing is leased by looking."), waiting),
     ),
     beat: (row) => refreshAll(row).catch((error) => signal.aborted || show(note, problem(error))),
@@ -72,8 +73,14 @@ function tilesOf(row, deadLetter) {
     tile("Ready", count(row.ready), "wait for a worker"),
     tile("In flight", count(row.in_flight), "a worker has them"),
     tile("Delayed", count(row.delayed), "not due yet"),
-    tile("Dead", count(row.dead_lettered), deadLetter ? `moved to ${deadLetter} so far` : "no dead_letter is set", row.dead_lettered > 0 ? "bad" : ""),
+    deadTile(row, deadLetter),
   ];
+}
+
+function deadTile({ dead_lettered: ever, dead_letters: now }, deadLetter) {
+  if (!deadLetter) return tile("Dead", count(ever), "no dead_letter is set");
+  if (now === undefined) return tile("Dead", count(ever), `moved to ${deadLetter} so far`, ever > 0 ? "bad" : "");
+  return tile("Dead", count(now), `${now === 1 ? "waits" : "wait"} in ${deadLetter}; ${count(ever)} so far`, now > 0 ? "bad" : "");
 }
 
 async function showHeld(handle, held, signal) {
@@ -101,13 +108,14 @@ async function showTroubled(handle, name, element, signal) {
   if (!found.length) return show(element, h("p", { class: "soft" }, "None: every job that is known was done at its first delivery, or is on its way."));
   const rows = found.map((job) => {
     const last = job.steps.at(-1);
+    const reason = job.reason || job.steps.findLast((step) => step.reason)?.reason;
     return h(
       "tr",
       {},
       h("th", { scope: "row" }, h("a", { href: place(name, "job", String(job.seq)) }, `job ${count(job.seq)}`)),
       h("td", {}, STATES[job.state] ?? job.state),
       h("td", { class: "num" }, count(job.deliveries)),
-      h("td", { class: "free" }, said(last), job.reason && job.reason !== last.reason && h("span", { class: "soft" }, ` (before that: ${job.reason})`)),
+      h("td", { class: "free" }, said(last), reason && reason !== last.reason && h("span", { class: "soft" }, ` (before that: ${reason})`)),
       h("td", { class: "soft" }, ago(Date.now() - last.ts)),
     );
   });

@@ -44,8 +44,9 @@ export function overview({ pulse }) {
 function tilesOf({ server, uptime_ms }, pulse) {
   const { pressure, corruption_total: damage } = server;
   const queues = pulse.now.topics.filter((row) => row.type === "queue");
-  const failing = queues.filter((row) => row.dead_lettered > 0);
-  const dead = failing.reduce((sum, row) => sum + row.dead_lettered, 0);
+  const failing = queues.filter((row) => lettersIn(row) > 0);
+  // Several queues may share one topic of dead letters.
+  const dead = [...new Map(failing.map((row) => [row.dead_letter ?? row.topic, lettersIn(row)])).values()].reduce((sum, number) => sum + number, 0);
   return [
     tile("Appended", rate(server.rate), sparkline(pulse.total, `records appended per second, now ${rate(server.rate)}`, { width: 220 }), "wide"),
     tile("Records", compact(server.records), bytes(server.bytes)),
@@ -54,9 +55,16 @@ function tilesOf({ server, uptime_ms }, pulse) {
     tile("Pressure", pressureOf(pressure), LEVELS[pressure], pressure >= 3 ? "bad" : pressure ? "warn" : ""),
     server.read_only
       ? tile("Disk", "read-only", "a write has failed; restart the server", "bad")
-      : tile("Damage found", count(damage), damage ? "see the log, then topics verify" : "every checksum was right", damage ? "bad" : ""),
-    dead ? tile("Dead letters", count(dead), `of ${failing.length === 1 ? failing[0].topic : plural(failing.length, "queue")} so far`, "bad") : tile("Up", duration(uptime_ms), "since the last start"),
+      : server.disk_full
+        ? tile("Disk", "full", "writes are refused until there is room", "bad")
+        : tile("Damage found", count(damage), damage ? "see the log, then topics verify" : "every checksum was right", damage ? "bad" : ""),
+    dead ? tile("Dead letters", count(dead), `of ${failing.length === 1 ? failing[0].topic : plural(failing.length, "queue")}`, "bad") : tile("Up", duration(uptime_ms), "since the last start"),
   ];
+}
+
+/** How many dead letters of a queue wait; where this key may not see them, how many there have been. */
+function lettersIn(row) {
+  return row.dead_letters ?? row.dead_lettered;
 }
 
 /** The level, and the ladder that it stands on. */
@@ -89,7 +97,7 @@ function topicsOf(now, pulse, text) {
 
 function jobsOf(row) {
   const parts = [`${count(row.ready)} ready`, `${count(row.in_flight)} leased`, row.delayed && `${count(row.delayed)} delayed`];
-  return [parts.filter(Boolean).join(", "), row.dead_lettered > 0 && [", ", h("span", { class: "wrong" }, `${count(row.dead_lettered)} dead`)]];
+  return [parts.filter(Boolean).join(", "), lettersIn(row) > 0 && [", ", h("span", { class: "wrong" }, `${count(lettersIn(row))} dead`)]];
 }
 
 function lossesOf({ losses, now }) {

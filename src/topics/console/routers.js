@@ -17,7 +17,7 @@ export function routers({ client, pulse }) {
     const now = performance.now();
     for (const router of found) {
       const last = before.get(router.router);
-      router.rate = last ? (Math.max(0, router.forwarded_total - last.total) * 1000) / Math.max(1, now - last.at) : 0;
+      router.rate = last ? (Math.max(0, router.forwarded_total - last.total) * 1000) / Math.max(1, now - last.at) : null;
       before.set(router.router, { total: router.forwarded_total, at: now });
     }
     if (!found.length) {

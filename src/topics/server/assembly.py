@@ -112,9 +112,13 @@ class Assembly:
             settings,
             traffic.tally("OPTIONS", "preflight"),
         )
+        self.governor = self._govern(loop, wakeup, overview)
+
+    def _govern(self, loop: asyncio.AbstractEventLoop, wakeup: Wakeup, overview: Overview) -> Governor:
         on_level = (self.delivery.set_level, wakeup.set_level, self.parking.set_level)
         on_beat = (self.delivery.pulse, overview.beat)
-        self.governor = Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, on_beat)
+        engine = self.engine
+        return Governor(loop, self.pressure, engine.store, engine.unsealed_fill, on_level, on_beat)
 
     def revoke(self, principals: frozenset[Principal]) -> None:
         """These keys are not valid any more: their streams end, and nothing is kept for them (AUTH-29)."""

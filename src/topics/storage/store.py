@@ -88,6 +88,9 @@ class Store:
     keeps = False
     """Whether files that a checkpoint has replaced stay where they are: a backup reads them."""
 
+    is_low = False
+    """Whether the last look at the disk found too little room for writes."""
+
     owed_bytes: Callable[[], int] = staticmethod(lambda: 0)
     """How much is still to be written of what was acknowledged: no write may take the room of that."""
 
@@ -117,8 +120,6 @@ class Store:
         self.clock = clock
         self.shards: tuple[Shard, ...] = ()
         self.free_bytes = 0
-        self.is_low = False
-        """Whether the last look at the disk found too little room for writes."""
         self._shard_count = shards
         self._min_free_bytes = min_free_bytes
         self._open_shard = partial(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -69,6 +69,9 @@ class TopicRow(Struct, frozen=True, omit_defaults=True):
     in_flight: int | UnsetType = UNSET
     delayed: int | UnsetType = UNSET
     dead_lettered: int | UnsetType = UNSET
+    dead_letter: str | UnsetType = UNSET
+    dead_letters: int | UnsetType = UNSET
+    """How many letters are in the topic `dead_letter` now, where the key may see that."""
 
 
 class ServerNow(Struct, frozen=True):
@@ -81,6 +84,7 @@ class ServerNow(Struct, frozen=True):
     rate: float | None
     pressure: int
     read_only: bool
+    disk_full: bool
     waiting_frames: int
     corruption_total: int
     connections: int
@@ -171,7 +175,7 @@ class Overview:
     def _made(self, question: _Question, principal: Principal) -> OverviewNow:
         chosen, complete = self._choose(question, principal)
         now = self._engine.clock.now_ms()
-        rows = [self._row(topic, now) for topic in chosen]
+        rows = [self._row(topic, now, principal) for topic in chosen]
         parts = self._server(), self._storage(), self._sync(), rows
         return OverviewNow(__version__, now, self._phase.uptime_ms, *parts, complete, self._losses(principal))
 
@@ -186,6 +190,7 @@ class Overview:
             rate=round(self._rounds.total, 2) if self._rounds.over > 1 else None,
             pressure=self._pressure.level,
             read_only=any(shard.read_only is not None for shard in engine.store.shards),
+            disk_full=isinstance(engine.store, Store) and engine.store.is_full,
             waiting_frames=sum(shard.queue_depth for shard in engine.store.shards),
             corruption_total=totals.corruption_total,
             connections=self._account.connections,
@@ -213,15 +218,19 @@ class Overview:
         mine = (loss for loss in reversed(self._rounds.losses.values()) if principal.may_touch(loss.topic))
         return list(islice(mine, LOSSES_SHOWN))
 
-    def _row(self, topic: Topic, now: int) -> TopicRow:
+    def _row(self, topic: Topic, now: int, principal: Principal) -> TopicRow:
         topic.expire(now)
         log, queue = topic.log, queue_of(topic)
         rate = self._rounds.rate(topic.name)
-        jobs: dict[str, int] = {}
+        jobs: dict[str, Any] = {}
         if queue is not None:
             state = self._engine.queues.state(topic)
             jobs = {"ready": state.ready, "in_flight": state.in_flight, "delayed": queue.delayed}
             jobs["dead_lettered"] = state.dead_lettered
+            target = topic.config.dead_letter
+            if target is not None and principal.may_touch(target):
+                letters = self._engine.topics.get(target)
+                jobs |= {"dead_letter": target, "dead_letters": 0 if letters is None else letters.log.count}
         kind, durability = topic.config.type, topic.config.durability
         counted = (log.head, log.start, log.count, log.bytes)
         return TopicRow(

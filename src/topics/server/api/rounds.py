@@ -66,6 +66,8 @@ class Rounds:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._at_ns = -STEP_NS
+        # Topics from this id on were created after the first look: what they lost was lost since then.
+        self._new_id = 0
         # The last name of this round, those seen before it, and those seen in it.
         self._after = ""
         self._before: dict[str, Seen] = {}
@@ -84,6 +86,7 @@ class Rounds:
         if now_ns - self._at_ns < rest_ns:
             return
         self._at_ns = now_ns
+        self._new_id = self._new_id or self._engine.catalog.next_topic_id
         now_ms = self._engine.clock.now_ms()
         names = list(islice(self._engine.catalog.names.after(self._after, "", ()), STEP_TOPICS))
         for name in names:
@@ -120,7 +123,7 @@ class Rounds:
                 self._set_rate(name, seen, 0.0)
             self._seen[name] = seen = Seen(topic, now_ns)
             if log.lost or log.evict_floor > 1:
-                self._notice(topic, 0, 0, [], None)
+                self._notice(topic, 0, 0, [], now_ms if topic.id >= self._new_id else None)
             return
         took_ns = now_ns - seen.at_ns
         rate = (log.head - seen.head) * 1e9 / took_ns if 0 < took_ns < STALE_NS else 0.0

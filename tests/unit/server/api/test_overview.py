@@ -236,3 +236,37 @@ def test_a_rate_of_long_ago_is_no_rate() -> None:
     write(engine, "a", 10)
     look(engine, rounds)
     assert rounds.rate("a") == 10.0
+
+
+def test_a_topic_that_is_new_lost_nothing_before_the_start() -> None:
+    """CONSOLE-14: created and evicted between two looks."""
+    engine = MemoryEngine()
+    rounds = Rounds(engine)
+    engine.put_topic("old", ConfigPatch(cap_records=1))
+    write(engine, "old", 3)
+    look(engine, rounds)
+    engine.put_topic("new", ConfigPatch(cap_records=1))
+    write(engine, "new", 3)
+    look(engine, rounds)
+    noticed = {loss.topic: loss.noticed_ts for loss in rounds.losses.values()}
+    assert noticed == {"old": None, "new": engine.clock.now_ms()}
+
+
+def test_a_queue_says_how_many_dead_letters_wait() -> None:
+    """CONSOLE-8, AUTH-15: those that were redriven do not; a key learns nothing of a topic that it may not see."""
+    server = ManualServer(keys="boss,mine:read:a.")
+    boss, mine = "Authorization: Bearer boss", "Authorization: Bearer mine"
+    for queue, target in (("a.q", "a.dead"), ("a.r", "b.dead")):
+        config = {"type": "queue", "max_deliveries": 1, "dead_letter": target}
+        server.send("PUT", f"/v0/topics/{queue}", config, boss)
+        server.send("POST", f"/v0/topics/{queue}", {"records": [{"data": 1}] * 3}, boss)
+        server.send("POST", f"/v0/topics/{queue}/claim", {"node": "w", "max": 2}, boss)
+        server.send("POST", f"/v0/topics/{queue}/nack", {"node": "w", "seqs": [1, 2]}, boss)
+    server.send("POST", "/v0/topics/a.q/redrive", {"limit": 1}, boss)
+
+    def seen(header: str) -> dict[str, tuple[Any, ...]]:
+        rows = {row["topic"]: row for row in ask(server, "", header)["topics"]}
+        return {name: (rows[name].get("dead_letter"), rows[name].get("dead_letters")) for name in ("a.q", "a.r")}
+
+    assert seen(boss) == {"a.q": ("a.dead", 1), "a.r": ("b.dead", 2)}
+    assert seen(mine) == {"a.q": ("a.dead", 1), "a.r": (None, None)}

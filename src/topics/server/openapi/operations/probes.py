@@ -36,6 +36,7 @@ _OVERVIEW: Final[dict[str, Any]] = {
         "rate": 0.5,
         "pressure": 0,
         "read_only": False,
+        "disk_full": False,
         "waiting_frames": 0,
         "corruption_total": 0,
         "connections": 1,
