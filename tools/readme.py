@@ -95,14 +95,25 @@ def prepare(page: Path, cwd: Path) -> None:
     """Make in a directory what a page takes for granted: the lake that an archive would have made."""
     if page.name == "erasure.md":
         import pyarrow as pa
-        from deltalake import write_deltalake
 
-        from topics.pipeline.files import PARTITION_BY, TABLE_SCHEMA
+        from topics.pipeline.files import FILE_SCHEMA, Files, by_date
+        from topics.pipeline.lake import DeltaLake
+        from topics.spark.place import Place
 
-        row = {"topic": "shop.orders", "seq": 1, "tag": "customer-7", "date": "2026-11-17"}
-        columns = [pa.array([row.get(name)]).cast(TABLE_SCHEMA.field(name).type) for name in TABLE_SCHEMA.names]
-        lake = cwd / "lake" / "events"
-        write_deltalake(str(lake), pa.table(columns, schema=TABLE_SCHEMA), partition_by=list(PARTITION_BY))
+        lake = DeltaLake(Place(cwd / "lake"))
+        files = Files(str(lake.root), FILE_SCHEMA, 0, 1 << 20)
+        ts = 1_794_895_200_000_000
+        rows = [
+            (1, ts, None, "customer-7", None, '{"street":"Elm Street 7"}', 1),
+            (2, ts, None, "customer-8", None, "1", 1),
+        ]
+        columns = [
+            pa.array(values).cast(field.type)
+            for values, field in zip(zip(*rows, strict=True), FILE_SCHEMA, strict=True)
+        ]
+        for date, part in by_date(pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)):
+            files.add(f"topic=shop.orders/date={date}/", "shop.orders", date, part)
+        lake.commit("archive", 0, files.close(), {"shop.orders": {"epoch": 1, "seq": 2}})
 
 
 def without_times(output: str) -> str:

@@ -44,7 +44,7 @@ export function erase({ client, handle, name, row, signal }) {
     try {
       let deleted = 0;
       for (const each of counted.filter((one) => one.box.checked)) deleted += await client.topic(each.topic).delete({ match: matchOf(tag.value), signal });
-      show(note, h("p", { class: "good" }, `${plural(deleted, "record")} deleted. Its text leaves every file of the server within the time that TOPICS_ERASE_AFTER_MS sets.`));
+      show(note, h("p", { class: "good" }, `${plural(deleted, "record")} deleted. The text leaves every file of the server within the time that TOPICS_ERASE_AFTER_MS sets. Other topics, lakes and backups keep what they have.`));
     } catch (error) {
       if (!signal.aborted) show(note, problem(error));
     }
