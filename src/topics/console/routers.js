@@ -5,6 +5,7 @@ import { compact, count, rate } from "./format.js";
 
 const [BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, LABEL_WIDTH] = [190, 44, 170, 20, 84];
 const SHOWN_MAX = 200;
+const APART_MS = 1_000;
 
 export function routers({ client, pulse }) {
   const graph = h("div", {}, h("p", { class: "soft" }, "Reading …"));
@@ -17,8 +18,11 @@ export function routers({ client, pulse }) {
     const now = performance.now();
     for (const router of found) {
       const last = before.get(router.router);
-      router.rate = last ? (Math.max(0, router.forwarded_total - last.total) * 1000) / Math.max(1, now - last.at) : null;
-      before.set(router.router, { total: router.forwarded_total, at: now });
+      router.rate = last?.rate ?? null;
+      // Between two beats that follow each other closely nothing is known.
+      if (last && now - last.at < APART_MS) continue;
+      if (last) router.rate = (Math.max(0, router.forwarded_total - last.total) * 1000) / (now - last.at);
+      before.set(router.router, { total: router.forwarded_total, at: now, rate: router.rate });
     }
     if (!found.length) {
       show(list);
