@@ -193,6 +193,7 @@ def test_routers_consumers_and_pipelines_show_their_lag(visit: Visit, shop: Serv
     row = page.get_by_role("row", name="orders>audit")
     assert row.get_by_role("cell").last.inner_text() == "0"
     assert page.locator(".graph a", has_text="orders").count() == 1
+    expect(row).to_contain_text("everything")
     page.get_by_role("link", name="Consumers").click()
     expect(page.get_by_role("row", name="billing")).to_contain_text("11")
     pipeline = page.get_by_role("row", name="revenue")

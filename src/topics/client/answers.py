@@ -117,6 +117,7 @@ class TopicSummary(msgspec.Struct):
     bytes: int
     durable: bool
     effective_priority: int
+    type: str = "log"
 
 
 class RouterState(msgspec.Struct):

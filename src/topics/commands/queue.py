@@ -178,7 +178,7 @@ def stats(
     as_json: Json = False,
 ) -> None:
     """Count the jobs of queues: ready, leased, delayed, dead."""
-    names = named(link, queues) if queues else sorted(link.now.metrics().get("topics_topic_queue_ready", {}))
+    names = named(link, queues) if queues else [each.topic for each in link.now.topics() if each.type == "queue"]
     states = [link.now.topic(name).state() for name in names]
     rows = [_stats(link, state) for state in states if state.queue is not None]
     if queues and len(rows) < len(states):

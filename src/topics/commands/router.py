@@ -41,9 +41,9 @@ def ls(
     as_json: Json = False,
 ) -> None:
     """List routers with what they have copied."""
-    found = _whole(link, link.now.routers(prefix, source=source, dest=dest))
+    found = link.now.routers(prefix, source=source, dest=dest)
     if as_json:
-        for each in found:
+        for each in _whole(link, found):
             print_json(each)
         return
     cells = [(each.forwarded_total, each.source, each.dest, filter_text(each.filter), each.router) for each in found]
@@ -109,7 +109,7 @@ def graph(
     as_json: Json = False,
 ) -> None:
     """Draw what flows where, as a tree of topics."""
-    found = _whole(link, link.now.routers())
+    found = link.now.routers()
     if as_json:
         for each in found:
             print_json({"source": each.source, "dest": each.dest, "router": each.router, "filter": each.filter})
@@ -124,7 +124,7 @@ def graph(
 
 
 def _whole(link: Link, listed: Sequence[RouterState]) -> list[RouterState]:
-    """Routers with their filters, which a list leaves out; one that is removed meanwhile is passed over."""
+    """Routers with every field, of which a list leaves some out; one that is removed meanwhile is passed over."""
     found = []
     for each in listed:
         with contextlib.suppress(RouterNotFound):

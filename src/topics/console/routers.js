@@ -53,13 +53,21 @@ function tableOf(found) {
       h("th", { scope: "row" }, one.router),
       h("td", {}, h("a", { href: place(one.source) }, one.source)),
       h("td", {}, h("a", { href: place(one.dest), "data-mark": `dest ${one.router}` }, one.dest)),
+      h("td", {}, filterOf(one.filter)),
       h("td", {}, one.guarantee.replaceAll("_", " ")),
       h("td", { class: "num" }, count(one.forwarded_total)),
       h("td", { class: "num" }, rate(one.rate)),
       h("td", { class: one.lag ? "num late" : "num" }, count(one.lag)),
     ),
   );
-  return table("Routers", ["router", "from", "to", "guarantee", "#copied", "#rate", "#lag"], rows);
+  return table("Routers", ["router", "from", "to", "copies", "guarantee", "#copied", "#rate", "#lag"], rows);
+}
+
+/** Which records a router copies: those with a tag, or all. */
+function filterOf(filter) {
+  if (!filter) return h("span", { class: "soft" }, "everything");
+  const tag = Array.isArray(filter) ? filter.at(-1) : filter;
+  return h("span", { class: "badge tag" }, typeof tag === "string" ? tag : JSON.stringify(tag));
 }
 
 /** Each topic stands one column after the last of its sources; a cycle is cut where it closes. */

@@ -19,7 +19,8 @@ def page(
         topic.expire(now)
         if touch:
             topic.touch(now)
-        log = topic.log
+        log, config = topic.log, topic.config
         priority = topic.effective_priority(now)
-        found.append(TopicSummary(name, log.head, log.start, log.count, log.bytes, topic.config.durable, priority))
+        held = log.head, log.start, log.count, log.bytes
+        found.append(TopicSummary(name, *held, config.durable, priority, config.type))
     return found, None

@@ -44,6 +44,7 @@ class TopicSummary(Struct, frozen=True):
     bytes: int
     durable: bool
     effective_priority: int
+    type: str
 
 
 class DeletedTopic(Struct, frozen=True):

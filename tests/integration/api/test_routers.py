@@ -137,7 +137,7 @@ def test_list_is_paged_and_filtered(api: Api, topic_name: str) -> None:
         put(api, f"{topic_name}.s{i % 2}", f"{topic_name}.d{i}", name).ok(201)
     page = api.get(f"/v0/routers?prefix={topic_name}-&page_size=3").ok(200)
     assert [router["router"] for router in page["routers"]] == names[:3]
-    assert set(page["routers"][0]) == {"router", "source", "dest", "guarantee", "forwarded_total", "lag"}
+    assert set(page["routers"][0]) == {"router", "source", "dest", "guarantee", "forwarded_total", "lag", "filter"}
     rest = api.get(f"/v0/routers?prefix={topic_name}-&page_size=3&cursor={quote(page['next_cursor'])}").ok(200)
     assert [router["router"] for router in rest["routers"]] == names[3:]
     assert "next_cursor" not in rest
@@ -145,6 +145,11 @@ def test_list_is_paged_and_filtered(api: Api, topic_name: str) -> None:
     assert [router["router"] for router in odd] == names[1::2]
     (only,) = api.get(f"/v0/routers?dest={topic_name}.d4").ok(200)["routers"]
     assert only["router"] == names[4]
+    assert only["filter"] is None
+    chosen = ["tag", "Glob", "eu*"]
+    put(api, f"{topic_name}.s0", f"{topic_name}.eu", f"{topic_name}-eu", filter=chosen).ok(201)
+    (filtered,) = api.get(f"/v0/routers?dest={topic_name}.eu").ok(200)["routers"]
+    assert filtered["filter"] == api.get(f"/v0/routers/{topic_name}-eu").ok(200)["filter"] == chosen
     api.get("/v0/routers?cursor=nonsense").refused_naming("cursor")
     api.get("/v0/routers?page_size=0").refused_naming("page_size")
 

@@ -472,7 +472,10 @@ def test_list_item_shape(api: Api, topic_name: str) -> None:
         "count": 3,
         "durable": True,
         "effective_priority": 7,
+        "type": "log",
     }
+    api.put(f"{topic_name}.q", type="queue").ok(201)
+    assert [item["type"] for item in api.topics(prefix=topic_name).ok(200)["topics"]] == ["log", "queue"]
 
 
 def test_list_filters_by_prefix(api: Api, topic_name: str) -> None:

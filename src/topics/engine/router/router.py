@@ -68,6 +68,7 @@ class RouterSummary(Struct, frozen=True):
     guarantee: str
     forwarded_total: int
     lag: int
+    filter: Any
 
 
 class RouterPut(Struct, frozen=True):

@@ -98,8 +98,8 @@ class Routers:
                 continue
             if len(page) == page_size:
                 return page, page[-1].router
-            lag = forward_of(router).lag
-            page.append(RouterSummary(name, *ends, router.rule.guarantee, router.forwarded_total, lag))
+            counted = router.forwarded_total, forward_of(router).lag
+            page.append(RouterSummary(name, *ends, router.rule.guarantee, *counted, router.rule.filter))
         return page, None
 
     def put(self, name: str, put: PutRouter, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:

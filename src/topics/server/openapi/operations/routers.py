@@ -80,6 +80,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
                                 "guarantee": "at_least_once",
                                 "forwarded_total": 0,
                                 "lag": 0,
+                                "filter": None,
                             }
                         ],
                         "performance": {"server_total_ms": 0.03},

@@ -98,7 +98,10 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
                 Answer(
                     "One page.",
                     TopicPage,
-                    {"topics": [{**_TOPIC, "durable": False}], "performance": {"server_total_ms": 0.028}},
+                    {
+                        "topics": [{**_TOPIC, "durable": False, "type": "log"}],
+                        "performance": {"server_total_ms": 0.028},
+                    },
                 ),
             )
         },
