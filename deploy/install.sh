@@ -4,7 +4,7 @@
 #   deploy/install.sh PREFIX      into a virtual environment at PREFIX; needs Python 3.11 or later and no other right
 #                                 than to write there
 #   deploy/install.sh --system    as root on Debian: into /opt/topics, with the user `topics`, its data directory
-#                                 /var/lib/topics, /etc/topics.env and, where there is systemd, the unit
+#                                 /var/lib/topics, /etc/topics.env and, where there is systemd, the units
 #
 # Without a network, pip's own variables name a directory of wheels (make wheels): PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR.
 # A second run upgrades in place; data, keys and settings stay as they are. Nothing is started.
@@ -43,7 +43,8 @@ prepare_system() {
     # Keys belong in here, so nobody else may read it.
     [ -e /etc/topics.env ] || install -m 600 /dev/null /etc/topics.env
     if command -v systemctl >/dev/null; then
-        install -m 644 "$source/deploy/topics.service" /etc/systemd/system/topics.service
+        install -m 644 "$source"/deploy/topics*.service "$source"/deploy/topics*.timer /etc/systemd/system/
+        install -d -o topics -g topics -m 750 /var/backups/topics
     fi
 }
 

@@ -26,7 +26,7 @@ NARROW = {"width": 390, "height": 844}
 ROUTERS = (
     ("orders", "orders.audit"),
     ("orders", "orders.search"),
-    ("orders", "warehouse.picks"),
+    ("orders", "warehouse.picks", "customer:1*"),
     ("payments", "ledger"),
     ("ledger", "ledger.archive"),
     ("clicks", "clicks.sessions"),
@@ -62,8 +62,9 @@ class Shop:
         queue = {"type": "queue", "lease_ms": 1_200_000, "max_deliveries": 3, "dead_letter": "mails.dead"}
         self.call("PUT", "/v0/topics/mails", queue)
         self.call("PUT", "/v0/topics/thumbnails", {"type": "queue", "lease_ms": 300_000})
-        for source, dest in ROUTERS:
-            self.call("PUT", f"/v0/routers/{source}-%3E{dest}", {"source": source, "dest": dest})
+        for source, dest, *tags in ROUTERS:
+            rule = {"source": source, "dest": dest, **({"filter": ["tag", "Glob", tags[0]]} if tags else {})}
+            self.call("PUT", f"/v0/routers/{source}-%3E{dest}", rule)
         for _ in range(40):
             self.busy(8)
         self.mails()

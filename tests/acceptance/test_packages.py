@@ -168,6 +168,26 @@ def test_the_unit_is_closed_and_says_nothing_that_systemd_does_not_know(tmp_path
     assert float(level[1]) <= float(quoted[1]) + 0.5
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_the_timer_runs_the_backup_of_the_page(tmp_path: Path) -> None:
+    """DEPLOY-5: systemd knows every line, and the command exists with these options."""
+    command = tmp_path / "topics"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    for name in ("topics-backup.service", "topics-backup.timer"):
+        text = (UNIT.parent / name).read_text(encoding="utf-8").replace("/opt/topics/bin/topics", str(command))
+        (tmp_path / name).write_text(text)
+    units = [tmp_path / "topics-backup.service", tmp_path / "topics-backup.timer"]
+    run = {"capture_output": True, "text": True, "timeout": 60, "check": False}
+    checked = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], **run)
+    assert [line for line in checked.stderr.splitlines() if "topics" in line] == []
+    found = re.search(r"^ExecStart=\S+ (.+)$", units[0].read_text(), re.MULTILINE)
+    assert found is not None
+    given = found[1].split()
+    known = subprocess.run([sys.executable, "-m", "topics", given[0], "--help"], **run).stdout
+    assert {each for each in given if each.startswith("--")} <= set(re.findall(r"--[\w-]+", known))
+
+
 def test_the_unit_leaves_the_server_what_it_needs() -> None:
     """DEPLOY-5: the boot id tells a restart from a loss of power, and a stop has time for a checkpoint."""
     unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE))
