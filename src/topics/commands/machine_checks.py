@@ -45,13 +45,14 @@ def look_at(environ: dict[str, str], data_dir: Path | None) -> Iterator[Finding]
     for warning in warnings:
         yield note("settings", warning, "correct the name, or remove it")
     directory = (data_dir or settings.data_dir).absolute()
-    yield from _disk(directory, settings.min_free_bytes)
+    guessed = data_dir is None and not environ.get("TOPICS_DATA_DIR")
+    yield from _disk(directory, settings.min_free_bytes, guessed=guessed)
     yield _clock()
     yield _open_files(settings)
     yield _memory(settings)
 
 
-def _disk(directory: Path, min_free_bytes: int) -> Iterator[Finding]:
+def _disk(directory: Path, min_free_bytes: int, *, guessed: bool) -> Iterator[Finding]:
     existing = directory
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -60,7 +61,11 @@ def _disk(directory: Path, min_free_bytes: int) -> Iterator[Finding]:
         yield bad("data", f"{existing} cannot be written to by this user", advice)
         return
     made = "" if existing == directory else ", which is made at the first start"
-    yield ok("data", f"{directory}{made}")
+    if guessed and made:
+        advice = "name the server's with --data-dir, or run this with its settings (set -a; . /etc/topics.env)"
+        yield note("data", f"{directory}{made}; a server that runs already has another one", advice)
+    else:
+        yield ok("data", f"{directory}{made}")
     usage = shutil.disk_usage(existing)
     free = f"{shown_size(usage.free)} of {shown_size(usage.total)} are free"
     if usage.free < min_free_bytes:

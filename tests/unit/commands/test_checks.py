@@ -104,6 +104,16 @@ def test_a_machine_is_looked_at_and_left_as_it_was(tmp_path: Path, monkeypatch: 
     assert machine(tmp_path, TOPICS_MAX_TOPIC="1")["settings"] == "note"
 
 
+def test_a_data_directory_that_was_only_guessed_is_not_taken_for_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI-19: on a machine with a service the settings are not in the environment of a shell."""
+    monkeypatch.chdir(tmp_path)
+    found = {each.check: each for each in look_at({}, None)}
+    assert (found["data"].level, "--data-dir" in found["data"].advice) == ("note", True)
+    assert {each.check: each for each in look_at({"TOPICS_DATA_DIR": "there"}, None)}["data"].level == "ok"
+
+
 def test_syncs_are_measured_in_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
     """CLI-19."""
     took = machine_checks.sync_times_ms(tmp_path)
