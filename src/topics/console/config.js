@@ -12,7 +12,7 @@ const FIELDS = {
   priority: ["number", "-1000 to 1000, higher is delivered first under pressure; empty means automatic."],
   auto_priority: ["flag", "Whether the priority rises by itself while records wait."],
   idempotency_window_ms: ["number", "How long an idempotency key is remembered."],
-  dedupe_node: ["flag", "Whether a reader that names its node gets its own records back."],
+  dedupe_node: ["flag", "Whether a reader that names its node is spared its own records."],
   lease_ms: ["number", "How long a job is leased.", "queue"],
   claim_jitter_ms: ["number", "Gather claims for this long and divide the jobs evenly.", "queue"],
   max_deliveries: ["number", "Deliveries before a job becomes a dead letter; 0 means never.", "queue"],
