@@ -132,6 +132,23 @@ def test_writes_leave_the_room_that_their_own_tails_need(tail_records: int) -> N
     assert machine.datas("kept")[:3] == [1, 2, 3]
 
 
+def test_a_full_disk_gets_no_files_for_very_small_tails() -> None:
+    """SPACE-7: two files for each of a thousand topics would take more room than they give back."""
+    settings = UpkeepSettings(checkpoint_wal_bytes=1 << 40, max_unsealed_bytes=1 << 20)
+    disk = SmallDisk(4 << 20)
+    machine = Machine(settings, disk=disk, wal_file_bytes=64 << 10, min_free_bytes=64 << 10)
+    for n in range(100):
+        machine.engine.write(f"t{n}", Write.of([TEXT]))
+    machine.engine.write("large", Write.of([TEXT] * 100))
+    machine.run_until_idle()
+    disk.foreign = disk.free_bytes("") - (100 << 10)
+    wait(machine)
+    with pytest.raises(StorageFull):
+        machine.engine.write("t1", Write.of([1]))
+    sealed = [name for name, topic in machine.engine.topics.items() if topic.archive.segments]
+    assert sealed == ["large"]
+
+
 def test_a_full_disk_takes_writes_again_once_others_make_room() -> None:
     """SPACE-3: the server need not be told."""
     machine, disk = small()

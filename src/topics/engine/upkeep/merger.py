@@ -35,7 +35,7 @@ class Merger:
     def look(self, topic: Topic) -> None:
         """Begin to merge segments of this topic, if there are enough and sealing does not need the disk more."""
         segments = topic.archive.segments
-        if len(segments) < 2 or self._survey.is_short or not self._rewriter.is_free:
+        if len(segments) < 2 or self._survey.is_short or self._survey.is_full or not self._rewriter.is_free:
             return
         found = mergeable(segments[-LOOK_SEGMENTS:], self._shelf.max_bytes, MERGE_SEGMENTS)
         if found:

@@ -5,8 +5,8 @@ together. Once they take more than three eighths of `max_unsealed_bytes`, the la
 they are, until a quarter is left: each file then frees as much as possible. Topics are looked at in slices, and at most
 `CHOSEN_MAX` are chosen at a time.
 
-On a full disk room is kept for what is not sealed (`Store.owed_bytes`), and writes could take that room. So there all
-but a little is sealed, although the tails are small.
+On a full disk room is kept for what is not sealed (`Store.owed_bytes`), and writes could take that room. So there the
+tails are sealed that are worth two files, until little is left.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from topics.engine.topic import Topic
 SLICE_TOPICS: Final = 500
 CHOSEN_MAX: Final = 256
 PAUSE_NS: Final = 50_000_000
-# What may stay unsealed on a full disk, as a part of `max_unsealed_bytes`: very small tails are not worth their files.
+# On a full disk: what may stay unsealed as a part of `max_unsealed_bytes`, the smallest tail that is worth its files,
+# and how long to wait for others.
 LITTLE_PART: Final = 64
+WORTH_BYTES: Final = 64 << 10
+FULL_PAUSE_NS: Final = 5_000_000_000
 
 
 class Survey:
@@ -49,32 +52,41 @@ class Survey:
         self._short_bytes = max_unsealed_bytes * 3 // 8
         self._enough_bytes = max_unsealed_bytes // 4
         self._little_bytes = max_unsealed_bytes // LITTLE_PART
+        # What this search is after: tails of at least so many bytes, until so many are left.
+        self._least_bytes = 1
+        self._left_bytes = self._enough_bytes
         self._rest: Iterator[Topic] | None = None
         self._largest: list[tuple[int, int, Topic]] = []
         self._due_ns = 0
 
     @property
     def is_short(self) -> bool:
-        """Whether tails take so much memory or room that none should wait to become larger."""
-        return 0 < self._bound(self._short_bytes) < self._unsealed.bytes
+        """Whether tails take so much memory that none should wait to become larger."""
+        return 0 < self._short_bytes < self._unsealed.bytes
 
-    def _bound(self, bound_bytes: int) -> int:
-        return self._little_bytes if self._is_full() else bound_bytes
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk takes no writes, and no work that can wait should take its room."""
+        return self._is_full()
 
     def step(self, held_bytes: int) -> bool:
         """Look at some topics, where `held_bytes` are being sealed; returns whether more are to be looked at."""
         if self._rest is None:
-            if not self.is_short or self._unsealed.bytes - held_bytes <= self._bound(self._short_bytes):
+            short_bytes = self._little_bytes if self.is_full and not self.is_short else self._short_bytes
+            if not short_bytes or self._unsealed.bytes - held_bytes <= short_bytes:
                 return False
             now_ns = self._clock.elapsed_ns()
             if now_ns < self._due_ns:
                 return False
-            self._due_ns = now_ns + PAUSE_NS
+            self._least_bytes, self._left_bytes, pause_ns = (
+                (1, self._enough_bytes, PAUSE_NS) if self.is_short else (WORTH_BYTES, self._little_bytes, FULL_PAUSE_NS)
+            )
+            self._due_ns = now_ns + pause_ns
             self._rest = iter(list(self._topics.values()))
             self._largest = []
         looked_at = list(islice(self._rest, SLICE_TOPICS))
         for topic in looked_at:
-            if topic.log.tail_bytes and not topic.archive.sealing and not topic.deleted:
+            if topic.log.tail_bytes >= self._least_bytes and not topic.archive.sealing and not topic.deleted:
                 self._weigh(topic)
         if looked_at:
             return True
@@ -90,7 +102,7 @@ class Survey:
             heapq.heapreplace(self._largest, entry)
 
     def _choose(self, held_bytes: int) -> None:
-        over_bytes = self._unsealed.bytes - held_bytes - self._bound(self._enough_bytes)
+        over_bytes = self._unsealed.bytes - held_bytes - self._left_bytes
         for tail_bytes, _, topic in sorted(self._largest, reverse=True):
             if over_bytes <= 0:
                 break
