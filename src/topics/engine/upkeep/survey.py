@@ -12,7 +12,7 @@ tails are sealed that are worth two files, until little is left.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -20,6 +20,7 @@ from topics.clock import Clock
 from topics.engine.log.archive import Shelf
 from topics.engine.log.directory import ByteCount
 from topics.engine.topic import Topic
+from topics.storage.store import Store
 
 SLICE_TOPICS: Final = 500
 CHOSEN_MAX: Final = 256
@@ -41,14 +42,14 @@ class Survey:
         clock: Clock,
         unsealed: ByteCount,
         max_unsealed_bytes: int,
-        is_full: Callable[[], bool] = lambda: False,
+        store: Store,
     ) -> None:
-        """`max_unsealed_bytes` of 0 is no bound; `is_full` says whether the disk takes no writes."""
+        """`max_unsealed_bytes` of 0 is no bound."""
         self._topics = topics
         self._shelf = shelf
         self._clock = clock
         self._unsealed = unsealed
-        self._is_full = is_full
+        self._store = store
         self._short_bytes = max_unsealed_bytes * 3 // 8
         self._enough_bytes = max_unsealed_bytes // 4
         self._little_bytes = max_unsealed_bytes // LITTLE_PART
@@ -67,20 +68,22 @@ class Survey:
     @property
     def is_full(self) -> bool:
         """Whether the disk takes no writes, and no work that can wait should take its room."""
-        return self._is_full()
+        return self._store.is_low
 
     def step(self, held_bytes: int) -> bool:
         """Look at some topics, where `held_bytes` are being sealed; returns whether more are to be looked at."""
         if self._rest is None:
-            short_bytes = self._little_bytes if self.is_full and not self.is_short else self._short_bytes
-            if not short_bytes or self._unsealed.bytes - held_bytes <= short_bytes:
+            short = 0 < self._short_bytes < self._unsealed.bytes
+            if not short and not self._store.is_low:
+                return False
+            bound_bytes = self._short_bytes if short else self._little_bytes
+            if not bound_bytes or self._unsealed.bytes - held_bytes <= bound_bytes:
                 return False
             now_ns = self._clock.elapsed_ns()
             if now_ns < self._due_ns:
                 return False
-            self._least_bytes, self._left_bytes, pause_ns = (
-                (1, self._enough_bytes, PAUSE_NS) if self.is_short else (WORTH_BYTES, self._little_bytes, FULL_PAUSE_NS)
-            )
+            found = (1, self._enough_bytes, PAUSE_NS) if short else (WORTH_BYTES, self._little_bytes, FULL_PAUSE_NS)
+            self._least_bytes, self._left_bytes, pause_ns = found
             self._due_ns = now_ns + pause_ns
             self._rest = iter(list(self._topics.values()))
             self._largest = []

@@ -73,7 +73,7 @@ class Upkeep:
             engine.clock,
             engine.totals.unsealed,
             self._settings.max_unsealed_bytes,
-            lambda: store.is_low,
+            store,
         )
         self._round: Iterator[Topic] | None = None
         self._round_due_ns = 0
