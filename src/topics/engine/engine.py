@@ -336,8 +336,9 @@ class Engine:
         topic = self.topics.get(name)
         if topic is None or topic.config.discard == "reject" or self.limits.max_total_bytes:
             return False
-        only, asked = write.records[0], (write.producer_seq, write.expected_head_seq)
-        return asked == (None, None) and only.delay_ms is None and only.deliver_at is None
+        only = write.records[0]
+        plain = write.expected_head_seq is None and write.producer_seq is None
+        return plain and only.delay_ms is None and only.deliver_at is None
 
     def write_together(self, name: str, writes: Sequence[tuple[requests.Write, OnDone, Any]]) -> None:
         """Append writes that `joins` accepted, each with its callback and its context.

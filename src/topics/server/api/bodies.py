@@ -252,6 +252,8 @@ class WriteBody(Body[W]):
         room -= _RECORD_BYTES * n + (len(records[0].data) if n == 1 else sum([len(record.data) for record in records]))
         if type(decoded) is not self._shape:
             return True
+        if room < REPEAT_BYTES:
+            return False
         key, producer_id = decoded.idempotency_key, decoded.producer_id
         if key is not None:
             room -= _KEY_BYTES + len(key)
