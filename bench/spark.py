@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench import spark_kafka
 from bench.reads import await_sealed
 from topics.spark.place import Place
 from topics.testing import ServerProcess
@@ -305,6 +306,9 @@ def main() -> None:
         print("writers:")
         bench.writers("events")
         bench.spark.stop()
+        if chosen.stream_records:
+            print("beside Kafka, in a session of its own:")
+            spark_kafka.beside(server.url, server.data_dir, "stream", chosen.stream_records)
 
 
 if __name__ == "__main__":

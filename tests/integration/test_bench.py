@@ -67,3 +67,16 @@ def test_the_comparison_does_its_work(tmp_path: Path) -> None:
     rows = {(row["work"], row["system"]): row for row in json.loads(figures.read_text())["rows"]}
     assert min(rows["jobs", "topics"]["records_s"] + rows["hear", "topics"]["p50_ms"]) > 0
     assert len(rows) == 2 * len({system for _, system in rows})
+
+
+def test_the_rows_of_kafka_are_skipped_with_a_reason_where_maven_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from bench import kafka, spark_kafka
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    spark_kafka.beside("http://127.0.0.1:1", tmp_path, "events", 1)
+    assert "skipped: there is no mvn" in capsys.readouterr().out
+    monkeypatch.setattr(kafka, "CACHE", tmp_path / "cache")
+    with pytest.raises(kafka.Missing, match="there is no mvn"):
+        kafka.connector("4.3.0")

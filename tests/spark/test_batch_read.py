@@ -96,6 +96,8 @@ def test_a_table_of_the_catalog_keeps_its_options(spark: Any, server: ServerProc
         assert spark.sql(f"SELECT count(*) AS n FROM {table}").first().n == 6
         assert spark.sql(f"SELECT count(*) AS n FROM {table} WITH (startingOffsets = 'earliest')").first().n == 10
         assert spark.table(table).schema.names == ["topic", "seq", "ts", "node", "tag", "meta", "data"]
+        with pytest.raises(Exception, match=r"INSERT and CREATE TABLE \.\.\. AS SELECT pass none on: write with Data"):
+            spark.sql(f"INSERT INTO {table} SELECT * FROM {table}")
     finally:
         spark.sql(f"DROP TABLE {table}")
     with pytest.raises(Exception, match='option "token" cannot be an option of a table'):

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from topics.pipeline import files
 from topics.pipeline.erase import Eraser, Follower
-from topics.pipeline.lake import DeltaLake, Lake, Offsets, ParquetLake
+from topics.pipeline.iceberg import NAMESPACE, IcebergLake
+from topics.pipeline.lake import DeltaLake, Offsets, ParquetLake
 from topics.pipeline.run import PipelineError, Progress, start, stream
 from topics.pipeline.source import FORMAT, ArchiveSource, Target
 from topics.pipeline.typed import Typed
@@ -28,6 +29,7 @@ from topics.spark.reader import names_of
 
 FILE_BYTES: Final = 128 << 20
 CHECKPOINT: Final = "_checkpoint"
+Lake = DeltaLake | ParquetLake | IcebergLake
 
 
 class Committed(Progress):
@@ -63,16 +65,16 @@ class Archive:
     partitions_min: int | None = None
     typed: bool = False
     follow_deletes: bool = False
+    catalog: str | None = None
+    """Of Iceberg tables: an address or a name; by default a file in the lake."""
+    namespace: str = NAMESPACE
     progress: Committed = field(default_factory=Committed)
     _follower: Follower | None = None
     _scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self, spark: Any, once: bool, interval: str, pause_file: Path) -> Any:
         """The running query."""
-        try:
-            lake: Lake = DeltaLake(self.root) if self.format == "delta" else ParquetLake(self.root)
-        except OSError as error:
-            raise PipelineError(f"tables cannot be created in {self.root}: {error.strerror}") from None
+        lake = self._lake()
         checkpoint = self._state()
         begun, starting = self._begun(lake, checkpoint)
         options = {
@@ -100,11 +102,19 @@ class Archive:
                 if typed is not None:
                     self.progress.errors += typed.catch_up(lambda: spark)
 
-        target = Target(str(lake.root), lake.prefix, lake.hive, self.file_bytes)
+        target = Target(str(lake.root), lake.prefix, lake.hive, lake.named, self.file_bytes)
         spark.dataSource.register(ArchiveSource)
         options |= target.options()
         query = stream(spark, options, self.offsets_max, pause_file, FORMAT).writeStream.foreachBatch(commit)
         return start(query, "archive", checkpoint, once, interval)
+
+    def _lake(self) -> Lake:
+        try:
+            if self.format == "iceberg":
+                return IcebergLake(self.root, self.catalog, self.namespace)
+            return DeltaLake(self.root) if self.format == "delta" else ParquetLake(self.root)
+        except OSError as error:
+            raise PipelineError(f"tables cannot be created in {self.root}: {error.strerror}") from None
 
     def _state(self) -> Path:
         """Where Spark keeps the state of the query: beside the tables where that is a file system.
@@ -130,9 +140,11 @@ class Archive:
 
         A topic that the table does not hold yet is read from its beginning.
         """
-        known = None if (checkpoint / "commits" / "0").exists() else lake.offsets()
-        if known is None:
+        if (checkpoint / "commits" / "0").exists():
             return None, BEGINNING
+        known = lake.offsets()
+        if known is None:
+            return {}, BEGINNING
         options = ReadOptions(self.source, streaming=True)
         with contextlib.closing(Client(options.address, PLANNING_RETRY_MS)) as client:
             names = names_of(client, options, must_exist=False)

@@ -16,6 +16,7 @@ from topics.commands.failures import CommandError
 from topics.commands.link import ProfileName, TokenFile, Url, target
 from topics.errors import TopicsError
 from topics.names import check_topic_name
+from topics.pipeline import options
 from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason, silence
 
 app = typer.Typer(
@@ -35,19 +36,13 @@ def archive(
     to: Annotated[str, typer.Option(help="Where the lake tables are: a directory, or s3://bucket/lake and the like.")],
     topic: Annotated[list[str] | None, typer.Option(help="A topic to archive; may be repeated.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Archive all topics with this prefix, also new ones.")] = None,
-    format: Annotated[str, typer.Option(help="delta or parquet.")] = "delta",
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="The directory of the state; by default _checkpoint beside the tables.")
-    ] = None,
-    typed: Annotated[
-        bool, typer.Option("--typed", help="Also keep a table per topic, typed/TOPIC, with columns out of the JSON.")
-    ] = False,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Merge small files at the end; without topics, do only that.")
-    ] = False,
-    follow_deletes: Annotated[
-        bool, typer.Option("--follow-deletes", help="Erase from the tables what is deleted on the server.")
-    ] = False,
+    format: options.Format = "delta",
+    catalog: options.Catalog = None,
+    namespace: options.Namespace = "topics",
+    checkpoint: options.Checkpoint = None,
+    typed: options.Typed = False,
+    compact: options.Compact = False,
+    follow_deletes: options.FollowDeletes = False,
     target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.", min=1)] = 128 << 20,
     min_partitions: Annotated[int | None, typer.Option(help="At least this many tasks per batch.", min=1)] = None,
     url: Url = None,
@@ -72,7 +67,7 @@ def archive(
         _compact(root, target_file_bytes)
         return
     chosen = _archived(topic, prefix)
-    _check_format(format, root, {"--typed": typed, "--compact": compact, "--follow-deletes": follow_deletes})
+    _check_format(format, root, catalog, {"--typed": typed, "--compact": compact, "--follow-deletes": follow_deletes})
     _check_span("--interval", interval)
     server = _server(url, profile, token_file)
     _check(server, topic or [])
@@ -86,6 +81,8 @@ def archive(
         min_partitions,
         typed,
         follow_deletes,
+        catalog,
+        namespace,
     )
     _run(pipeline, pipeline.progress, master, conf, once, interval, verbose)
     _settle(pipeline, to, typed, verbose)
@@ -170,7 +167,7 @@ def replay(
     from topics.pipeline.replay import Replay
 
     _check_target(to)
-    root = _place("--from", source)
+    root = _lake(source)
     if not exists(root):
         _fail(f"--from {source}: there is no archive in it")
     server = _server(url, profile, token_file)
@@ -223,9 +220,7 @@ def erase(
     console = Console()
     server = _server(url, profile, token_file)
     with _failures(verbose), contextlib.ExitStack() as sessions:
-        eraser = Eraser(
-            _place("--from", source), server, lambda: sessions.enter_context(_session("erase", master, conf, verbose))
-        )
+        eraser = Eraser(_lake(source), server, lambda: sessions.enter_context(_session("erase", master, conf, verbose)))
         for name in topic:
             done = eraser.follow(name) if tag is None else eraser.forget(name, tag)
             console.print(f"{name}: {done.records:,} records erased", soft_wrap=True)
@@ -256,7 +251,7 @@ def report(
     from topics.pipeline.report import gather
 
     try:
-        found = gather(_place("--from", source), _server(url, profile, token_file), topic or [])
+        found = gather(_lake(source), _server(url, profile, token_file), topic or [])
         directory, _, name = to.rpartition("/")
         place = _place("--to", directory or ("/" if to.startswith("/") else "."))
         place.write(name, page.render(found, hours).encode())
@@ -267,6 +262,31 @@ def report(
     if found.trouble:
         typer.echo(f"topics pipeline: warning: no lag in the report: {found.trouble}", err=True)
     Console().print(f"the report is in {to}", soft_wrap=True)
+
+
+def _lake(given: str) -> Any:
+    """The lake of `--from`, with tables that more than an archive can work on."""
+    root = _place("--from", given)
+    _check_tables("--from", root)
+    return root
+
+
+def _check_format(format: str, root: Any, catalog: str | None, changes: dict[str, bool]) -> None:
+    from topics.pipeline.formats import refusal
+
+    with _failures(False):
+        refused = refusal(format, root, catalog, changes)
+    if refused is not None:
+        _fail(refused)
+
+
+def _check_tables(option: str, root: Any) -> None:
+    from topics.pipeline.formats import unreadable
+
+    with _failures(False):
+        trouble = unreadable(root)
+    if trouble is not None:
+        _fail(f"{option}: {trouble}")
 
 
 def _need_extra() -> None:
@@ -300,6 +320,7 @@ def _compact(root: Any, file_bytes: int) -> None:
 
     from topics.pipeline.compact import compact
 
+    _check_tables("--compact", root)
     try:
         for table, removed, added in compact(root, file_bytes):
             merged = f"{removed} files merged into {added}" if removed else "nothing to merge"
@@ -334,15 +355,6 @@ def _settle(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
         console.print(f"{erased:,} records erased that were deleted on the server", soft_wrap=True)
     names = "events, losses, typed, errors" if typed else "events, losses"
     console.print(f"the tables are in {to}: {names}", soft_wrap=True)
-
-
-def _check_format(format: str, root: Any, wanted: dict[str, bool]) -> None:
-    if format not in ("delta", "parquet"):
-        _fail(f'--format is "{format}"; it must be delta or parquet')
-    if root.path is None and format != "delta":
-        _fail(f"--format {format} needs a directory: in an object store, archive keeps Delta tables")
-    for option in (name for name, value in wanted.items() if value and format != "delta"):
-        _fail(f"{option} needs --format delta: it works on tables that have a log")
 
 
 def _check_span(option: str, text: str) -> None:

@@ -42,6 +42,8 @@ FILE_SCHEMA: Final = pa.schema(
     ]
 )
 """The columns of a file of events. The epoch tells records from those of an earlier topic with the same name."""
+NAMED_SCHEMA: Final = pa.schema([("topic", pa.string()), *FILE_SCHEMA])
+"""The columns of a file that names its topic in each row, for tables that partition by columns of their files."""
 TABLE_SCHEMA: Final = pa.schema([("topic", pa.string()), ("date", pa.date32()), *FILE_SCHEMA])
 PARTITION_BY: Final = ("topic", "date")
 ROW_GROUP_BYTES: Final = 32 << 20
@@ -147,20 +149,21 @@ class Files:
 
 
 def writer(
-    root: str, prefix: str, hive: bool, batch_id: int, file_bytes: int, epochs: Mapping[str, int]
+    root: str, prefix: str, hive: bool, batch_id: int, file_bytes: int, epochs: Mapping[str, int], named: bool = False
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function that writes what a task reads: rows in, what was written out.
 
-    A task reads records of one epoch of each topic, and `epochs` says which.
+    A task reads records of one epoch of each topic, and `epochs` says which. With `named` each row names its topic.
     """
+    schema = NAMED_SCHEMA if named else FILE_SCHEMA
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         gaps: list[Written] = []
-        files = Files(root, FILE_SCHEMA, batch_id, file_bytes)
+        files = Files(root, schema, batch_id, file_bytes)
         for batch in batches:
             gaps += _gaps(batch)
             rows = batch.filter(pc.is_valid(batch["seq"])) if batch["seq"].null_count else batch
-            for topic, date, part in _parts(rows, epochs):
+            for topic, date, part in _parts(rows, epochs, schema):
                 files.add(f"{prefix}topic={directory_of(topic, hive)}/date={date}/", topic, date, part)
         yield report([one._replace(epoch=epochs.get(one.topic)) for one in (*gaps, *files.close())])
 
@@ -194,7 +197,7 @@ def _gaps(batch: Any) -> list[Written]:
     ]
 
 
-def _parts(rows: Any, epochs: Mapping[str, int]) -> Iterator[tuple[str, str, Any]]:
+def _parts(rows: Any, epochs: Mapping[str, int], schema: Any) -> Iterator[tuple[str, str, Any]]:
     """The rows of each topic and date."""
     if not rows.num_rows:
         return
@@ -203,7 +206,7 @@ def _parts(rows: Any, epochs: Mapping[str, int]) -> Iterator[tuple[str, str, Any
     for topic in found:
         own = rows if len(found) == 1 else rows.filter(pc.equal(topics, topic))
         own = own.append_column("epoch", pa.repeat(pa.scalar(epochs.get(topic), pa.int64()), own.num_rows))
-        for date, part in by_date(columns_of(own, FILE_SCHEMA)):
+        for date, part in by_date(columns_of(own, schema)):
             yield topic, date, part
 
 

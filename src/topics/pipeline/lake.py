@@ -59,6 +59,8 @@ class DeltaLake:
     """Where executors write, relative to `root`: visible at once, or staged."""
     hive = False
     """Whether readers take the topic and date from the path."""
+    named = False
+    """Whether the rows of a file name its topic."""
 
     def __init__(self, root: Place) -> None:
         self.root = root / "events"
@@ -82,7 +84,7 @@ class DeltaLake:
         from deltalake.exceptions import CommitFailedError
 
         now_ms = time.time_ns() // 1_000_000
-        losses = [_loss(gap) for gap in written if gap.path is None]
+        losses = [loss_of(gap) for gap in written if gap.path is None]
         metadata = {BATCH: f"{app_id}:{batch_id}", OFFSETS: json.dumps(offsets), LOSSES: json.dumps(losses)}
         files = [file for file in written if file.path is not None]
         for attempt in range(COMMIT_TRIES):
@@ -98,16 +100,7 @@ class DeltaLake:
         self._lose(app_id, batch_id, losses, now_ms)
 
     def _check(self, offsets: Offsets, begun: Offsets | None) -> None:
-        known = self.offsets()
-        if known is None or begun is None:
-            return
-        for topic in sorted(set(offsets) & {*known, *begun}):
-            if known.get(topic) != begun.get(topic):
-                raise PipelineError(
-                    f'another archive has brought topic "{topic}" in {self.root} to {_shown(known.get(topic))}, and '
-                    f"this one went on from {_shown(begun.get(topic))}; run one archive of a topic at a time, and this "
-                    f"one without its checkpoint if it has to go on from there"
-                )
+        check_begun(self.root, self.offsets(), offsets, begun)
 
     def finish(self, app_id: str, batch_id: int) -> None:
         """Bring the table of losses up to the events."""
@@ -125,13 +118,9 @@ class DeltaLake:
 
         if not losses:
             return
-        # A commit of an older release does not name the epoch.
-        rows = ((*loss[:5], batch_id, seen_ms * 1000, *(loss[5:] or [None])) for loss in losses)
-        columns = zip(*rows, strict=True)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, LOSS_SCHEMA, strict=True)]
         write_deltalake(
             self._losses,
-            pa.Table.from_arrays(arrays, schema=LOSS_SCHEMA),
+            loss_rows(losses, batch_id, seen_ms),
             mode="append",
             commit_properties=CommitProperties(app_transactions=[Transaction(app_id, batch_id)]),
         )
@@ -144,6 +133,19 @@ class DeltaLake:
             if batches:
                 return {topic: at for batch in reversed(batches) for topic, at in batch.items()}
         return None
+
+
+def check_begun(root: Place, known: Offsets | None, offsets: Offsets, begun: Offsets | None) -> None:
+    """Refuse a batch that began elsewhere than where the table is now, by another archive of the same topics."""
+    if known is None or begun is None:
+        return
+    for topic in sorted(set(offsets) & {*known, *begun}):
+        if known.get(topic) != begun.get(topic):
+            raise PipelineError(
+                f'another archive has brought topic "{topic}" in {root} to {_shown(known.get(topic))}, and '
+                f"this one went on from {_shown(begun.get(topic))}; run one archive of a topic at a time, and this "
+                f"one without its checkpoint if it has to go on from there"
+            )
 
 
 def exists(root: Place) -> bool:
@@ -250,8 +252,18 @@ def _shown(at: Any) -> str:
     return "no place" if at is None else f"seq {at['seq']} (epoch {at['epoch']})"
 
 
-def _loss(gap: Written) -> list[Any]:
+def loss_of(gap: Written) -> list[Any]:
+    """A gap as a commit carries it."""
     return [gap.topic, gap.seq_min, gap.seq_max, gap.reason, gap.records, gap.epoch]
+
+
+def loss_rows(losses: list[list[Any]], batch_id: int, seen_ms: int) -> Any:
+    """The rows of the table of losses for what one commit carries, of which there must be some."""
+    # A commit of an older release does not name the epoch.
+    rows = ((*loss[:5], batch_id, seen_ms * 1000, *(loss[5:] or [None])) for loss in losses)
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, LOSS_SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=LOSS_SCHEMA)
 
 
 def _stats(file: Written) -> str:
@@ -274,6 +286,7 @@ class ParquetLake:
 
     prefix = "_staging/"
     hive = True
+    named = False
 
     def __init__(self, root: Place) -> None:
         # What is decided is moved into place, which only a file system can do.
@@ -310,7 +323,7 @@ class ParquetLake:
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.exists():
                 source.replace(target)
-        gaps = [_loss(one) for one in written if one.path is None]
+        gaps = [loss_of(one) for one in written if one.path is None]
         if gaps:
             rows = ((*gap[:5], batch_id, decided["ts"], gap[5]) for gap in gaps)
             lines = [dict(zip(LOSS_SCHEMA.names, row, strict=True)) for row in rows]
@@ -325,6 +338,3 @@ class ParquetLake:
             return None
         found: Offsets = json.loads(lists[-1].read_text())["offsets"]
         return found
-
-
-Lake = DeltaLake | ParquetLake

@@ -8,7 +8,7 @@ driver commits it, so a task may run twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,12 +31,21 @@ class Target:
     """The address of a Place; each task finds keys in its environment."""
     prefix: str
     hive: bool
+    named: bool
+    """Whether each row names its topic."""
     file_bytes: int
 
     def options(self) -> dict[str, str]:
         """As Spark takes them."""
-        hive, size = str(self.hive).lower(), str(self.file_bytes)
-        return {"lakeRoot": self.root, "lakePrefix": self.prefix, "lakeHive": hive, "lakeFileBytes": size}
+        hive, named = (str(flag).lower() for flag in (self.hive, self.named))
+        given = {"lakeRoot": self.root, "lakePrefix": self.prefix, "lakeHive": hive, "lakeNamed": named}
+        return given | {"lakeFileBytes": str(self.file_bytes)}
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Target:
+        """What `options` has made options of."""
+        hive, named = (given[name] == "true" for name in ("lakeHive", "lakeNamed"))
+        return cls(given["lakeRoot"], given.get("lakePrefix") or "", hive, named, int(given["lakeFileBytes"]))
 
     def write(self, piece: Range, batches: Iterator[Any]) -> Iterator[Any]:
         """Write the records of one range; what was written."""
@@ -44,7 +53,8 @@ class Target:
         assert context is not None, "a range is read by a task"
         batch_id = int(context.getLocalProperty("streaming.sql.batchId") or 0)
         epochs = {piece.topic: piece.epoch}
-        return files.writer(self.root, self.prefix, self.hive, batch_id, self.file_bytes, epochs)(batches)
+        write = files.writer(self.root, self.prefix, self.hive, batch_id, self.file_bytes, epochs, self.named)
+        return write(batches)
 
 
 class ArchiveSource(TopicsSource):
@@ -61,9 +71,7 @@ class ArchiveSource(TopicsSource):
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802 - Spark's name
         """The reader of the source "topics", whose tasks write."""
-        given = self.options
-        file_bytes = int(given["lakeFileBytes"])
-        target = Target(given["lakeRoot"], given.get("lakePrefix") or "", given["lakeHive"] == "true", file_bytes)
+        target = Target.of(self.options)
         reader = super().streamReader(schema_of((*COLUMNS, TOMBSTONE)))
         if isinstance(reader, TopicsStreamReader):
             reader.through = target.write

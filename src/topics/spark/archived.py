@@ -61,6 +61,8 @@ def find(lake: Place, topic: str) -> Archived | None:
         found = _in_delta(lake, topic)
     elif lake.path is not None and (lake.path / "_batches").is_dir():
         found = _in_parquet(lake.path, topic)
+    elif lake.is_iceberg():
+        raise SourceError(f'the lake in "{lake}" has Iceberg tables, and a table over lake and server needs Delta ones')
     else:
         raise SourceError(f'there is no archive in "{lake}"; `topics pipeline archive --to {lake}` makes one')
     if found is not None:

@@ -111,8 +111,9 @@ class Address:
         url = options.text("url")
         if url is None:
             raise SourceError(
-                'the option "url" is missing: name the server, such as "http://127.0.0.1:4000"; a table whose columns '
-                "were named in CREATE TABLE has no options: leave the columns out there"
+                'the option "url" is missing: name the server, such as "http://127.0.0.1:4000"; in SQL, CREATE TABLE '
+                "keeps options only if it names no columns, and INSERT and CREATE TABLE ... AS SELECT pass none on: "
+                "write with DataFrame.write"
             )
         parts = urlsplit(url)
         if parts.username or parts.password:

@@ -68,6 +68,10 @@ class Place:
 
         return bool(DeltaTable.is_deltatable(self._address))
 
+    def is_iceberg(self) -> bool:
+        """Whether the lake here has Iceberg tables."""
+        return "metadata" in self.directories("events")
+
     def files(self) -> Any:
         """The file system of Arrow whose root is this place."""
         from pyarrow import fs

@@ -22,7 +22,7 @@ REPLAY = ("replay", "--name", "n", "--state", "s")
     [
         (("archive", "--to", "lake"), "say what to archive: --topic (one or more) or --prefix"),
         ((*ARCHIVE, "--prefix", "o"), "say what to archive: --topic (one or more) or --prefix"),
-        ((*ARCHIVE, "--format", "csv"), '--format is "csv"; it must be delta or parquet'),
+        ((*ARCHIVE, "--format", "csv"), '--format is "csv"; it must be delta, iceberg or parquet'),
         ((*ARCHIVE, "--format", "parquet", "--typed"), "--typed needs --format delta"),
         ((*ARCHIVE, "--format", "parquet", "--compact"), "--compact needs --format delta"),
         ((*ARCHIVE, "--interval", "soon"), '--interval is "soon"; it must be a span of time'),
