@@ -26,6 +26,7 @@ import shutil
 import struct
 import time
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -93,17 +94,16 @@ class Stage:
         path = self.directory / name
         file = None
         try:
-            for topic, members in _chunked(records):
+            for topic, n, body in _chunked(records):
                 if file is None:
                     self.directory.mkdir(parents=True, exist_ok=True)
                     file = path.open("xb")
-                body = b",".join(members)
                 label = topic.encode()
-                file.write(_LEAD.pack(_MAGIC, len(label), len(members), len(body), xxh3_64_intdigest(body)))
+                file.write(_LEAD.pack(_MAGIC, len(label), n, len(body), xxh3_64_intdigest(body)))
                 file.write(label)
                 file.write(body)
                 chunks += 1
-                count += len(members)
+                count += n
             if file is None:
                 return StagedFile(None, partition, 0, 0)
             file.flush()
@@ -182,21 +182,46 @@ class Stage:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _chunked(records: Iterable[Rendered]) -> Iterator[tuple[str, list[bytes]]]:
+class _Chunk:
+    """Records of one topic that wait to be a write."""
+
+    __slots__ = ("n", "pieces", "size")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes | memoryview] = []
+        self.n = self.size = 0
+
+    def take(self, records: Rendered, first: int) -> int:
+        """Add as many records as fit, from this one on; the number of the first that did not."""
+        start = records.ends[first - 1] if first else 0
+        most = min(len(records.ends), first + CHUNK_RECORDS - self.n)
+        end = bisect_right(records.ends, start + CHUNK_BYTES - self.size, first, most)
+        if end == first and not self.n:
+            end += 1
+        if end > first:
+            self.pieces.append(records.text[start : records.ends[end - 1]])
+            self.n += end - first
+            self.size += len(self.pieces[-1])
+        return end
+
+    def body(self) -> memoryview:
+        """The records, with commas between them."""
+        return memoryview(b"".join(self.pieces))[:-1]
+
+
+def _chunked(rendered: Iterable[Rendered]) -> Iterator[tuple[str, int, memoryview]]:
     """The records in writes of bounded size, each of one topic; the order within a topic is kept."""
-    waiting: dict[str, list[bytes]] = {}
-    sizes: dict[str, int] = {}
-    for topic, more in records:
-        members, size = waiting.setdefault(topic, []), sizes.get(topic, 0)
-        for record in more:
-            if members and (len(members) >= CHUNK_RECORDS or size + len(record) > CHUNK_BYTES):
-                yield topic, members
-                members = waiting[topic] = []
-                size = 0
-            members.append(record)
-            size += len(record)
-        sizes[topic] = size
-    yield from ((topic, members) for topic, members in waiting.items() if members)
+    waiting: dict[str, _Chunk] = {}
+    for records in rendered:
+        at = 0
+        while at < len(records.ends):
+            chunk = waiting.setdefault(records.topic, _Chunk())
+            at = chunk.take(records, at)
+            if at < len(records.ends):
+                yield records.topic, chunk.n, chunk.body()
+                del waiting[records.topic]
+    for topic, chunk in waiting.items():
+        yield topic, chunk.n, chunk.body()
 
 
 def write_once(path: Path, text: str) -> None:
