@@ -28,6 +28,7 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -54,6 +55,14 @@ class StagedFile(NamedTuple):
     partition: int
     chunks: int
     records: int
+
+
+class _Write(NamedTuple):
+    """The body of one write, and how many records it holds."""
+
+    topic: str
+    records: int
+    content: bytes
 
 
 class Delivered(NamedTuple):
@@ -129,23 +138,33 @@ class Stage:
 
     def publish(self, files: list[StagedFile], client: Client, records_per_second: int | None = None) -> Delivered:
         """Append the chunks of these files in order, each once."""
-        number = records = deduped = 0
-        producer_id = json.dumps(self.producer_id).encode()
+        records = deduped = 0
         started = time.monotonic()
-        for file in files:
-            for topic, n, body in self._chunks(file):
-                producer_seq = self.epoch * CHUNKS_MAX + number
-                number += 1
-                content = b'{"producer_id":%b,"producer_seq":%d,"records":[%b]}' % (producer_id, producer_seq, body)
-                answer = client.write(topic, content)
+        # The next write is read and put together while the server works on one.
+        with ThreadPoolExecutor(1) as pool:
+            writes = self._writes(files)
+            coming = pool.submit(next, writes, None)
+            while (write := coming.result()) is not None:
+                coming = pool.submit(next, writes, None)
+                answer = client.write(write.topic, write.content)
                 if answer["deduped"]:
-                    deduped += n
+                    deduped += write.records
                     continue
-                records += n
+                records += write.records
                 if records_per_second is not None:
                     time.sleep(max(0.0, started + records / records_per_second - time.monotonic()))
         self._done.touch()
         return Delivered(records, deduped)
+
+    def _writes(self, files: list[StagedFile]) -> Iterator[_Write]:
+        """The chunks of these files as numbered writes."""
+        producer_id = json.dumps(self.producer_id).encode()
+        producer_seq = self.epoch * CHUNKS_MAX
+        for file in files:
+            for topic, n, body in self._chunks(file):
+                content = b'{"producer_id":%b,"producer_seq":%d,"records":[%b]}' % (producer_id, producer_seq, body)
+                yield _Write(topic, n, content)
+                producer_seq += 1
 
     def _chunks(self, file: StagedFile) -> Iterator[tuple[str, int, bytes]]:
         assert file.name is not None
