@@ -17,8 +17,6 @@ DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
-    # Between the JVM and its Python workers, a socket of the machine costs less than one of the network.
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.redaction.regex": "(?i)secret|password|passwd|token|access[.]?key",
     "spark.sql.redaction.options.regex": "(?i)token",
 }
