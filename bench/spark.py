@@ -341,8 +341,10 @@ def main() -> None:
             rows += bench.growth([int(size) for size in chosen.sizes.split(",")])
         for name, run in works(bench, chosen.records).items():
             if not chosen.only or any(fnmatch(name, pattern) for pattern in chosen.only):
-                print(f"{name} ...", flush=True)
-                rows += run()
+                found = run()
+                rows += found
+                # As they come, because a run takes minutes and the table is its last line.
+                print("\n".join(row.line({}) for row in found), flush=True)
         bench.spark.stop()
     print(markdown(rows))
 
