@@ -1,8 +1,8 @@
-"""Spark over topics against Spark over files: scans, streaming, and what a scan costs the writers.
+"""Spark over topics beside Spark over files: scans, streaming, writing, archives, and what a scan costs the writers.
 
-`make bench-spark ARGS='--records 5000000'`. A ratio within one run is what counts; the absolute figures belong to the
-machine. Every figure of a scan is the best of a few runs. CPU is that of Spark, its Python workers and the server
-together: on a machine that does other work too it is the figure to compare.
+`make bench-spark ARGS='--records 5000000'` prints one table. A ratio within one run is what counts; the absolute
+figures belong to the machine. CPU is that of Spark, its Python workers and the server together: on a machine that does
+other work too it is the figure to compare. How rows are measured and added is in `bench.spark_rows`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,32 @@ import http.client
 import json
 import os
 import select
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench import spark_kafka
 from bench.reads import await_sealed
+from bench.row import Row, at_least, at_most
+from bench.spark_rows import Contender, Work, markdown, measure
 from topics.spark.place import Place
 from topics.testing import ServerProcess
 
 BATCH = 1_000
 RECORD_BYTES = 150
 RUNS = 4
+ARCHIVED = 0.95
+"""The share of the topic that the lake of `table` holds."""
+STREAM_BATCH = 200_000
+TRICKLE_S = 15
+WARM_BATCHES = 3
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "runs", "far", "away")
 SQL = "SELECT tag, count(*) AS n, sum(length(data)) AS bytes, max(seq) AS last FROM {view} GROUP BY tag"
 
@@ -40,13 +49,13 @@ def load(server: ServerProcess, topic: str, records: int) -> float:
     return 0.0 if there.status == 200 and there.json["head_seq"] == records else append(server, topic, records)
 
 
-def append(server: ServerProcess, topic: str, records: int) -> float:
-    """Write so many records of about 150 bytes; the seconds it took."""
+def append(server: ServerProcess, topic: str, records: int, before: int = 0) -> float:
+    """Write so many records of about 150 bytes, after so many of them; the seconds it took."""
     connection = http.client.HTTPConnection(server.host, server.port)
     started = time.perf_counter()
-    for first in range(0, records, BATCH):
+    for first in range(before, before + records, BATCH):
         rows = []
-        for n in range(first, min(first + BATCH, records)):
+        for n in range(first, min(first + BATCH, before + records)):
             data = f'{{"n":{n},"user":"u{n % 9973}","text":"{" ".join(WORDS[n % 5 :])}"}}'
             rows.append(
                 f'{{"data":{data[:-1]},"pad":"{"x" * max(0, RECORD_BYTES - len(data) - 9)}"}},"tag":"t{n % 50}"}}'
@@ -80,137 +89,153 @@ class SparkBench:
         self.scratch = scratch
 
     def frame(self, topic: str, **options: str) -> Any:
-        given = {"url": self.server.url, "topic": topic, "columns": "seq,tag,data", "minPartitions": "4", **options}
-        return self.spark.read.format("topics").options(**given).load()
-
-    def whole(self, topic: str, **options: str) -> Any:
         """All columns, and as many tasks as the source chooses."""
         return self.spark.read.format("topics").options(url=self.server.url, topic=topic, **options).load()
 
-    def aggregate(self, make: Any) -> tuple[float, float]:
-        """The seconds of one scan with a group-by, and the seconds of CPU."""
-        started, spent = time.perf_counter(), cpu_s(os.getpid())
-        make().createOrReplaceTempView("scanned")
+    def aggregate(self, frame: Any) -> None:
+        """One scan with a group-by."""
+        frame.createOrReplaceTempView("scanned")
         self.spark.sql(SQL.format(view="scanned")).collect()
-        return time.perf_counter() - started, cpu_s(os.getpid()) - spent
 
-    def scans(self, topic: str, records: int) -> None:
-        """Source against Parquet and JSON lines of the same rows."""
-        parquet, lines = str(self.scratch / "parquet"), str(self.scratch / "lines")
-        for path in (parquet, lines):
-            shutil.rmtree(path, ignore_errors=True)
-        self.frame(topic).write.parquet(parquet)
-        self.frame(topic).write.json(lines)
+    def scans(self, topic: str, records: int) -> Work:
+        """A group-by over the source, over files of the same rows, and over a lake with the source as its tail."""
+        from topics.spark import table
+
+        files, lines = str(self.scratch / "parquet"), str(self.scratch / "lines")
+        chosen = self.frame(topic, columns="seq,tag,data")
+        chosen.write.parquet(files)
+        chosen.write.json(lines)
         schema = "seq bigint, tag string, data string"
-        made = {
-            "(a) topics, data directory": lambda: self.frame(topic, dataDir=str(self.server.data_dir)),
-            "(a) with default options": lambda: self.whole(topic, dataDir=str(self.server.data_dir)),
-            "(b) topics, HTTP blocks": lambda: self.frame(topic),
-            "(c) Parquet": lambda: self.spark.read.parquet(parquet),
-            "(d) JSON lines": lambda: self.spark.read.schema(schema).json(lines),
-        }
-        # In turns, so that neither a JVM that is warming up nor a busy moment of the machine hits only one of them.
-        turns = [{name: self.aggregate(make) for name, make in made.items()} for _ in range(RUNS)]
-        took = {name: tuple(min(turn[name][k] for turn in turns) for k in (0, 1)) for name in made}
-        reference = took["(c) Parquet"]
-        for name, (seconds, cpu) in took.items():
-            rate, ratio, cpu_ratio = records / seconds, reference[0] / seconds, reference[1] / cpu
-            print(
-                f"  {name:28} {seconds:6.2f} s  {rate / 1e6:5.2f} M records/s  {ratio:4.2f} of Parquet"
-                f"   CPU {cpu / records * 1e6:5.2f} us a record  {cpu_ratio:4.2f} of Parquet"
-            )
+        lake, url, data_dir = self.scratch / "lake", self.server.url, str(self.server.data_dir)
+        whole = self.archive(topic, "whole")
+        return Work(
+            "group-by",
+            records,
+            [
+                self._scan("Parquet", lambda: self.spark.read.parquet(files)),
+                self._scan("Delta, the files of an archive", lambda: self.delta(whole)),
+                self._scan("JSON lines", lambda: self.spark.read.schema(schema).json(lines)),
+                self._scan("topics over HTTP", lambda: self.frame(topic)),
+                self._scan("topics, `dataDir`", lambda: self.frame(topic, dataDir=data_dir), 1.1),
+                self._scan("`table`, 95 percent archived", lambda: table(self.spark, topic, lake, url=url), 1.15),
+            ],
+            "Parquet",
+        )
 
-    def growth(self, sizes: list[int]) -> None:
+    def _scan(self, name: str, make: Callable[[], Any], ratio_max: float | None = None) -> Contender:
+        target = None if ratio_max is None else at_most(ratio_max, "ratio")
+        return Contender(name, lambda _: self.aggregate(make()), target)
+
+    def delta(self, lake: Path) -> Any:
+        """The table of events in a lake, as Spark's own reader takes its files."""
+        from deltalake import DeltaTable
+
+        return self.spark.read.parquet(*DeltaTable(str(lake / "events")).file_uris())
+
+    def growth(self, sizes: list[int]) -> Iterator[Row]:
         """Whether the cost of a scan grows with its records and no faster."""
         for size in sizes:
             topic = f"scale-{size}"
             load(self.server, topic, size)
-            turns = [self.aggregate(lambda topic=topic: self.frame(topic)) for _ in range(RUNS)]
-            seconds, cpu = (min(turn[k] for turn in turns) for k in (0, 1))
-            print(
-                f"  {size:>10,} records {seconds:6.2f} s  {seconds / size * 1e6:5.2f} us a record"
-                f"   CPU {cpu / size * 1e6:5.2f} us a record"
-            )
+            scan = self._scan(f"{size:,} records over HTTP", partial(self.frame, topic))
+            yield from measure(Work("group-by, growth", size, [scan]), self.cpu_s)
 
-    def streaming(self, topic: str, records: int) -> None:
-        """Topic to topic: sustained rate, and the time of a small micro-batch."""
-        stream = self.spark.readStream.format("topics")
-        source = {"url": self.server.url, "topic": topic, "maxOffsetsPerTrigger": "200000", "columns": "tag,data"}
-        rows = stream.options(**source).load()
-        sink = rows.writeStream.format("topics").options(url=self.server.url, topic=f"{topic}-copy")
-        started = time.perf_counter()
-        query = sink.option("checkpointLocation", str(self.scratch / "copy")).trigger(availableNow=True).start()
-        query.awaitTermination()
-        seconds = time.perf_counter() - started
-        print(f"  topic to topic: {records / seconds:,.0f} records/s over {records:,} records")
-        self.latency()
+    def streaming(self, topic: str, records: int) -> Work:
+        """All records in batches of 200,000, to a sink that does nothing."""
+        given = {"url": self.server.url, "topic": topic, "maxOffsetsPerTrigger": str(STREAM_BATCH)}
 
-    def writing(self, topic: str, records: int) -> None:
-        """Rows of Parquet files into a topic, and a topic into a lake, before and after its files are merged."""
+        def stream(turn: int) -> None:
+            sink = self.spark.readStream.format("topics").options(**given).load().writeStream.format("noop")
+            sink = sink.option("checkpointLocation", str(self.scratch / f"stream-{turn}"))
+            query = sink.trigger(availableNow=True).start()
+            query.awaitTermination()
+            assert query.exception() is None
+
+        wanted = at_least(450_000, "records_s")
+        return Work("streaming read", records, [Contender("topics over HTTP", stream, wanted)])
+
+    def sink(self, topic: str, records: int) -> Work:
+        """Rows of Parquet files into a new topic."""
         rows = str(self.scratch / "rows")
         self.frame(topic, columns="tag,data").write.parquet(rows)
-        took = []
-        for turn in range(3):
-            started = time.perf_counter()
+
+        def write(turn: int) -> None:
             sink = self.spark.read.parquet(rows).write.format("topics").mode("append")
             sink.options(url=self.server.url, topic=f"{topic}-sink-{turn}").save()
-            took.append(time.perf_counter() - started)
-        print(f"  Parquet to topic: {records / min(took):,.0f} records/s")
-        took = [self._archive(topic, f"lake-{turn}") for turn in range(3)]
-        print(f"  topic to lake (archive --once): {records / min(took):,.0f} records/s")
-        self._compact(self.scratch / "lake-0")
 
-    def _archive(self, topic: str, name: str) -> float:
+        return Work("sink", records, [Contender("Parquet to a topic", write, at_least(400_000, "records_s"))])
+
+    def archives(self, topic: str, records: int) -> Work:
+        """A topic into a new lake."""
+        wanted = at_least(300_000, "records_s")
+        return Work(
+            "archive",
+            records,
+            [Contender("a topic to Delta", lambda turn: self.archive(topic, f"lake-{turn}"), wanted)],
+        )
+
+    def compacted(self, topic: str, records: int) -> Work:
+        """A group-by over a lake as its archive wrote it, and merged."""
+        from topics.pipeline.compact import compact
+
+        written, merged = (self.archive(topic, name, offsets_max=STREAM_BATCH) for name in ("small", "merged"))
+        list(compact(Place(merged), 128 << 20))
+        return Work(
+            "compact, then group-by",
+            records,
+            [self._scan("as written", lambda: self.delta(written)), self._scan("merged", lambda: self.delta(merged))],
+        )
+
+    def archive(self, topic: str, name: str, **options: Any) -> Path:
+        """Archive a topic once, and where the lake is."""
         from topics.pipeline.archive import Archive
 
-        started = time.perf_counter()
-        archive = Archive({"url": self.server.url, "topics": topic}, Place(self.scratch / name))
+        root = self.scratch / name
+        archive = Archive({"url": self.server.url, "topics": topic}, Place(root), **options)
         query = archive.start(self.spark, True, "1 second", self.scratch / "never")
         query.awaitTermination()
         assert query.exception() is None
-        return time.perf_counter() - started
+        return root
 
-    def _compact(self, lake: Path) -> None:
-        from deltalake import DeltaTable
-
-        from topics.pipeline.compact import compact
-
-        for label in ("as written", "compacted"):
-            paths = DeltaTable(str(lake / "events")).file_uris()
-            turns = [self.aggregate(lambda paths=paths: self.spark.read.parquet(*paths)) for _ in range(RUNS)]
-            seconds = min(took for took, _ in turns)
-            print(f"  group-by over the archive, {label}: {seconds:.2f} s, {len(paths)} files")
-            list(compact(Place(lake), 128 << 20))
-
-    def latency(self) -> None:
-        """Batches of a few records, one after the other."""
+    def latency(self) -> Row:
+        """Batches of a few records from topic to topic, one after the other."""
         append(self.server, "trickle", 10)
         options = {"url": self.server.url, "topic": "trickle", "startingOffsets": "latest"}
         rows = self.spark.readStream.format("topics").options(**options).load().select("data")
         sink = rows.writeStream.format("topics").options(url=self.server.url, topic="trickled")
         query = sink.option("checkpointLocation", str(self.scratch / "trickle")).start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + TRICKLE_S
         while time.monotonic() < deadline:
             append(self.server, "trickle", 10)
             time.sleep(0.2)
         reports = [report for report in query.recentProgress if report["numInputRows"]]
         query.stop()
-        took = [report["durationMs"]["triggerExecution"] for report in reports[3:]]
-        print(f"  micro-batch of a few records: p50 {statistics.median(took):.0f} ms over {len(took)} batches")
+        took = [float(report["durationMs"]["triggerExecution"]) for report in reports[WARM_BATCHES:]]
+        p50, p99 = statistics.median(took), statistics.quantiles(took, n=100)[98]
+        title = f"topic to topic, {len(took)} batches of a few records"
+        return Row("micro-batch", title, p50_ms=p50, p99_ms=p99, target=at_most(200, "p50_ms"))
 
-    def writers(self, topic: str) -> None:
+    def cpu_s(self) -> float:
+        """The CPU seconds of Spark, its workers and the server so far."""
+        return cpu_s(os.getpid())
+
+    def writers(self, topic: str) -> Iterator[Row]:
         """p99 of one-record writes, alone and beside a full scan; server and writer on one core, Spark on the other."""
         if len(os.sched_getaffinity(0)) > 1:
             first, *others = sorted(os.sched_getaffinity(0))
             pin(family(self.server.pid), {first})
             pin([pid for pid in family(os.getpid()) if pid not in family(self.server.pid)], set(others))
         alone = self._write_latencies(lambda: time.sleep(4))
-        beside = self._write_latencies(lambda: [self.aggregate(lambda: self.frame(topic)) for _ in range(2)])
+        beside = self._write_latencies(lambda: self._scan_twice(topic))
         for name, found in (("alone", alone), ("beside a full scan", beside)):
             p50, p99 = statistics.median(found), statistics.quantiles(found, n=100)[98]
-            print(f"  write {name:20} p50 {p50:5.2f} ms  p99 {p99:5.2f} ms  ({len(found)} writes)")
+            yield Row("write of one record", f"{name}, {len(found):,} writes", p50_ms=p50, p99_ms=p99)
 
-    def _write_latencies(self, meanwhile: Any) -> list[float]:
+    def _scan_twice(self, topic: str) -> None:
+        for _ in range(2):
+            self.aggregate(self.frame(topic))
+
+    def _write_latencies(self, meanwhile: Callable[[], None]) -> list[float]:
         prober = subprocess.Popen(
             [sys.executable, "-m", "bench.spark", "--probe", f"{self.server.host}:{self.server.port}"],
             stdin=subprocess.PIPE,
@@ -227,7 +252,8 @@ class SparkBench:
 
 def probe(address: str) -> None:
     """Write single records until stdin says stop, then print the latencies in milliseconds."""
-    connection = http.client.HTTPConnection(*address.split(":"))
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port))
     body = b'{"records":[{"data":{"type":"resize","w":256},"tag":"tenant42"}]}'
     found = []
     while not select.select([sys.stdin], [], [], 0.001)[0]:
@@ -274,41 +300,61 @@ def pin(pids: list[int], cores: set[int]) -> None:
                     os.sched_setaffinity(int(thread.name), cores)
 
 
+def works(bench: SparkBench, records: int) -> dict[str, Callable[[], list[Row]]]:
+    """Everything that is measured, by name; each prepares what it needs."""
+
+    def of(prepare: Callable[[str, int], Work]) -> Callable[[], list[Row]]:
+        return lambda: measure(prepare("events", records), bench.cpu_s)
+
+    return {
+        "group-by": of(bench.scans),
+        "stream": of(bench.streaming),
+        "trickle": lambda: [bench.latency()],
+        "sink": of(bench.sink),
+        "archive": of(bench.archives),
+        "compact": of(bench.compacted),
+        # It binds processes to cores, so it comes last.
+        "writers": lambda: list(bench.writers("events")),
+    }
+
+
+def _wants(name: str, only: list[str] | None) -> bool:
+    return not only or any(fnmatch(name, pattern) for pattern in only)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--records", type=int, default=5_000_000)
-    parser.add_argument("--stream-records", type=int, default=1_000_000)
-    parser.add_argument("--sizes", default="100000,1000000", help="of the topics whose scans are compared")
-    parser.add_argument("--data-dir", type=Path, help="keep what is loaded there, and use what is there")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--only", action="append", metavar="NAME", help="works to measure, such as group-by or 's*'")
+    parser.add_argument("--sizes", default="", help="of topics whose scans are compared, such as 100000,1000000")
     parser.add_argument("--probe", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.probe:
         probe(chosen.probe)
         return
-    with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory, ServerProcess(chosen.data_dir) as server:
-        scratch = Path(directory)
-        seconds = load(server, "events", chosen.records)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory, ServerProcess() as server:
+        bench = SparkBench(server, Path(directory))
+        archived = int(chosen.records * ARCHIVED)
+        seconds = append(server, "events", archived)
+        bench.archive("events", "lake")
+        seconds += append(server, "events", chosen.records - archived, archived)
         await_sealed(server.data_dir)
         segments = len(server.request("GET", "/v0/topics/events/plan?segments=true").json["segments"])
         print(f"loaded {chosen.records:,} records of {RECORD_BYTES} bytes in {seconds:.0f} s: {segments} segments")
-        bench = SparkBench(server, scratch)
-        print("scan and group-by, local[2]:")
-        bench.scans("events", chosen.records)
         if chosen.sizes:
-            print("growth:")
-            bench.growth([int(size) for size in chosen.sizes.split(",")])
-        if chosen.stream_records:
-            print("streaming:")
-            load(server, "stream", chosen.stream_records)
-            bench.streaming("stream", chosen.stream_records)
-            print("writing:")
-            bench.writing("stream", chosen.stream_records)
-        print("writers:")
-        bench.writers("events")
+            rows += bench.growth([int(size) for size in chosen.sizes.split(",")])
+        for name, run in works(bench, chosen.records).items():
+            if _wants(name, chosen.only):
+                found = run()
+                rows += found
+                # As they come, because a run takes minutes and the table is its last line.
+                print("\n".join(markdown(found).splitlines()[2:]), flush=True)
         bench.spark.stop()
-        if chosen.stream_records:
+        if _wants("kafka", chosen.only):
             print("beside Kafka, in a session of its own:")
-            spark_kafka.beside(server.url, server.data_dir, "stream", chosen.stream_records)
+            spark_kafka.beside(server.url, server.data_dir, "events", chosen.records)
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

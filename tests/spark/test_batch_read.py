@@ -29,6 +29,9 @@ def test_a_topic_is_a_table_with_the_documented_columns(load: Reader, api: Api, 
         "meta": "map<string,string>",
         "data": "string",
     }
+    assert [field.name for field in frame.schema.fields if not field.nullable] == ["topic", "seq", "ts", "data"]
+    with_gaps = load(includeTombstones=True)
+    assert [field.name for field in with_gaps.schema.fields if not field.nullable] == ["topic"]
     first, second = frame.orderBy("seq").collect()
     ts = api.read(topic_name)["records"][0]["$ts"]
     assert first.ts.replace(tzinfo=UTC) == datetime.fromtimestamp(ts / 1000, UTC)

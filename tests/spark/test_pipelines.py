@@ -211,7 +211,7 @@ def test_a_replay_is_paced(spark: Any, archives: Archives, server: ServerProcess
 
     client = Client(WriteOptions({"url": server.url, "topic": "paced"}).address)
     stage = Stage(tmp_path, "paced", 0)
-    file = stage.write([Rendered("paced", [b'{"data":1}'] * 100)], 0)
+    file = stage.write([Rendered.of("paced", *[b'{"data":1}'] * 100)], 0)
     started = time.monotonic()
     stage.publish([file], client, records_per_second=200)
     assert time.monotonic() - started >= 0.5

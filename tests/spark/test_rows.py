@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -15,13 +16,20 @@ from topics.spark.rows import RECORD_BYTES_MAX, Rows
 pytestmark = pytest.mark.spark
 
 TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", 'q"', "\n", "é", "x" * 200, "x" * 300]))
-DATAS = st.sampled_from([b"1", b' {"a": [2]} ', b'"\xc3\xa9"', b'"\xff"', b"{x", b'1,"tag":"t"', b"", None])
+DATAS = st.sampled_from(
+    [b"1", b' {"a": [2]} ', b'"\xc3\xa9"', b'"\xff"', b"{x", b'1,"tag":"t"', b"", b'"a', b'b"', b"1,2", b"],[", None]
+)
 
 
 def rendered(names: list[str], *columns: pa.Array) -> list[tuple[str, bytes]]:
     options = WriteOptions({"url": "http://127.0.0.1:1", "topic": "t", "errorTopic": "errors"})
     batch = pa.RecordBatch.from_arrays(list(columns), names=names)
-    return [(topic, record) for topic, records in Rows(options, 0).render(batch) for record in records]
+    found = []
+    for topic, text, ends in Rows(options, 0).render(batch):
+        for start, end in pairwise((0, *ends)):
+            found.append((topic, bytes(text[start : end - 1])))
+            assert bytes(text[end - 1 : end]) == b","
+    return found
 
 
 @given(st.lists(st.tuples(DATAS, TEXTS, TEXTS), min_size=1, max_size=5))

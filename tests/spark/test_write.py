@@ -217,7 +217,7 @@ def test_the_first_manifest_wins_and_is_published_once(
     stage = Stage(tmp_path, f"spark-{topic_name}", 3)
 
     def attempt(*values: int) -> Any:
-        return stage.write([Rendered(topic_name, [b'{"data":%d}' % value]) for value in values], 0)
+        return stage.write([Rendered.of(topic_name, b'{"data":%d}' % value) for value in values], 0)
 
     first, second = attempt(1, 2, 3), attempt(3, 1, 2)
     assert stage.decide([first]) == [first]
@@ -226,7 +226,7 @@ def test_the_first_manifest_wins_and_is_published_once(
     assert stage.publish(stage.decide([attempt(9)]), client) == (0, 3)
     assert [record["data"] for record in records(api, topic_name)] == [1, 2, 3]
     earlier = Stage(tmp_path, f"spark-{topic_name}", 2)
-    earlier.publish(earlier.decide([earlier.write([Rendered(topic_name, [b'{"data":7}'])], 0)]), client)
+    earlier.publish(earlier.decide([earlier.write([Rendered.of(topic_name, b'{"data":7}')], 0)]), client)
     assert [record["data"] for record in records(api, topic_name)] == [1, 2, 3], "a late driver of an earlier epoch"
     client.close()
 
@@ -240,7 +240,7 @@ def test_a_staged_file_that_is_damaged_or_elsewhere_is_reported(server: ServerPr
 
     client = Client(WriteOptions({"url": server.url, "topic": "never"}).address)
     stage = Stage(tmp_path, "p", 0)
-    file = stage.write([Rendered("never", [b'{"data":1}'])], 0)
+    file = stage.write([Rendered.of("never", b'{"data":1}')], 0)
     path = stage.directory / str(file.name)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     with pytest.raises(SourceError, match="is damaged"):

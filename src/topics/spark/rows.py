@@ -3,15 +3,21 @@
 A row is checked here, on the executor that has it, because its number is known there: what the server would refuse is
 refused before anything is published. A bad row fails the batch, or becomes a record of the `errorTopic` that gives the
 reason.
+
+A batch without a bad row is rendered by column: its texts are joined by Arrow, and one parse of all of them tells
+whether each is JSON. Arrays are made from buffers, as in `columns`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from topics.errors import TopicsError
 from topics.names import check_topic_name
@@ -27,18 +33,28 @@ SHOWN_BYTES_MAX: Final = 64 << 10
 SUFFIXES_MAX: Final = 10_000
 NOT_TEXT: Final = "\udcff"
 """Replaces a value that is not text: half a surrogate pair, which no text in UTF-8 can be."""
+_BYTES_MAX: Final = {"tag": TAG_BYTES_MAX, "node": NODE_BYTES_MAX}
 _WRITABLE: Final = ("data", "tag", "node", "meta", "topic")
 
 # Decimals as numbers, as Spark's own to_json has them.
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+_split_json: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Rendered(NamedTuple):
-    """Records on their way: the topic and the JSON object of each."""
+    """Records on their way: the topic, the JSON object of each with a comma after it, and where each of these ends."""
 
     topic: str
-    records: list[bytes]
+    text: bytes | memoryview
+    ends: Sequence[int]
+
+    @classmethod
+    def of(cls, topic: str, *records: bytes) -> Rendered:
+        """Records that are there one by one."""
+        return cls(
+            topic, b"".join([b"%b," % record for record in records]), list(accumulate(len(r) + 1 for r in records))
+        )
 
 
 class Suffix(NamedTuple):
@@ -64,43 +80,30 @@ class Rows:
 
     def render(self, batch: Any) -> Iterator[Rendered]:
         """The records of an Arrow batch, in order."""
+        if not batch.num_rows:
+            return
         columns = {name: batch.column(name) for name in batch.schema.names if name in _WRITABLE}
+        if "topic" not in columns and "meta" not in columns:
+            assert self._options.topic is not None, "checked with the columns"
+            try:
+                text, ends = _at_once(columns)
+            except (BadRow, msgspec.DecodeError, RecursionError, UnicodeDecodeError, pa.ArrowInvalid):
+                pass
+            else:
+                self._row += batch.num_rows
+                yield Rendered(self._options.topic, text, ends)
+                return
         datas = _texts(columns["data"])
         values = {name: _values(column) for name, column in columns.items() if name != "data"}
         absent = [None] * batch.num_rows
         topics, tags, nodes, metas = (values.get(name, absent) for name in ("topic", "tag", "node", "meta"))
-        if topics is absent and metas is absent:
-            assert self._options.topic is not None, "checked with the columns"
-            records = self._all_at_once(columns["data"], datas, tags, nodes)
-            if records is not None:
-                self._row += len(records)
-                yield Rendered(self._options.topic, records)
-                return
         for data, topic, tag, node, meta in zip(datas, topics, tags, nodes, metas, strict=True):
             self._row += 1
             where = self._options.topic if topic is None else topic
             try:
-                yield Rendered(self._topic(where), [_record(data, self._suffix(tag, node, meta))])
+                yield Rendered.of(self._topic(where), _record(data, self._suffix(tag, node, meta)))
             except BadRow as bad:
                 yield self._refused(str(bad), where, data)
-
-    def _all_at_once(
-        self, column: Any, datas: list[Any], tags: list[str | None], nodes: list[str | None]
-    ) -> list[bytes] | None:
-        """The records of a batch without a bad row, at half the cost of row by row; None for any other."""
-        try:
-            column.validate(full=True)
-            for data in datas:
-                _check_json(data)
-            suffixes = {key: self._suffix(*key, None).text for key in set(zip(tags, nodes, strict=True))}
-        except (BadRow, msgspec.DecodeError, RecursionError, TypeError, pa.ArrowInvalid):
-            return None
-        if max(map(len, datas), default=0) > RECORD_BYTES_MAX:
-            return None
-        return [
-            b'{"data":%b%b' % (data, suffixes[key])
-            for data, key in zip(datas, zip(tags, nodes, strict=True), strict=True)
-        ]
 
     def _suffix(self, tag: str | None, node: str | None, meta: dict[str, Any] | None) -> Suffix:
         """What follows the data. Tags and nodes repeat, so suffixes without meta are kept."""
@@ -137,7 +140,7 @@ class Rows:
             )
         shown = None if data is None else data[:SHOWN_BYTES_MAX].decode("utf-8", "replace")
         report = {"reason": reason, "topic": topic, "partition": self._partition, "row": self._row, "data": shown}
-        return Rendered(error_topic, [b'{"data":%b}' % _encode(report)])
+        return Rendered.of(error_topic, b'{"data":%b}' % _encode(report))
 
 
 def check_columns(options: WriteOptions, schema: Any) -> None:
@@ -167,9 +170,57 @@ def check_columns(options: WriteOptions, schema: Any) -> None:
             raise SourceError(f'the column "{field.name}" to write is a {kind}; it must be a {means}')
 
 
+def _at_once(columns: dict[str, Any]) -> tuple[memoryview, memoryview]:
+    """The records of a batch without a bad row, and where each ends. Raises where one is bad, without saying which."""
+    data = columns["data"]
+    if data.null_count:
+        raise BadRow("data is null")
+    if _is_text(data.type):
+        data.validate(full=True)
+        texts = data.cast(pa.binary())
+    else:
+        texts = _binaries([_encode(value) for value in data.to_pylist(maps_as_pydicts="lossy")])
+    lengths = pc.binary_length(texts)
+    if pc.max(lengths).as_py() > RECORD_BYTES_MAX:
+        raise BadRow("data is too large")
+    # One parse for all. Each value must end where its text does: two halves of a value are no records.
+    joined, _ = _content(pc.binary_join_element_wise(texts, _NOTHING, _COMMA))
+    found = _split_json(b"".join((b"[", joined[:-1], b"]")))
+    if array("i", map(len, found)).tobytes() != bytes(memoryview(lengths.buffers()[1])[: 4 * len(texts)]):
+        raise BadRow("data is not JSON")
+    members = [_members(name, columns[name]) for name in ("tag", "node") if name in columns]
+    return _content(pc.binary_join_element_wise(_BEGIN, texts, *members, _END, _NOTHING))
+
+
+def _members(name: str, column: Any) -> Any:
+    """A column of tags or nodes as members of JSON objects; each distinct one is checked and rendered once."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    distinct = [_member(name, text) for text in encoded.dictionary.to_pylist()]
+    return _binaries(distinct).take(encoded.indices)
+
+
+def _content(texts: Any) -> tuple[memoryview, memoryview]:
+    """The bytes of a column of texts, back to back, and where each ends."""
+    _, offsets, content = texts.buffers()
+    ends = memoryview(offsets).cast("i")[1 : len(texts) + 1]
+    return memoryview(content)[: ends[-1]], ends
+
+
+def _binaries(texts: list[bytes]) -> Any:
+    ends = pa.py_buffer(array("i", accumulate(map(len, texts), initial=0)))
+    return pa.Array.from_buffers(pa.binary(), len(texts), [None, ends, pa.py_buffer(b"".join(texts))])
+
+
+_NOTHING, _COMMA, _BEGIN, _END = _binaries([b"", b",", b'{"data":', b"},"])
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _texts(column: Any) -> list[bytes | None]:
     """The JSON text of each datum: as it is where the column holds text, rendered where it holds values."""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if _is_text(column.type):
         texts: list[bytes | None] = column.cast(pa.binary()).to_pylist()
         return texts
     return [None if value is None else _encode(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
@@ -209,20 +260,24 @@ def _record(data: bytes | None, suffix: Suffix) -> bytes:
 
 
 def _suffix(tag: str | None, node: str | None, meta: dict[str, Any] | None) -> Suffix:
-    parts: list[bytes] = []
+    parts = [_member("tag", tag), _member("node", node)]
     size = 0
-    for name, text, bytes_max in (("tag", tag, TAG_BYTES_MAX), ("node", node, NODE_BYTES_MAX)):
-        if text == NOT_TEXT:
-            raise BadRow(f"{name} is not UTF-8")
-        if text is not None:
-            if len(text.encode()) > bytes_max:
-                raise BadRow(f"{name} has {len(text.encode())} bytes; the limit is {bytes_max}")
-            parts += (b',"%b":' % name.encode(), _encode(text))
     if meta is not None:
         encoded = _meta(meta)
         size = len(encoded)
         parts += (b',"meta":', encoded)
     return Suffix(b"".join((*parts, b"}")), size)
+
+
+def _member(name: str, text: str | None) -> bytes:
+    """A tag or node as a member of a JSON object, with a comma before it; nothing where there is none."""
+    if text is None:
+        return b""
+    if text == NOT_TEXT:
+        raise BadRow(f"{name} is not UTF-8")
+    if len(text.encode()) > _BYTES_MAX[name]:
+        raise BadRow(f"{name} has {len(text.encode())} bytes; the limit is {_BYTES_MAX[name]}")
+    return b',"%b":%b' % (name.encode(), _encode(text))
 
 
 def _meta(meta: Any) -> bytes:

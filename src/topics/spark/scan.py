@@ -25,8 +25,10 @@ from topics.storage.splice import Spans
 PARTITION_BYTES_MAX: Final = 64 << 20
 PARTITION_BYTES_MIN: Final = 4 << 20
 """A task that reads less than this takes about as long to start as to read."""
+PARTITION_BYTES_WAVE: Final = 16 << 20
+"""From this size of its tasks on, a scan has two of them for each core, so that a core that is done first has something
+left to do. Below it, starting a second one would take longer than waiting."""
 PARTITIONS_PER_CORE: Final = 2
-"""So that a core that is done first has something left to do."""
 PARTITIONS_MAX: Final = 10_000
 
 log = logging.getLogger("topics.spark")
@@ -84,14 +86,14 @@ def split(found: list[Range], plans: dict[str, Plan], partitions_min: int) -> li
     total = sum(piece.size for piece in found if piece.gap is None)
     record_bytes = {topic: plan.bytes / plan.count if plan.count else 1.0 for topic, plan in plans.items()}
     total_bytes = sum(piece.size * record_bytes[piece.topic] for piece in found if piece.gap is None)
-    each = total_bytes / (PARTITIONS_PER_CORE * len(os.sched_getaffinity(0)))
-    partition_bytes = min(PARTITION_BYTES_MAX, max(PARTITION_BYTES_MIN, each))
+    partition_bytes = total_bytes / partitions(total_bytes, len(os.sched_getaffinity(0)))
     parts: list[Range] = []
     for piece in found:
         if piece.gap is not None:
             parts.append(piece)
             continue
-        by_bytes = math.ceil(piece.size * record_bytes[piece.topic] / partition_bytes)
+        # Rounded, because a number of tasks that is one too high leaves cores idle in the last turn.
+        by_bytes = round(piece.size * record_bytes[piece.topic] / partition_bytes) if partition_bytes else 1
         by_count = -(-partitions_min * piece.size // total)
         n = max(1, min(max(by_bytes, by_count), piece.size, PARTITIONS_MAX))
         edges = [piece.from_seq + piece.size * i // n for i in range(n + 1)]
@@ -99,6 +101,16 @@ def split(found: list[Range], plans: dict[str, Plan], partitions_min: int) -> li
             inside = tuple(file for file in piece.segments if file.first_seq <= b and file.last_seq > a)
             parts.append(Range(piece.topic, piece.epoch, a, b, None, piece.earliest_seq, inside))
     return parts
+
+
+def partitions(size: float, cores: int) -> int:
+    """How many tasks read so many bytes: as many turns for every core, where there is enough for all of them."""
+    if size < cores * PARTITION_BYTES_MIN:
+        return max(1, int(size // PARTITION_BYTES_MIN))
+    if size < PARTITIONS_PER_CORE * cores * PARTITION_BYTES_WAVE:
+        return cores
+    turns = math.ceil(size / PARTITION_BYTES_MAX / cores)
+    return cores * max(turns, PARTITIONS_PER_CORE)
 
 
 def lost(topic: str, gap: Gap, fail_on_data_loss: bool) -> None:

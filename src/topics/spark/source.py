@@ -32,6 +32,8 @@ _TYPES: Final = {
 
 
 METADATA: Final = "topics.options"
+ALWAYS: Final = ("topic", "seq", "ts", "data")
+"""Columns that every record has. Spark looks for no null where it knows that there is none."""
 
 
 class TopicsSource(DataSource):
@@ -54,7 +56,7 @@ class TopicsSource(DataSource):
         columns = ReadOptions(self.options, streaming=False).columns
         if _is_table(self.options):
             return _with_options(columns, self.options)
-        return ", ".join(f"{name} {_TYPES[name]}" for name in columns)
+        return ", ".join(f"{name} {_TYPES[name]}{'' if nullable(name, columns) else ' NOT NULL'}" for name in columns)
 
     @plainly
     def reader(self, schema: Any) -> Any:
@@ -118,7 +120,14 @@ def schema_of(columns: tuple[str, ...]) -> Any:
     gap += [types.StructField("reason", text), types.StructField("missed_estimate", number)]
     known: dict[str, Any] = {"seq": number, "ts": types.TimestampType(), "meta": types.MapType(text, text)}
     known["tombstone"] = types.StructType(gap)
-    return types.StructType([types.StructField(name, known.get(name, text)) for name in columns])
+    return types.StructType(
+        [types.StructField(name, known.get(name, text), nullable(name, columns)) for name in columns]
+    )
+
+
+def nullable(name: str, columns: tuple[str, ...]) -> bool:
+    """Whether a column may be null among these: a gap, where it is a row, has none of the others but the topic."""
+    return name not in ALWAYS or ("tombstone" in columns and name != "topic")
 
 
 def _given(schema: Any, options: Mapping[str, str]) -> dict[str, str]:

@@ -26,7 +26,9 @@ import shutil
 import struct
 import time
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -53,6 +55,14 @@ class StagedFile(NamedTuple):
     partition: int
     chunks: int
     records: int
+
+
+class _Write(NamedTuple):
+    """The body of one write, and how many records it holds."""
+
+    topic: str
+    records: int
+    content: bytes
 
 
 class Delivered(NamedTuple):
@@ -93,17 +103,16 @@ class Stage:
         path = self.directory / name
         file = None
         try:
-            for topic, members in _chunked(records):
+            for topic, n, body in _chunked(records):
                 if file is None:
                     self.directory.mkdir(parents=True, exist_ok=True)
                     file = path.open("xb")
-                body = b",".join(members)
                 label = topic.encode()
-                file.write(_LEAD.pack(_MAGIC, len(label), len(members), len(body), xxh3_64_intdigest(body)))
+                file.write(_LEAD.pack(_MAGIC, len(label), n, len(body), xxh3_64_intdigest(body)))
                 file.write(label)
                 file.write(body)
                 chunks += 1
-                count += len(members)
+                count += n
             if file is None:
                 return StagedFile(None, partition, 0, 0)
             file.flush()
@@ -129,23 +138,33 @@ class Stage:
 
     def publish(self, files: list[StagedFile], client: Client, records_per_second: int | None = None) -> Delivered:
         """Append the chunks of these files in order, each once."""
-        number = records = deduped = 0
-        producer_id = json.dumps(self.producer_id).encode()
+        records = deduped = 0
         started = time.monotonic()
-        for file in files:
-            for topic, n, body in self._chunks(file):
-                producer_seq = self.epoch * CHUNKS_MAX + number
-                number += 1
-                content = b'{"producer_id":%b,"producer_seq":%d,"records":[%b]}' % (producer_id, producer_seq, body)
-                answer = client.write(topic, content)
+        # The next write is read and put together while the server works on one.
+        with ThreadPoolExecutor(1) as pool:
+            writes = self._writes(files)
+            coming = pool.submit(next, writes, None)
+            while (write := coming.result()) is not None:
+                coming = pool.submit(next, writes, None)
+                answer = client.write(write.topic, write.content)
                 if answer["deduped"]:
-                    deduped += n
+                    deduped += write.records
                     continue
-                records += n
+                records += write.records
                 if records_per_second is not None:
                     time.sleep(max(0.0, started + records / records_per_second - time.monotonic()))
         self._done.touch()
         return Delivered(records, deduped)
+
+    def _writes(self, files: list[StagedFile]) -> Iterator[_Write]:
+        """The chunks of these files as numbered writes."""
+        producer_id = json.dumps(self.producer_id).encode()
+        producer_seq = self.epoch * CHUNKS_MAX
+        for file in files:
+            for topic, n, body in self._chunks(file):
+                content = b'{"producer_id":%b,"producer_seq":%d,"records":[%b]}' % (producer_id, producer_seq, body)
+                yield _Write(topic, n, content)
+                producer_seq += 1
 
     def _chunks(self, file: StagedFile) -> Iterator[tuple[str, int, bytes]]:
         assert file.name is not None
@@ -182,21 +201,46 @@ class Stage:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _chunked(records: Iterable[Rendered]) -> Iterator[tuple[str, list[bytes]]]:
+class _Chunk:
+    """Records of one topic that wait to be a write."""
+
+    __slots__ = ("n", "pieces", "size")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes | memoryview] = []
+        self.n = self.size = 0
+
+    def take(self, records: Rendered, first: int) -> int:
+        """Add as many records as fit, from this one on; the number of the first that did not."""
+        start = records.ends[first - 1] if first else 0
+        most = min(len(records.ends), first + CHUNK_RECORDS - self.n)
+        end = bisect_right(records.ends, start + CHUNK_BYTES - self.size, first, most)
+        if end == first and not self.n:
+            end += 1
+        if end > first:
+            self.pieces.append(records.text[start : records.ends[end - 1]])
+            self.n += end - first
+            self.size += len(self.pieces[-1])
+        return end
+
+    def body(self) -> memoryview:
+        """The records, with commas between them."""
+        return memoryview(b"".join(self.pieces))[:-1]
+
+
+def _chunked(rendered: Iterable[Rendered]) -> Iterator[tuple[str, int, memoryview]]:
     """The records in writes of bounded size, each of one topic; the order within a topic is kept."""
-    waiting: dict[str, list[bytes]] = {}
-    sizes: dict[str, int] = {}
-    for topic, more in records:
-        members, size = waiting.setdefault(topic, []), sizes.get(topic, 0)
-        for record in more:
-            if members and (len(members) >= CHUNK_RECORDS or size + len(record) > CHUNK_BYTES):
-                yield topic, members
-                members = waiting[topic] = []
-                size = 0
-            members.append(record)
-            size += len(record)
-        sizes[topic] = size
-    yield from ((topic, members) for topic, members in waiting.items() if members)
+    waiting: dict[str, _Chunk] = {}
+    for records in rendered:
+        at = 0
+        while at < len(records.ends):
+            chunk = waiting.setdefault(records.topic, _Chunk())
+            at = chunk.take(records, at)
+            if at < len(records.ends):
+                yield records.topic, chunk.n, chunk.body()
+                del waiting[records.topic]
+    for topic, chunk in waiting.items():
+        yield topic, chunk.n, chunk.body()
 
 
 def write_once(path: Path, text: str) -> None:
