@@ -27,6 +27,10 @@ Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spa
 Once = Annotated[bool, typer.Option("--once", help="Stop when everything that exists now is done.")]
 Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
 OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.", min=1)]
+Staging = Annotated[
+    str | None,
+    typer.Option(help="Where records are staged, if executors cannot write to the state: s3://bucket/staging."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
 
 
@@ -102,6 +106,7 @@ def transform(
     watermark: Annotated[str, typer.Option(help="How late an event may come before its window closes.")] = "10 seconds",
     mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
     error_topic: Annotated[str | None, typer.Option(help="The topic for rows that cannot become records.")] = None,
+    staging: Staging = None,
     url: Url = None,
     profile: ProfileName = None,
     token_file: TokenFile = None,
@@ -132,7 +137,9 @@ def transform(
         _check_target(error_topic, "--error-topic")
     server = _server(url, profile, token_file)
     _check(server, topic)
-    pipeline = Transform(server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic)
+    pipeline = Transform(
+        server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic, staging
+    )
     progress = Progress(f"transform to {to}")
     _run(pipeline, progress, master, conf, once, interval, verbose)
 
@@ -154,6 +161,7 @@ def replay(
         str | None, typer.Option(help="A condition in SQL over topic, seq, ts, node, tag, meta, data.")
     ] = None,
     rate: Annotated[int | None, typer.Option(help="Most records per second.", min=1)] = None,
+    staging: Staging = None,
     url: Url = None,
     profile: ProfileName = None,
     token_file: TokenFile = None,
@@ -177,7 +185,7 @@ def replay(
     _check(server, [])
     pipeline = Replay(
         server, root, to, name, state.absolute(), topic or [],
-        from_seq, to_seq, from_time, to_time, where, rate,
+        from_seq, to_seq, from_time, to_time, where, rate, staging=staging,
     )  # fmt: skip
     progress = Progress(f"replay to {to}")
     console = Console()
