@@ -367,19 +367,20 @@ def _check_target(topic: str, option: str = "--to") -> None:
 
 def _check(server: dict[str, str], topics: list[str]) -> None:
     """Fail at once, before a JVM is started, if the server or a topic does not exist."""
-    from topics.spark.client import PLANNING_RETRY_MS, Client
+    from topics.spark.client import PLANNING_RETRY_MS
     from topics.spark.errors import ServerRefused, SourceError
     from topics.spark.options import ReadOptions
+    from topics.spark.servers import Servers
 
     try:
         options = ReadOptions(
             {**server, "topics": ",".join(topics)} if topics else {**server, "topicPrefix": "a"}, False
         )
-        with contextlib.closing(Client(options.address, PLANNING_RETRY_MS)) as client:
+        with contextlib.closing(Servers(options.addresses, PLANNING_RETRY_MS)) as client:
             for topic in topics:
                 client.plan(topic)
             if not topics:
-                client.topics("a")
+                client.topics("a", lambda _: False)
     except ServerRefused as refused:
         # A key that may only write cannot list topics, and need not.
         if topics or refused.status != 403:
