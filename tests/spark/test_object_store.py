@@ -23,7 +23,7 @@ from topics.pipeline.lake import DeltaLake, held
 from topics.pipeline.run import PipelineError
 from topics.pipeline.typed import ERASED, Erasure, Typed
 from topics.spark.client import Client
-from topics.spark.depot import depot_of
+from topics.spark.depot import depot_of, plain
 from topics.spark.errors import SourceError
 from topics.spark.options import WriteOptions
 from topics.spark.place import BadPlace, Place
@@ -289,6 +289,18 @@ def test_a_place_for_staging_that_is_none_is_refused_with_the_way_out() -> None:
     with pytest.raises(SourceError, match="holds a password") as refused:
         depot_of("stagingDir", "s3://user:word@bucket/x")
     assert "word@" not in str(refused.value)
+
+
+def test_an_object_store_that_refuses_is_named_in_one_line(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPARK-32: no colours, no frames, and not the key."""
+    use(store, monkeypatch)
+    stage = Stage(depot_of("stagingDir", "s3://no-such-bucket/x"), "p", 0)
+    with pytest.raises(SourceError, match=r"records cannot be staged in s3://no-such-bucket/x") as refused:
+        stage.write([Rendered("t", [b'{"data":1}'])], 0)
+    assert "\x1b" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert SECRET not in str(refused.value)
+    assert plain(OSError("a\n  \x1b[31m\u21b3\x1b[0m b")) == "a b"
 
 
 def test_a_page_of_any_size_is_written(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

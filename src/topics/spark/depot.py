@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -174,7 +175,10 @@ class ObjectDepot:
         """Whether there is such a file."""
         from pyarrow import fs
 
-        return bool(self._place.files().get_file_info(name).type == fs.FileType.File)
+        try:
+            return bool(self._place.files().get_file_info(name).type == fs.FileType.File)
+        except OSError as error:
+            raise SourceError(f"{self._place} cannot be read: {plain(error)}") from None
 
     def directories(self) -> list[str]:
         """The names of the directories in it, in order."""
@@ -200,6 +204,11 @@ class ObjectDepot:
         for entry in files.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=recursive)):
             if entry.type == fs.FileType.File and entry.base_name.endswith(suffix):
                 files.delete_file(entry.path)
+
+
+def plain(error: OSError) -> str:
+    """What an object store says of an error, as one line without colours."""
+    return error.strerror or " ".join(re.sub(r"\x1b\[\d+m|\u21b3", "", str(error)).split())
 
 
 def write_once(path: Path, text: str) -> None:

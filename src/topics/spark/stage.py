@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from topics.spark.client import Client
-from topics.spark.depot import Depot
+from topics.spark.depot import Depot, plain
 from topics.spark.errors import SourceError
 from topics.spark.rows import Rendered
 
@@ -92,7 +92,7 @@ class Stage:
                     chunks += 1
                     count += len(members)
         except OSError as error:
-            raise SourceError(f"records cannot be staged in {self._depot}: {error.strerror or error}") from None
+            raise SourceError(f"records cannot be staged in {self._depot}: {plain(error)}") from None
         return StagedFile(None if file is None else name, partition, chunks, count)
 
     def decide(self, files: Iterable[StagedFile]) -> list[StagedFile]:
