@@ -5,12 +5,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: crash-sweep soak help setup serve test test-spark-versions test-deploy wheels check docs bench bench-compare bench-spark demo lock
+.PHONY: crash-sweep soak help setup serve test test-spark-versions test-cluster test-deploy wheels check docs bench bench-compare bench-spark demo lock
 
 help:
 	@echo "make serve   install what the server needs and run it on 127.0.0.1:4000, data in ./topics-data"
 	@echo "make test    install everything and run all tests (ARGS='-k name' for some)"
 	@echo "make test-spark-versions   small end-to-end tests on every version of Spark that the source runs on"
+	@echo "make test-cluster   Spark on machines of their own (namespaces, as root), killed under load (ROUNDS=3)"
 	@echo "make setup   install everything: server, development tools, Spark"
 	@echo "make check   format, lint, types, layers, rules and their tests"
 	@echo "make bench   measure this machine, about 4 minutes (BENCH_ARGS=--full for the long rows, --help for more)"
@@ -72,6 +73,12 @@ test-spark-versions: setup
 	@tools/ensure-java
 	@tools/ensure-spark 4.0 4.1 4.2
 	TOPICS_SPARK_VERSIONS='4.0 4.1 4.2 4.3' $(BIN)/python -m pytest tests/spark/test_versions.py $(ARGS)
+
+# A standalone cluster, a server and an object store, each in namespaces of its own: needs root, iproute2 and util-linux.
+test-cluster: ROUNDS ?= 1
+test-cluster: setup
+	@tools/ensure-java
+	TOPICS_CLUSTER=$(ROUNDS) $(BIN)/python -m pytest tests/spark/test_fleet.py tests/spark/test_connect.py $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

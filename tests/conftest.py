@@ -31,7 +31,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 # The longest first, so that none of them is left for the end.
 _ROOMS = ("spark", "durability", "property", "hostile", "integration", "acceptance", "unit")
 # Of the Spark tests, those that start JVMs of their own.
-_OWN_JVM = frozenset(("test_cluster.py", "test_declarative.py", "test_demo.py", "test_java.py"))
+_OWN_JVM = frozenset(
+    ("test_cluster.py", "test_connect.py", "test_declarative.py", "test_demo.py", "test_fleet.py", "test_java.py")
+)
 
 _serial = itertools.count(1)
 

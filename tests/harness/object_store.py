@@ -12,7 +12,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -65,6 +66,49 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+class Turnstile:
+    """A way to the store on which something happens before the first put to an object arrives: once it was on its way.
+
+    Each connection is passed on as it is, so what the store decides is decided by the store.
+    """
+
+    def __init__(self, store: ObjectStore, object: str, before: Callable[[], None]) -> None:
+        self._port = store.port
+        self._object = object.encode()
+        self._before: Callable[[], None] | None = before
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._door.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self._door.shutdown(socket.SHUT_RDWR)
+        self._door.close()
+        for thread in self._threads:
+            thread.join(START_S)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._door.accept()
+                store = socket.create_connection(("127.0.0.1", self._port))
+                for pair in ((client, store), (store, client)):
+                    self._threads.append(threading.Thread(target=self._pass, args=pair, daemon=True))
+                    self._threads[-1].start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(1 << 16):
+                if chunk.startswith(b"PUT ") and self._object in chunk.partition(b"\r")[0] and self._before is not None:
+                    before, self._before = self._before, None
+                    before()
+                target.sendall(chunk)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
 
 def use(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,11 @@ def test_an_address_that_is_not_a_topics_server_is_reported(spark: Any) -> None:
         ("1 AS price", {}, ['no column "data"']),
         ("'1' AS data", {"topic": None}, ["name the topic to write to"]),
         ("'1' AS data", {"txnId": "t"}, ['option "txnId" is "t"', "stagingDir"]),
-        ("'1' AS data", {"stagingDir": "s3://bucket/x"}, ['option "stagingDir" is "s3://bucket/x"']),
+        (
+            "'1' AS data",
+            {"stagingDir": "hdfs://host/x"},
+            ['option "stagingDir" is "hdfs://host/x"', "s3://bucket/staging"],
+        ),
         ("'1' AS data", {"url": "http://127.0.0.1:1"}, ["http://127.0.0.1:1", "Connection refused"]),
     ],
 )

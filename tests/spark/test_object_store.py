@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,13 +15,20 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.harness.api import Api
-from tests.harness.object_store import BUCKET, SECRET, ObjectStore, object_store, use
+from tests.harness.object_store import BUCKET, SECRET, ObjectStore, Turnstile, object_store, use
+from tests.harness.spark import records
 from topics.pipeline import typed as typed_tables
 from topics.pipeline.files import FILE_SCHEMA, Files, Written
 from topics.pipeline.lake import DeltaLake, held
 from topics.pipeline.run import PipelineError
 from topics.pipeline.typed import ERASED, Erasure, Typed
+from topics.spark.client import Client
+from topics.spark.depot import depot_of, plain
+from topics.spark.errors import SourceError
+from topics.spark.options import WriteOptions
 from topics.spark.place import BadPlace, Place
+from topics.spark.rows import Rendered
+from topics.spark.stage import Stage, StagedFile
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -210,3 +218,94 @@ def test_a_file_address_is_a_directory(tmp_path: Path) -> None:
     assert Place(f"file://{tmp_path}").path == Place(tmp_path).path == Place(f"file:{tmp_path}").path
     assert str(Place("s3://bucket/lake/") / "events") == "s3://bucket/lake/events"
     assert Place("s3://bucket/lake").for_spark == "s3a://bucket/lake"
+
+
+def test_a_write_is_staged_in_an_object_store(
+    store: ObjectStore, server: ServerProcess, api: Api, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPARK-32: the first manifest wins, is published once, and what is published is not kept."""
+    use(store, monkeypatch)
+    root = f"s3://{BUCKET}/{topic_name}"
+    client = Client(WriteOptions({"url": server.url, "topic": topic_name}).address)
+
+    def attempt(epoch: int, *values: Any) -> tuple[Stage, StagedFile]:
+        stage = Stage(depot_of("stagingDir", root), "p", epoch)
+        members = [json.dumps({"data": value}).encode() for value in values]
+        return stage, stage.write([Rendered(topic_name, members)], 0)
+
+    stage, first = attempt(3, "x" * 900_000, 2, 3)
+    _, second = attempt(3, 3, 2, 1)
+    assert stage.decide([first]) == stage.decide([second]) == [first]
+    assert not stage.is_done()
+    assert stage.publish(stage.decide([second]), client) == (3, 0)
+    assert stage.is_done()
+    assert stage.publish(stage.decide([]), client) == (0, 3)
+    assert [record["data"] for record in records(api, topic_name)] == ["x" * 900_000, 2, 3]
+    later, third = attempt(4, 4)
+    later.decide([third])
+    later.forget_earlier()
+    assert Place(root).directories("p") == ["000000000004"]
+    later.forget_content()
+    assert later.decide([]) == [third], "what was decided stays known"
+    with pytest.raises(SourceError, match=r'part-.*is not there: .* "stagingDir"'):
+        later.publish([third], client)
+    later.forget()
+    assert Place(root).directories("") == []
+    client.close()
+
+
+def test_of_two_manifests_the_one_that_arrives_first_wins(
+    store: ObjectStore, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPARK-32: a driver that saw no manifest, and is overtaken before its own arrives, takes the other one."""
+    use(store, monkeypatch)
+    root = f"s3://{BUCKET}/{topic_name}"
+    decide = (
+        "import sys; from topics.spark.depot import depot_of; from topics.spark.stage import Stage, StagedFile;"
+        "stage = Stage(depot_of('stagingDir', sys.argv[1]), 'p', 0);"
+        "print(stage.decide([StagedFile(sys.argv[2], 0, 1, 1)])[0].name)"
+    )
+
+    def driver(name: str, endpoint: str) -> str:
+        environ = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
+        command = [sys.executable, "-c", decide, root, name]
+        return subprocess.run(
+            command, env=environ, check=True, capture_output=True, text=True, timeout=60
+        ).stdout.strip()
+
+    straight = store.environment["AWS_ENDPOINT_URL"]
+    overtaking: list[str] = []
+    turnstile = Turnstile(
+        store, "_delta_log/00000000000000000000.json", lambda: overtaking.append(driver("theirs", straight))
+    )
+    assert driver("ours", turnstile.endpoint) == "theirs"
+    assert overtaking == ["theirs"]
+    turnstile.close()
+
+
+def test_a_place_for_staging_that_is_none_is_refused_with_the_way_out() -> None:
+    with pytest.raises(SourceError, match=r'option "checkpointLocation" is "hdfs://a/b": .* "stagingDir" .* s3://'):
+        depot_of("checkpointLocation", "hdfs://a/b")
+    with pytest.raises(SourceError, match="holds a password") as refused:
+        depot_of("stagingDir", "s3://user:word@bucket/x")
+    assert "word@" not in str(refused.value)
+
+
+def test_an_object_store_that_refuses_is_named_in_one_line(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPARK-32: no colours, no frames, and not the key."""
+    use(store, monkeypatch)
+    stage = Stage(depot_of("stagingDir", "s3://no-such-bucket/x"), "p", 0)
+    with pytest.raises(SourceError, match=r"records cannot be staged in s3://no-such-bucket/x") as refused:
+        stage.write([Rendered("t", [b'{"data":1}'])], 0)
+    assert "\x1b" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert SECRET not in str(refused.value)
+    assert plain(OSError("a\n  \x1b[31m\u21b3\x1b[0m b")) == "a b"
+
+
+def test_a_page_of_any_size_is_written(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIPELINE-14."""
+    use(store, monkeypatch)
+    place, page = Place(f"s3://{BUCKET}/pages"), os.urandom(1 << 20) * 9
+    place.write("large", page)
+    assert place.read("large") == page

@@ -46,12 +46,13 @@ def test_admission_never_starves_a_topic() -> None:
 def test_a_first_batch_whose_start_moved_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark asks for the start of batch 0 again after a crash; "latest" is then after the batch's end."""
     from topics.spark import stream
-    from topics.spark.client import Client, Plan
+    from topics.spark.client import Plan
     from topics.spark.options import ReadOptions
+    from topics.spark.servers import Servers
 
     given = {"url": "http://127.0.0.1:1", "topic": "a", "startingOffsets": "latest"}
     start, end = {"a": {"epoch": 1, "seq": 250}}, {"a": {"epoch": 1, "seq": 200}}
-    monkeypatch.setattr(Client, "find", lambda client, topic: Plan("a", 1, 250, 1, 250, 250, [], 0, 0, []))
+    monkeypatch.setattr(Servers, "find", lambda servers, topic: Plan("a", 1, 250, 1, 250, 250, [], 0, 0, []))
     strict = stream.TopicsStreamReader(ReadOptions(given, streaming=True), None)
     with pytest.raises(SourceError, match=r"was planned to seq 200 .* and now starts at 250"):
         strict.partitions(start, end)

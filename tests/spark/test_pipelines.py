@@ -180,10 +180,11 @@ def test_a_replay_goes_slice_by_slice_and_on_where_it_was_killed(
     archives.run(offsets_max=20)
 
     def replay() -> Replay:
-        return Replay({"url": server.url}, archives.place, target, topic_name, state, [source], slice_records=10)
+        place = (archives.place, target, topic_name, state, [source])
+        return Replay({"url": server.url}, *place, slice_records=10, staging=f"file://{tmp_path}/staging")
 
     def staged() -> int:
-        return sum(file.stat().st_size for file in state.rglob("*.staged"))
+        return sum(file.stat().st_size for file in tmp_path.rglob("*.staged"))
 
     running = replay().run(spark)
     first = next(running)
@@ -197,6 +198,8 @@ def test_a_replay_goes_slice_by_slice_and_on_where_it_was_killed(
     assert [done.records for done in replay().run(spark)] == [10] * 5
     assert [record["data"] for record in records(api, target)] == list(range(1, 51))
     assert staged() == 0
+    assert list((tmp_path / "staging").rglob("manifest.json"))
+    assert not list(state.rglob("manifest.json")), "it is staged where --staging says"
     assert list(replay().run(spark)) == []
 
 
@@ -205,12 +208,13 @@ def test_a_replay_is_paced(spark: Any, archives: Archives, server: ServerProcess
     import time
 
     from topics.spark.client import Client
+    from topics.spark.depot import depot_of
     from topics.spark.options import WriteOptions
     from topics.spark.rows import Rendered
     from topics.spark.stage import Stage
 
     client = Client(WriteOptions({"url": server.url, "topic": "paced"}).address)
-    stage = Stage(tmp_path, "paced", 0)
+    stage = Stage(depot_of("stagingDir", tmp_path), "paced", 0)
     file = stage.write([Rendered.of("paced", *[b'{"data":1}'] * 100)], 0)
     started = time.monotonic()
     stage.publish([file], client, records_per_second=200)
@@ -238,11 +242,18 @@ def test_a_transform_runs_windows_over_topics(
         finish(query)
 
     plain, counted = f"{topic_name}-plain", f"{topic_name}-counted"
-    run(f"SELECT get_json_object(data, '$.user') AS user, seq FROM {view} WHERE seq > 8;", plain)
+    run(
+        f"SELECT get_json_object(data, '$.user') AS user, seq FROM {view} WHERE seq > 8;",
+        plain,
+        staging=str(tmp_path / "staged"),
+    )
+    assert list((tmp_path / "staged").rglob("manifest.json"))
     assert [record["data"] for record in records(api, plain)] == [{"user": "u0", "seq": 9}, {"user": "u1", "seq": 10}]
     sql = f"""SELECT to_json(struct(get_json_object(data, '$.user') AS user, count(*) AS n)) AS data, 'count' AS tag
               FROM {view} GROUP BY window(ts, '1 hour'), get_json_object(data, '$.user')"""
-    run(sql, counted, mode="update")
+    run(sql, counted, mode="update", staging=str(tmp_path / "staged-update"))
+    assert list((tmp_path / "staged-update").rglob("manifest.json"))
+    assert not list((tmp_path / counted).rglob("manifest.json"))
     found = sorted((record["$tag"], record["data"]["user"], record["data"]["n"]) for record in records(api, counted))
     assert found == [("count", "u0", 5), ("count", "u1", 5)]
     with pytest.raises(PipelineError, match=r"the SQL cannot be used: .*no_such_view"):

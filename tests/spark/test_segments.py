@@ -69,12 +69,13 @@ class Reads:
 
         from topics.spark import columns, scan
         from topics.spark.options import ReadOptions
+        from topics.spark.servers import Servers
 
         self.asked.clear()
         chosen = {"url": self.server.url, "topic": "events", "minPartitions": "3", **given}
         options = ReadOptions(chosen, streaming=False)
         found = []
-        with closing(Client(options.address)) as client:
+        with closing(Servers(options.addresses)) as client:
             plan = client.plan("events")
             pieces = scan.split(scan.ranges(client, plan, 0, plan.head_seq, options), {"events": plan}, 3)
         schema = pa.schema([(name, columns.TYPES[name]) for name in ("seq", "data")])

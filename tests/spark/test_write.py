@@ -209,12 +209,13 @@ def test_the_first_manifest_wins_and_is_published_once(
 ) -> None:
     """Stage, decide and publish without Spark: two attempts, two drivers, days apart."""
     from topics.spark.client import Client
+    from topics.spark.depot import depot_of
     from topics.spark.options import WriteOptions
     from topics.spark.rows import Rendered
     from topics.spark.stage import Stage
 
     client = Client(WriteOptions({"url": server.url, "topic": topic_name}).address)
-    stage = Stage(tmp_path, f"spark-{topic_name}", 3)
+    stage = Stage(depot_of("stagingDir", tmp_path), f"spark-{topic_name}", 3)
 
     def attempt(*values: int) -> Any:
         return stage.write([Rendered.of(topic_name, b'{"data":%d}' % value) for value in values], 0)
@@ -225,7 +226,7 @@ def test_the_first_manifest_wins_and_is_published_once(
     assert stage.publish(stage.decide([second]), client) == (3, 0)
     assert stage.publish(stage.decide([attempt(9)]), client) == (0, 3)
     assert [record["data"] for record in records(api, topic_name)] == [1, 2, 3]
-    earlier = Stage(tmp_path, f"spark-{topic_name}", 2)
+    earlier = Stage(depot_of("stagingDir", tmp_path), f"spark-{topic_name}", 2)
     earlier.publish(earlier.decide([earlier.write([Rendered.of(topic_name, b'{"data":7}')], 0)]), client)
     assert [record["data"] for record in records(api, topic_name)] == [1, 2, 3], "a late driver of an earlier epoch"
     client.close()
@@ -233,19 +234,20 @@ def test_the_first_manifest_wins_and_is_published_once(
 
 def test_a_staged_file_that_is_damaged_or_elsewhere_is_reported(server: ServerProcess, tmp_path: Path) -> None:
     from topics.spark.client import Client
+    from topics.spark.depot import depot_of
     from topics.spark.errors import SourceError
     from topics.spark.options import WriteOptions
     from topics.spark.rows import Rendered
     from topics.spark.stage import Stage
 
     client = Client(WriteOptions({"url": server.url, "topic": "never"}).address)
-    stage = Stage(tmp_path, "p", 0)
+    stage = Stage(depot_of("stagingDir", tmp_path), "p", 0)
     file = stage.write([Rendered.of("never", b'{"data":1}')], 0)
-    path = stage.directory / str(file.name)
+    path = tmp_path / "p" / "000000000000" / str(file.name)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     with pytest.raises(SourceError, match="is damaged"):
         stage.publish([file], client)
-    shutil.rmtree(stage.directory)
+    shutil.rmtree(path.parent)
     with pytest.raises(SourceError, match='set the option "stagingDir"'):
         stage.publish([file], client)
     assert json.loads(server.request("GET", "/v0/topics?prefix=never").body)["topics"] == []

@@ -21,11 +21,12 @@ from topics.pipeline.lake import DeltaLake, Offsets, ParquetLake
 from topics.pipeline.run import PipelineError, Progress, start, stream
 from topics.pipeline.source import FORMAT, ArchiveSource, Target
 from topics.pipeline.typed import Typed
-from topics.spark.client import PLANNING_RETRY_MS, Client
+from topics.spark.client import PLANNING_RETRY_MS
 from topics.spark.offsets import BEGINNING
 from topics.spark.options import ReadOptions
 from topics.spark.place import Place
 from topics.spark.reader import names_of
+from topics.spark.servers import Servers
 
 FILE_BYTES: Final = 128 << 20
 CHECKPOINT: Final = "_checkpoint"
@@ -146,7 +147,7 @@ class Archive:
         if known is None:
             return {}, BEGINNING
         options = ReadOptions(self.source, streaming=True)
-        with contextlib.closing(Client(options.address, PLANNING_RETRY_MS)) as client:
+        with contextlib.closing(Servers(options.addresses, PLANNING_RETRY_MS)) as client:
             names = names_of(client, options, must_exist=False)
         begun = {topic: known[topic] for topic in names if topic in known}
         return begun, json.dumps({topic: begun.get(topic, BEGINNING) for topic in names})

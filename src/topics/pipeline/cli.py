@@ -28,6 +28,10 @@ Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spa
 Once = Annotated[bool, typer.Option("--once", help="Stop when everything that exists now is done.")]
 Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
 OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.", min=1)]
+Staging = Annotated[
+    str | None,
+    typer.Option(help="Where records are staged, if executors cannot write to the state: s3://bucket/staging."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
 
 
@@ -99,6 +103,7 @@ def transform(
     watermark: Annotated[str, typer.Option(help="How late an event may come before its window closes.")] = "10 seconds",
     mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
     error_topic: Annotated[str | None, typer.Option(help="The topic for rows that cannot become records.")] = None,
+    staging: Staging = None,
     url: Url = None,
     profile: ProfileName = None,
     token_file: TokenFile = None,
@@ -129,7 +134,9 @@ def transform(
         _check_target(error_topic, "--error-topic")
     server = _server(url, profile, token_file)
     _check(server, topic)
-    pipeline = Transform(server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic)
+    pipeline = Transform(
+        server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic, staging
+    )
     progress = Progress(f"transform to {to}")
     _run(pipeline, progress, master, conf, once, interval, verbose)
 
@@ -151,6 +158,7 @@ def replay(
         str | None, typer.Option(help="A condition in SQL over topic, seq, ts, node, tag, meta, data.")
     ] = None,
     rate: Annotated[int | None, typer.Option(help="Most records per second.", min=1)] = None,
+    staging: Staging = None,
     url: Url = None,
     profile: ProfileName = None,
     token_file: TokenFile = None,
@@ -174,7 +182,7 @@ def replay(
     _check(server, [])
     pipeline = Replay(
         server, root, to, name, state.absolute(), topic or [],
-        from_seq, to_seq, from_time, to_time, where, rate,
+        from_seq, to_seq, from_time, to_time, where, rate, staging=staging,
     )  # fmt: skip
     progress = Progress(f"replay to {to}")
     console = Console()
@@ -371,19 +379,20 @@ def _check_target(topic: str, option: str = "--to") -> None:
 
 def _check(server: dict[str, str], topics: list[str]) -> None:
     """Fail at once, before a JVM is started, if the server or a topic does not exist."""
-    from topics.spark.client import PLANNING_RETRY_MS, Client
+    from topics.spark.client import PLANNING_RETRY_MS
     from topics.spark.errors import ServerRefused, SourceError
     from topics.spark.options import ReadOptions
+    from topics.spark.servers import Servers
 
     try:
         options = ReadOptions(
             {**server, "topics": ",".join(topics)} if topics else {**server, "topicPrefix": "a"}, False
         )
-        with contextlib.closing(Client(options.address, PLANNING_RETRY_MS)) as client:
+        with contextlib.closing(Servers(options.addresses, PLANNING_RETRY_MS)) as client:
             for topic in topics:
                 client.plan(topic)
             if not topics:
-                client.topics("a")
+                client.topics("a", lambda _: False)
     except ServerRefused as refused:
         # A key that may only write cannot list topics, and need not.
         if topics or refused.status != 403:

@@ -32,10 +32,11 @@ from topics.pipeline.run import PipelineError
 from topics.pipeline.typed import ERASED, PAUSE_S, TRIES, Erasure, Typed
 from topics.spark import archived
 from topics.spark.archived import plain
-from topics.spark.client import PLANNING_RETRY_MS, Client
+from topics.spark.client import PLANNING_RETRY_MS
 from topics.spark.errors import SourceError
-from topics.spark.options import Address, GivenOptions
+from topics.spark.options import GivenOptions, addresses
 from topics.spark.place import Place
+from topics.spark.servers import Servers
 
 STEP_SEQS: Final = 5_000
 """As many seqs as one commit names one by one; longer runs are named by their ends."""
@@ -104,7 +105,7 @@ class Eraser:
 
     def followed(self) -> list[str]:
         """Those of them whose deletes can be followed: the server has the topic, and it is no queue."""
-        with contextlib.closing(Client(Address(GivenOptions(self._server)), PLANNING_RETRY_MS)) as client:
+        with contextlib.closing(Servers(addresses(GivenOptions(self._server)), PLANNING_RETRY_MS)) as client:
             return [topic for topic in self.topics() if client.find(topic) and client.kind(topic) != "queue"]
 
     def follow(self, topic: str) -> Erased:
@@ -158,7 +159,7 @@ class Eraser:
 
     def _ask(self, topic: str, tag: str | None) -> Known:
         """What the server knows of a topic."""
-        with contextlib.closing(Client(Address(GivenOptions(self._server)), PLANNING_RETRY_MS)) as client:
+        with contextlib.closing(Servers(addresses(GivenOptions(self._server)), PLANNING_RETRY_MS)) as client:
             plan = client.find(topic)
             if tag is None and plan is None:
                 raise PipelineError(

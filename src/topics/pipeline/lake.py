@@ -24,8 +24,8 @@ import pyarrow as pa
 from topics.pipeline.files import PARTITION_BY, TABLE_SCHEMA, Written
 from topics.pipeline.run import PipelineError
 from topics.spark.archived import LISTED, OFFSETS
+from topics.spark.depot import write_once
 from topics.spark.place import Place
-from topics.spark.stage import write_once
 
 LOSSES: Final = "topics.losses"
 BATCH: Final = "topics.batch"

@@ -23,8 +23,9 @@ from topics.pipeline.files import Written
 from topics.pipeline.lake import held
 from topics.pipeline.run import PipelineError, reason
 from topics.pipeline.typed import RAW_COLUMNS
+from topics.spark.depot import depot_of, write_once
 from topics.spark.place import Place
-from topics.spark.stage import Stage, write_once
+from topics.spark.stage import Stage
 
 SLICE_RECORDS: Final = 100_000
 SLICE_BYTES: Final = 16 << 20
@@ -70,6 +71,8 @@ class Replay:
     where: str | None = None
     records_per_second: int | None = None
     slice_records: int = SLICE_RECORDS
+    staging: str | None = None
+    """Where records are staged, if executors cannot write to `state`."""
 
     def run(self, spark: Any) -> Iterator[Done]:
         """Write the chosen records, a slice at each step; at the end all of them are records of the target."""
@@ -110,7 +113,7 @@ class Replay:
             "topic": self.target,
             "txnId": self._txn_id,
             "txnVersion": str(number),
-            "stagingDir": str(self.state),
+            "stagingDir": self.staging or str(self.state),
         }
         if self.records_per_second is not None:
             options["recordsPerSecond"] = str(self.records_per_second)
@@ -122,7 +125,8 @@ class Replay:
 
     def _written(self, number: int) -> int:
         """How many records a slice had, from what was staged for it."""
-        return sum(file.records for file in Stage(self.state, f"spark-txn-{self._txn_id}", number).decide(()))
+        stage = Stage(depot_of("--staging", self.staging or self.state), f"spark-txn-{self._txn_id}", number)
+        return sum(file.records for file in stage.decide(()))
 
     def _plan(self, spark: Any, files: list[Written]) -> list[Slice]:
         """The slices of this replay: those of its first run, if there was one."""

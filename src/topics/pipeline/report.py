@@ -133,12 +133,13 @@ def _offsets(root: Place) -> Offsets:
 
 def _ask(topics: list[TopicReport], server: dict[str, str], offsets: Offsets) -> str | None:
     """Fill in the lag of each topic; what went wrong, if anything."""
-    from topics.spark.client import PLANNING_RETRY_MS, Client
+    from topics.spark.client import PLANNING_RETRY_MS
     from topics.spark.errors import SourceError
-    from topics.spark.options import Address, GivenOptions
+    from topics.spark.options import GivenOptions, addresses
+    from topics.spark.servers import Servers
 
     try:
-        with contextlib.closing(Client(Address(GivenOptions(server)), PLANNING_RETRY_MS)) as client:
+        with contextlib.closing(Servers(addresses(GivenOptions(server)), PLANNING_RETRY_MS)) as client:
             for of in topics:
                 plan, at = client.find(of.topic), offsets.get(of.topic)
                 done = int(at["seq"]) if plan and at and at["epoch"] == plan.epoch else 0

@@ -32,6 +32,8 @@ class Transform:
     mode: str = "append"
     offsets_max: int | None = None
     error_topic: str | None = None
+    staging: str | None = None
+    """Where records are staged, if executors cannot write to the checkpoint."""
 
     def start(self, spark: Any, once: bool, interval: str, pause_file: Path) -> Any:
         """The running query."""
@@ -54,6 +56,8 @@ class Transform:
         sink = {key: value for key, value in self.source.items() if key in ("url", "token", "retryTimeoutMs")}
         if self.error_topic is not None:
             sink["errorTopic"] = self.error_topic
+        if self.staging is not None:
+            sink["stagingDir"] = self.staging
         sink["topic"] = self.target
         query = result.writeStream.outputMode(self.mode)
         query = (
@@ -66,7 +70,7 @@ class Transform:
 
         def save(frame: Any, batch_id: int) -> None:
             once = {"txnId": query_id(self.checkpoint), "txnVersion": str(batch_id)}
-            staging = str(self.checkpoint / "topics-staging")
-            frame.write.format("topics").mode("append").options(**sink, **once, stagingDir=staging).save()
+            staging = {"stagingDir": str(self.checkpoint / "topics-staging")}
+            frame.write.format("topics").mode("append").options(**{**staging, **sink, **once}).save()
 
         return save

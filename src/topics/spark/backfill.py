@@ -96,7 +96,7 @@ class BackfillReader(TopicsStreamReader):
         first = plan.earliest_seq
         if history is not None and history.at.epoch == plan.epoch and history.files:
             first = min(first, history.files[0].seq_min)
-        return offsets.render({self._topic: Cursor(plan.epoch, first - 1)})
+        return self._render({self._topic: Cursor(plan.epoch, first - 1)})
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
@@ -107,7 +107,7 @@ class BackfillReader(TopicsStreamReader):
         pieces, since = self._pieces(since, to)
         found: list[Any] = [LakePartition(piece) for piece in pieces]
         if since.seq < to.seq:
-            found += super().partitions(offsets.render({self._topic: since}), end)
+            found += super().partitions(self._render({self._topic: since}), end)
         return found
 
     def _pieces(self, since: Cursor, to: Cursor) -> tuple[list[LakeRange], Cursor]:

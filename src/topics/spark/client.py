@@ -80,6 +80,8 @@ class Plan:
     from_ts_seq: int = 0
     to_ts_seq: int = 0
     segments: list[SealedFile] = field(default_factory=list)
+    server: int = 0
+    """Which of several servers has the topic."""
 
 
 class Answer(NamedTuple):

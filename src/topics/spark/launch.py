@@ -21,6 +21,9 @@ DEFAULTS: Final = {
     "spark.sql.redaction.options.regex": "(?i)token",
 }
 
+NAMED_ELSEWHERE: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "MASTER", "SPARK_REMOTE", "SPARK_CONF_DIR")
+"""With one of these in the environment the master may be another machine; the first is set by `spark-submit`."""
+
 
 def session(
     app_name: str = "topics", master: str | None = None, config: dict[str, str] | None = None, quiet: bool = True
@@ -40,27 +43,44 @@ def session(
     if master is not None:
         builder = builder.master(master)
     settings = {**DEFAULTS, **(config or {})}
-    if (master or "local").startswith("local"):
+    if is_local(master, settings):
         settings = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **settings}
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if quiet:
         spark.sparkContext.setLogLevel("ERROR")
+    if not str(spark.sparkContext.master).startswith("local"):
+        register(spark)
     return spark
+
+
+def is_local(master: str | None, settings: dict[str, str]) -> bool:
+    """Whether Spark runs on this machine alone, so that nobody else has to find its driver.
+
+    Where no master is named here, `spark-submit` or the environment may have named one.
+    """
+    named = master or settings.get("spark.master")
+    return named.startswith("local") if named else not any(name in os.environ for name in NAMED_ELSEWHERE)
 
 
 def register(spark: Any) -> None:
     """Make the source known to a session whose workers would not find it.
 
     Spark starts workers with `PYSPARK_PYTHON`, or with whichever `python3` is on the PATH, and looks there for sources.
-    One that is registered runs with the Python that registered it.
+    One that is registered runs with the Python that registered it. On a cluster Spark runs a source that it has found
+    with the Python of the driver and without the files of `--py-files`; one that is registered runs with
+    `PYSPARK_PYTHON` and has them on its path.
     """
     from topics.spark import version
 
     version.check()
     from topics.spark.source import TopicsSource
 
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        # The Python of the other side is what it is.
+        spark.dataSource.register(TopicsSource)
+        return
     context = spark.sparkContext
     before = context.pythonExec
     context.pythonExec = before if "PYSPARK_PYTHON" in os.environ else sys.executable

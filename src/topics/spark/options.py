@@ -107,14 +107,7 @@ class GivenOptions:
 class Address:
     """The address of a server, and the key for it."""
 
-    def __init__(self, options: GivenOptions) -> None:
-        url = options.text("url")
-        if url is None:
-            raise SourceError(
-                'the option "url" is missing: name the server, such as "http://127.0.0.1:4000"; in SQL, CREATE TABLE '
-                "keeps options only if it names no columns, and INSERT and CREATE TABLE ... AS SELECT pass none on: "
-                "write with DataFrame.write"
-            )
+    def __init__(self, url: str, token: str | None, retry_timeout_ms: int | None) -> None:
         parts = urlsplit(url)
         if parts.username or parts.password:
             # The value is not repeated: it holds a password.
@@ -130,13 +123,38 @@ class Address:
         self.host = parts.hostname
         self.port = port or (443 if self.tls else 80)
         self.path = parts.path.rstrip("/")
-        self.token = options.text("token") or os.environ.get(TOKEN_VARIABLE) or None
-        self.retry_timeout_ms = options.number("retryTimeoutMs", 0)
+        self.token = token
+        self.retry_timeout_ms = retry_timeout_ms
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
             raise SourceError('the option "token" holds characters that a key cannot have')
 
     def __repr__(self) -> str:
         return f"Address({self.url})"
+
+
+def addresses(options: GivenOptions) -> tuple[Address, ...]:
+    """The servers that `url` lists, with the keys that `token` lists: one for all of them, or one for each."""
+    urls = options.names("url")
+    if not urls:
+        raise SourceError(
+            'the option "url" is missing: name the server, such as "http://127.0.0.1:4000"; in SQL, CREATE TABLE '
+            "keeps options only if it names no columns, and INSERT and CREATE TABLE ... AS SELECT pass none on: "
+            "write with DataFrame.write"
+        )
+    given = options.text("token") or os.environ.get(TOKEN_VARIABLE)
+    parts = [given or ""] if len(urls) == 1 else (given or "").split(",")
+    tokens = [part.strip() or None for part in parts]
+    if len(tokens) == 1:
+        tokens *= len(urls)
+    if len(tokens) != len(urls):
+        raise SourceError(
+            f'the option "token" lists {len(tokens)} keys for {len(urls)} servers: give one for all, or each'
+        )
+    retry_timeout_ms = options.number("retryTimeoutMs", 0)
+    found = tuple(Address(url, token, retry_timeout_ms) for url, token in zip(urls, tokens, strict=True))
+    if len({address.url for address in found}) < len(found):
+        raise BadOption("url", options.text("url"), "it names a server twice")
+    return found
 
 
 class Topics:
@@ -170,7 +188,7 @@ class ReadOptions:
     def __init__(self, given: Mapping[str, str], streaming: bool) -> None:
         options = GivenOptions(given)
         options.check_names(READ_OPTIONS)
-        self.address = Address(options)
+        self.addresses = addresses(options)
         self.topics = Topics(options)
         self.starting = WantedOffsets("startingOffsets", options.text("startingOffsets") or "earliest")
         self.ending = WantedOffsets("endingOffsets", options.text("endingOffsets") or "latest")
@@ -242,7 +260,9 @@ class WriteOptions:
     def __init__(self, given: Mapping[str, str]) -> None:
         options = GivenOptions(given)
         options.check_names(WRITE_OPTIONS)
-        self.address = Address(options)
+        self.address, *others = addresses(options)
+        if others:
+            raise BadOption("url", options.text("url"), "records are written to one server: name one")
         self.topic = options.text("topic")
         self.error_topic = options.text("errorTopic")
         for option, name in (("topic", self.topic), ("errorTopic", self.error_topic)):

@@ -8,12 +8,31 @@ executor for itself. So no key is part of a plan, an option or a log line.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+WRITE_BYTES: Final = 8 << 20
+"""Parts of this size are sent to an object store."""
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?(.*)", re.DOTALL)
+
+
+class Pieces:
+    """A stream that takes bytes of any size.
+
+    That of a store takes no buffer of Arrow, which is what it would be handed if more came at once than is gathered.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, content: bytes) -> None:
+        """Write all of it."""
+        for at in range(0, len(content), WRITE_BYTES // 2):
+            self._stream.write(content[at : at + WRITE_BYTES // 2])
 
 
 class BadPlace(ValueError):
@@ -91,9 +110,14 @@ class Place:
     def write(self, name: str, content: bytes) -> None:
         """Put a file there, in the place of one that is there."""
         self.mkdir()
-        # The store's own stream takes no buffer of Arrow, which is what `write` would hand on.
-        with self.files().open_output_stream(name, buffer_size=1 << 16) as stream:
+        with self.create(name) as stream:
             stream.write(content)
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[Pieces]:
+        """A file to write, in the place of one that is there, which is whole once the context ends."""
+        with self.files().open_output_stream(name, buffer_size=WRITE_BYTES) as stream:
+            yield Pieces(stream)
 
     def directories(self, below: str) -> list[str]:
         """The names of the directories in a directory below this one; none where it does not exist."""

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from topics.spark import scan, version
-from topics.spark.client import PLANNING_RETRY_MS, Client, Gap, Plan
+from topics.spark.client import PLANNING_RETRY_MS, Gap, Plan
 from topics.spark.errors import BadOption, SourceError, plainly
 from topics.spark.offsets import BEGINNING, EARLIEST, LATEST, Cursor
 from topics.spark.scan import Range, RangeReader
+from topics.spark.servers import Servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,10 +44,11 @@ class TopicsReader(DataSourceReader):
     def partitions(self) -> list[RangePartition]:
         """The ranges to read, one task each."""
         options = self._options
-        client = Client(options.address, PLANNING_RETRY_MS)
+        client = Servers(options.addresses, PLANNING_RETRY_MS)
         try:
             pieces: list[Range] = []
             plans: dict[str, Plan] = {}
+            client.settle(options.starting.homes | options.ending.homes)
             names = names_of(client, options)
             options.starting.check_names(names)
             options.ending.check_names(names)
@@ -111,15 +113,16 @@ def freeze_loaded() -> None:
         gc.freeze()
 
 
-def names_of(client: Client, options: ReadOptions, must_exist: bool = True) -> list[str]:
+def names_of(client: Servers, options: ReadOptions, must_exist: bool = True) -> list[str]:
     """The topics to read, in order."""
     topics = options.topics
     if topics.prefix is None:
         return topics.names
-    names = sorted(filter(topics.covers, client.topics(topics.prefix)))
+    names = client.topics(topics.prefix, topics.covers)
     if must_exist and not names:
+        urls = ", ".join(address.url for address in options.addresses)
         fits = "has this prefix" if topics.option == "topicPrefix" else "has a name that matches it as a whole"
-        raise BadOption(topics.option, topics.value, f"no topic at {options.address.url} {fits}")
+        raise BadOption(topics.option, topics.value, f"no topic at {urls} {fits}")
     return names
 
 

@@ -20,6 +20,7 @@ from topics.spark import columns, segments
 from topics.spark.client import TOPIC_NOT_FOUND, Answer, Client, Gap, Plan, SealedFile
 from topics.spark.errors import DataLoss, ServerRefused
 from topics.spark.options import ReadOptions
+from topics.spark.servers import Servers
 from topics.storage.splice import Spans
 
 PARTITION_BYTES_MAX: Final = 64 << 20
@@ -47,6 +48,8 @@ class Range:
     earliest_seq: int = 1
     segments: tuple[SealedFile, ...] = ()
     """Sealed segments in this range, where they may be read directly."""
+    server: int = 0
+    """Which of several servers has the topic."""
 
     @property
     def size(self) -> int:
@@ -54,7 +57,7 @@ class Range:
         return self.to_seq - self.from_seq
 
 
-def ranges(client: Client, plan: Plan, from_seq: int, to_seq: int, options: ReadOptions) -> list[Range]:
+def ranges(client: Servers, plan: Plan, from_seq: int, to_seq: int, options: ReadOptions) -> list[Range]:
     """The readable ranges and the gaps of (from_seq, to_seq], in order. Raises DataLoss where a gap must stop it."""
     found: list[Range] = []
     if from_seq >= to_seq:
@@ -75,6 +78,7 @@ def ranges(client: Client, plan: Plan, from_seq: int, to_seq: int, options: Read
     for piece in found:
         piece.earliest_seq = planned.earliest_seq
         piece.segments = tuple(planned.segments)
+        piece.server = planned.server
     return found
 
 
@@ -99,7 +103,7 @@ def split(found: list[Range], plans: dict[str, Plan], partitions_min: int) -> li
         edges = [piece.from_seq + piece.size * i // n for i in range(n + 1)]
         for a, b in pairwise(edges):
             inside = tuple(file for file in piece.segments if file.first_seq <= b and file.last_seq > a)
-            parts.append(Range(piece.topic, piece.epoch, a, b, None, piece.earliest_seq, inside))
+            parts.append(replace(piece, from_seq=a, to_seq=b, segments=inside))
     return parts
 
 
@@ -132,7 +136,7 @@ class RangeReader:
         if piece.gap is not None:
             yield from self._gap(piece, piece.gap)
             return
-        client = Client(self._options.address)
+        client = Client(self._options.addresses[piece.server])
         gaps: list[Gap] = []
         try:
             yield from columns.batches(

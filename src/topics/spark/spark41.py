@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from topics.spark import offsets
 from topics.spark.errors import BadOption, plainly
 from topics.spark.limits import ReadAllAvailable
 from topics.spark.options import ReadOptions
@@ -37,7 +36,7 @@ class StreamReader41(TopicsStreamReader):
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
         """How far the next batch reads, or `availableNow` as a whole."""
         if self._place is None:
-            return offsets.render(self._heads())
+            return self._render(self._heads())
         return super().latestOffset(self._place, ReadAllAvailable())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:

@@ -5,8 +5,8 @@ key derived from a task can tell what was already written. Therefore:
 
 1. A task publishes nothing. It writes its records, ready for the wire, into a file of its own and names it in its
    commit message. Attempts that fail, and the slower of two speculative ones, leave files that no message names.
-2. The driver writes the list of files as the manifest of (producer, epoch). The first manifest wins: it is linked into
-   place, which succeeds once. A replayed batch or a second driver takes the one that is there.
+2. The driver writes the list of files as the manifest of (producer, epoch). The first manifest wins, as the depot
+   decides. A replayed batch or a second driver takes the one that is there.
 3. The driver publishes the chunks of the manifest in order, under `producer_id` and `producer_seq` = epoch and number
    of the chunk. The server drops what it already has, however long ago that was.
 
@@ -19,22 +19,21 @@ them; then the name and the records as JSON objects with commas between them.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
-import shutil
 import struct
 import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
 from topics.spark.client import Client
+from topics.spark.depot import Depot, plain
 from topics.spark.errors import SourceError
 from topics.spark.rows import Rendered
 
@@ -42,6 +41,9 @@ CHUNK_RECORDS: Final = 2_000
 CHUNK_BYTES: Final = 240 << 10
 """The server takes a body of up to 256 KiB in one piece, and a third cheaper than a larger one."""
 CHUNKS_MAX: Final = 1 << 32
+MANIFEST: Final = "manifest.json"
+DONE: Final = "done"
+STAGED: Final = ".staged"
 
 _MAGIC: Final = b"TSTG"
 _LEAD: Final = struct.Struct("<4sHIIQ")
@@ -72,69 +74,46 @@ class Delivered(NamedTuple):
     deduped: int
 
 
-def local_path(option: str, text: str) -> Path:
-    """A directory that an option names: a plain path, or a `file:` address."""
-    match = re.match(r"^([A-Za-z][A-Za-z0-9+.-]*):", text)
-    if match is None:
-        return Path(text).absolute()
-    if match[1].lower() != "file":
-        raise SourceError(
-            f'option "{option}" is "{text}": records are staged in a directory that driver and executors share; '
-            f'set "stagingDir" to such a directory'
-        )
-    return Path("/" + text[5:].lstrip("/"))
-
-
 class Stage:
-    """The staging directory of one producer and epoch."""
+    """What is staged of one producer and epoch."""
 
-    def __init__(self, root: Path, producer_id: str, epoch: int) -> None:
+    def __init__(self, root: Depot, producer_id: str, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        self._producer_dir = root / _UNSAFE.sub("_", producer_id)
-        self.directory = self._producer_dir / f"{epoch:012d}"
-        self._manifest = self.directory / "manifest.json"
-        self._done = self.directory / "done"
+        self._producer = root.below(_UNSAFE.sub("_", producer_id))
+        self._name = f"{epoch:012d}"
+        self._depot = self._producer.below(self._name)
 
     def write(self, records: Iterable[Rendered], partition: int) -> StagedFile:
         """Stage the records of one task attempt."""
-        name = f"part-{partition:06d}-{uuid.uuid4().hex}.staged"
+        name = f"part-{partition:06d}-{uuid.uuid4().hex}{STAGED}"
         chunks = count = 0
-        path = self.directory / name
-        file = None
+        file: Any = None
         try:
-            for topic, n, body in _chunked(records):
-                if file is None:
-                    self.directory.mkdir(parents=True, exist_ok=True)
-                    file = path.open("xb")
-                label = topic.encode()
-                file.write(_LEAD.pack(_MAGIC, len(label), n, len(body), xxh3_64_intdigest(body)))
-                file.write(label)
-                file.write(body)
-                chunks += 1
-                count += n
-            if file is None:
-                return StagedFile(None, partition, 0, 0)
-            file.flush()
-            os.fsync(file.fileno())
+            with contextlib.ExitStack() as stack:
+                for topic, n, body in _chunked(records):
+                    if file is None:
+                        file = stack.enter_context(self._depot.create(name))
+                    label = topic.encode()
+                    file.write(_LEAD.pack(_MAGIC, len(label), n, len(body), xxh3_64_intdigest(body)))
+                    file.write(label)
+                    file.write(body)
+                    chunks += 1
+                    count += n
         except OSError as error:
-            raise SourceError(f"records cannot be staged in {self.directory}: {error.strerror}") from None
-        finally:
-            if file is not None:
-                file.close()
-        _sync_directory(self.directory)
-        return StagedFile(name, partition, chunks, count)
+            raise SourceError(f"records cannot be staged in {self._depot}: {plain(error)}") from None
+        return StagedFile(None if file is None else name, partition, chunks, count)
 
     def decide(self, files: Iterable[StagedFile]) -> list[StagedFile]:
         """The files of this epoch: these, unless an earlier manifest has decided already."""
         named = sorted((file for file in files if file.name is not None), key=lambda file: file.partition)
         manifest = {"producer_id": self.producer_id, "epoch": self.epoch, "files": [list(file) for file in named]}
-        write_once(self._manifest, json.dumps(manifest))
-        return [StagedFile(*file) for file in json.loads(self._manifest.read_text())["files"]]
+        decided = self._depot.decide(MANIFEST, json.dumps(manifest))
+        return [StagedFile(*file) for file in json.loads(decided)["files"]]
 
     def is_done(self) -> bool:
         """Whether all of this epoch is known to be published."""
-        return self._done.exists()
+        return self._depot.has(DONE)
 
     def publish(self, files: list[StagedFile], client: Client, records_per_second: int | None = None) -> Delivered:
         """Append the chunks of these files in order, each once."""
@@ -153,7 +132,7 @@ class Stage:
                 records += write.records
                 if records_per_second is not None:
                     time.sleep(max(0.0, started + records / records_per_second - time.monotonic()))
-        self._done.touch()
+        self._depot.mark(DONE)
         return Delivered(records, deduped)
 
     def _writes(self, files: list[StagedFile]) -> Iterator[_Write]:
@@ -168,15 +147,15 @@ class Stage:
 
     def _chunks(self, file: StagedFile) -> Iterator[tuple[str, int, bytes]]:
         assert file.name is not None
-        path = self.directory / file.name
+        path = f"{self._depot}/{file.name}"
         try:
-            staged = path.open("rb")
+            opened = self._depot.open(file.name)
         except FileNotFoundError:
             raise SourceError(
-                f"the staged file {path} is not there: driver and executors must share this directory; "
-                f'set the option "stagingDir" to one that they do'
+                f"the staged file {path} is not there: driver and executors must share this directory; set the option "
+                f'"stagingDir" to one that they do, or to an address in an object store such as s3://bucket/staging'
             ) from None
-        with staged:
+        with opened as staged:
             for _ in range(file.chunks):
                 lead = staged.read(_LEAD.size)
                 magic, label, n, size, checksum = _LEAD.unpack(lead) if len(lead) == _LEAD.size else (b"", 0, 0, 0, 0)
@@ -187,18 +166,17 @@ class Stage:
 
     def forget_content(self) -> None:
         """Remove the staged files of a published epoch; that it was published stays known."""
-        for path in self.directory.glob("*.staged"):
-            path.unlink(missing_ok=True)
+        self._depot.clear(STAGED)
 
     def forget(self) -> None:
         """Remove everything of this producer."""
-        shutil.rmtree(self._producer_dir, ignore_errors=True)
+        self._producer.remove()
 
     def forget_earlier(self) -> None:
         """Remove the earlier epochs, which Spark never asks for again once this one commits."""
-        for directory in self._producer_dir.glob("[0-9]*"):
-            if directory.name < self.directory.name:
-                shutil.rmtree(directory, ignore_errors=True)
+        for name in self._producer.directories():
+            if name < self._name:
+                self._producer.below(name).remove()
 
 
 class _Chunk:
@@ -241,29 +219,3 @@ def _chunked(rendered: Iterable[Rendered]) -> Iterator[tuple[str, int, memoryvie
                 del waiting[records.topic]
     for topic, chunk in waiting.items():
         yield topic, chunk.n, chunk.body()
-
-
-def write_once(path: Path, text: str) -> None:
-    """Write a file durably unless it exists: the first one stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    with temporary.open("x") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        # A link is made or refused in one step, unlike a rename, which would replace the first file.
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,13 +13,14 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from topics.spark import offsets, scan
-from topics.spark.client import PLANNING_RETRY_MS, Client, Gap, Plan
+from topics.spark.client import PLANNING_RETRY_MS, Gap, Plan
 from topics.spark.errors import BadOption, SourceError, plainly
 from topics.spark.limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from topics.spark.offsets import Cursor
 from topics.spark.options import ReadOptions
 from topics.spark.reader import RangePartition, deleted, names_of, read, recreated, resolve, unplanned, went_back
 from topics.spark.scan import Range
+from topics.spark.servers import Servers
 
 
 class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -28,7 +29,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: Any) -> None:
         self._options = options
         self._schema = schema
-        self._client: Client | None = None
+        self._client: Servers | None = None
         self._target: dict[str, Cursor] | None = None
         self.through: Callable[[Range, Iterator[Any]], Iterator[Any]] | None = None
         """What a task makes of its records, where Spark is to get something else than them."""
@@ -36,16 +37,22 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
 
-    def _connected(self) -> Client:
+    def _connected(self) -> Servers:
         if self._client is None:
-            self._client = Client(self._options.address)
+            self._client = Servers(self._options.addresses)
+            self._client.settle(self._options.starting.homes)
         return self._client
+
+    def _render(self, cursors: dict[str, Cursor]) -> dict[str, Any]:
+        """Offsets as Spark keeps them."""
+        return offsets.render(cursors, self._connected().homes(list(cursors)))
 
     @plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint starts."""
         options = self._options
-        client = Client(options.address, PLANNING_RETRY_MS)
+        client = Servers(options.addresses, PLANNING_RETRY_MS)
+        client.settle(options.starting.homes)
         names = names_of(client, options)
         options.starting.check_names(names)
         cursors = {}
@@ -56,7 +63,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 cursors[topic] = self._first(client.plan(topic), options.starting.of(topic))
         client.close()
-        return offsets.render(cursors)
+        return offsets.render(cursors, client.homes(names))
 
     def _first(self, plan: Plan, wanted: str | Cursor) -> Cursor:
         """Where a topic starts. A place with an epoch is kept: what was lost since then is found as after a restart."""
@@ -80,10 +87,10 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         begun = self._checked(start)
         if options.pause_file is not None and Path(options.pause_file).exists():
-            return offsets.render(begun)
+            return self._render(begun)
         ends = {topic: self._head(topic, begun.get(topic)) for topic in self._names(begun)}
         limit_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return offsets.render(begun | _admitted(begun, ends, limit_rows))
+        return self._render(begun | _admitted(begun, ends, limit_rows))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """How far the topics reach now; the progress of a query shows it, and its lag."""
@@ -92,7 +99,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             plans = [client.plan(topic) for topic in names_of(client, self._options, must_exist=False)]
         except SourceError:
             return None
-        return offsets.render({plan.topic: Cursor(plan.epoch, plan.head_seq) for plan in plans})
+        return self._render({plan.topic: Cursor(plan.epoch, plan.head_seq) for plan in plans})
 
     def _heads(self) -> dict[str, Cursor]:
         """How far the topics reach now."""
@@ -108,6 +115,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The offsets of the checkpoint, which must be of the topics that are read."""
         topics = self._options.topics
         begun = offsets.parse(start)
+        self._connected().settle(offsets.homes_in(start))
         strangers = [topic for topic in begun if not topics.covers(topic)]
         if strangers:
             raise BadOption(
@@ -153,6 +161,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             scan.lost(topic, gap, fail)
             pieces.append(Range(topic, epoch or 0, 0, 0, gap))
 
+        client.settle(offsets.homes_in(end))
         ends = offsets.parse(end)
         for topic in begun.keys() - ends.keys():
             if fail:

@@ -19,10 +19,11 @@ from typing import Any, Final
 
 from topics.spark import archived
 from topics.spark.archived import Archived, LakeFile
-from topics.spark.client import PLANNING_RETRY_MS, Client, Plan
+from topics.spark.client import PLANNING_RETRY_MS, Plan
 from topics.spark.errors import BadOption, DataLoss, SourceError
 from topics.spark.options import COLUMNS, ReadOptions
 from topics.spark.place import BadPlace, Place
+from topics.spark.servers import Servers
 
 Run = tuple[int, int]
 RUNS_IN_FILTER_MAX: Final = 20
@@ -46,7 +47,7 @@ def table(spark: Any, topic: str, lake: str | Path, **options: Any) -> Any:
     """
     given, root = _given(lake, options)
     read = ReadOptions({"topic": topic, **given}, streaming=False)
-    with contextlib.closing(Client(read.address, PLANNING_RETRY_MS)) as client:
+    with contextlib.closing(Servers(read.addresses, PLANNING_RETRY_MS)) as client:
         plan = client.plan(topic)
         history = archived.find(root, topic)
         deleted: list[Run] | None = []

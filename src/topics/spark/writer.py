@@ -20,10 +20,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from topics.spark.client import Client
+from topics.spark.depot import depot_of
 from topics.spark.errors import SourceError, plainly
 from topics.spark.options import WriteOptions
 from topics.spark.rows import Rows, check_columns
-from topics.spark.stage import Stage, StagedFile, local_path
+from topics.spark.stage import Stage, StagedFile
 
 
 @dataclass
@@ -43,9 +44,9 @@ class TopicsWriter(DataSourceArrowWriter):
         self._options = options
         self._producer_id = f"spark-txn-{options.txn_id or uuid.uuid4().hex}"
         if options.staging is not None:
-            self._root = local_path("stagingDir", options.staging)
+            self._root = depot_of("stagingDir", options.staging)
         else:
-            self._root = Path(tempfile.gettempdir()) / f"topics-staging-{os.getuid()}"
+            self._root = depot_of("stagingDir", Path(tempfile.gettempdir()) / f"topics-staging-{os.getuid()}")
 
     @plainly
     def write(self, iterator: Iterator[Any]) -> Staged:
@@ -81,9 +82,9 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
         check_columns(options, schema)
         self._options = options
         if options.staging is not None:
-            self._root = local_path("stagingDir", options.staging)
+            self._root = depot_of("stagingDir", options.staging)
         elif options.checkpoint is not None:
-            self._root = local_path("checkpointLocation", options.checkpoint) / "topics-staging"
+            self._root = depot_of("checkpointLocation", options.checkpoint).below("topics-staging")
         else:
             raise SourceError(
                 'set the option "checkpointLocation" of this stream, or "stagingDir": its records are staged in a '
