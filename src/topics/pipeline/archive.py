@@ -17,7 +17,7 @@ from typing import Any, Final
 from topics.pipeline import files
 from topics.pipeline.erase import Eraser, Follower
 from topics.pipeline.lake import DeltaLake, Lake, Offsets, ParquetLake
-from topics.pipeline.run import PipelineError, Progress, start, stream
+from topics.pipeline.run import PipelineError, Progress, start, state_of, stream
 from topics.pipeline.source import FORMAT, ArchiveSource, Target
 from topics.pipeline.typed import Typed
 from topics.spark.client import PLANNING_RETRY_MS, Client
@@ -27,7 +27,6 @@ from topics.spark.place import Place
 from topics.spark.reader import names_of
 
 FILE_BYTES: Final = 128 << 20
-CHECKPOINT: Final = "_checkpoint"
 
 
 class Committed(Progress):
@@ -111,10 +110,9 @@ class Archive:
 
         In an object store the tables themselves say where to go on, so a directory for this run is enough.
         """
-        if self.checkpoint is not None:
-            return self.checkpoint
-        if self.root.path is not None:
-            return self.root.path / CHECKPOINT
+        state = state_of(self.root, self.checkpoint)
+        if state is not None:
+            return state
         self._scratch = tempfile.TemporaryDirectory(prefix="topics-checkpoint-", ignore_cleanup_errors=True)
         return Path(self._scratch.name)
 
