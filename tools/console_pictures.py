@@ -76,7 +76,10 @@ class Shop:
             head = self.call("GET", f"/v0/topics/{topic}")["head_seq"]
             data = {"consumer": consumer, "cursors": {topic: {"seq": head - behind, "epoch": 1}}, "committed_ts": 0}
             self.write("topics.consumers", {"tag": consumer, "data": data})
-        report = {"name": "daily-revenue", "topic": "payments", "seq": 300, "lag": 12, "rate": 41.5, "error": None}
+        report = {"name": "orders-lake", "kind": "archive", "topic": "orders", "state": "running", "lag": 0, "lag_s": 0}
+        self.write("topics.pipelines", {"tag": "orders-lake", "data": {**report, "seq": 320, "rate": 58.0}})
+        report = {"name": "daily-revenue", "kind": "transform", "topic": "payments", "state": "waiting", "seq": 28}
+        report |= {"lag": 12, "lag_s": 75.0, "rate": 0.0, "restarts": 3, "error": "the key may not write to revenue"}
         self.write("topics.pipelines", {"tag": "daily-revenue", "data": report})
 
     def busy(self, orders: int) -> None:

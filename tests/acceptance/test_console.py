@@ -199,6 +199,23 @@ def test_routers_consumers_and_pipelines_show_their_lag(visit: Visit, shop: Serv
     pipeline = page.get_by_role("row", name="revenue")
     expect(pipeline).to_contain_text("21")
     expect(pipeline).to_contain_text("no space left")
+    cells = pipeline.get_by_role("cell")
+    assert [cells.nth(at).inner_text() for at in (0, 1, 3, 4, 6)] == ["orders", "waiting", "21", "1 min 15 s", "4"]
+    assert page.get_by_role("row", name="shop").get_by_role("link").count() == 0, "a prefix is no topic"
+
+
+def test_a_flow_that_has_not_reported_for_long_is_old(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-9: it is gone or cannot reach the server, and only one that has not ended is missed."""
+    for name, state in (("silent", "running"), ("over", "stopped")):
+        write(shop, "topics.pipelines", {"data": {"name": name, "topic": "orders", "state": state}, "tag": name})
+    page = visit(shop)
+    page.clock.install()
+    page.goto(f"{shop.url}/#/consumers")
+    expect(page.get_by_role("row", name="silent")).to_contain_text("running")
+    assert "old" not in page.get_by_role("row", name="silent").inner_text()
+    page.clock.fast_forward(60_000)
+    expect(page.get_by_role("row", name="silent")).to_contain_text("running (old)")
+    assert "old" not in page.get_by_role("row", name="over").inner_text()
 
 
 def test_a_key_is_asked_for_and_decides_what_is_shown(visit: Visit) -> None:

@@ -280,7 +280,7 @@ def test_the_command_archives_until_a_signal_stops_it(
     api.fill(topic_name, 50)
     lake = tmp_path / "lake"
     arguments = ("--url", server.url, "--topic", topic_name, "--to", str(lake), "--interval", "100 milliseconds")
-    command = cli("archive", *arguments, "--master", "local[1]")
+    command = cli("archive", "--name", topic_name, *arguments, "--master", "local[1]")
     try:
         until(lambda: command.poll() is not None or list((lake / "events").rglob("*.parquet")), "it has a batch", 300)
         command.send_signal(signal.SIGTERM)
@@ -291,6 +291,8 @@ def test_the_command_archives_until_a_signal_stops_it(
     assert "50 records" in out
     assert "the tables are in" in out
     assert DeltaTable(str(lake / "events")).to_pyarrow_table().num_rows == 50
+    [report] = api.read("topics.pipelines", 0, match=topic_name, limit=1000)["records"][-1:]
+    assert (report["data"]["state"], report["data"]["rows"], report["data"]["seq"]) == ("stopped", 50, 50)
 
 
 def test_the_command_says_what_is_wrong_in_one_line(server: ServerProcess, tmp_path: Path) -> None:

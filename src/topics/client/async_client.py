@@ -17,6 +17,7 @@ from topics.client.follower import AsyncFollower, FollowManyOptions, watching_of
 from topics.client.identity import Identities
 from topics.client.operation import Operation, arun
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
+from topics.client.pipelines import PIPELINES_TOPIC, PipelineState
 from topics.client.reading import OnLoss
 from topics.client.record import Record, Tombstone
 from topics.client.server_calls import RouterOptions, ServerCalls
@@ -133,6 +134,10 @@ class AsyncClient:
     async def consumers(self, cursors: str = CURSORS_TOPIC) -> list[ConsumerState]:
         """Every consumer that keeps its cursors in a topic of the server, and how far behind it was."""
         return await self._run(self._calls.consumers(cursors))
+
+    async def pipelines(self, reports: str = PIPELINES_TOPIC) -> list[PipelineState]:
+        """Every flow on Spark that reports into a topic of the server, as it was at its last report."""
+        return await self._run(self._calls.pipelines(reports))
 
     async def request(
         self,

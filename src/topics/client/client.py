@@ -15,6 +15,7 @@ from topics.client.follower import Follower, FollowManyOptions, watching_of
 from topics.client.identity import Identities
 from topics.client.operation import Operation, run
 from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
+from topics.client.pipelines import PIPELINES_TOPIC, PipelineState
 from topics.client.producer import Producer
 from topics.client.reading import OnLoss
 from topics.client.record import Record, Tombstone
@@ -132,6 +133,10 @@ class Client:
     def consumers(self, cursors: str = CURSORS_TOPIC) -> list[ConsumerState]:
         """Every consumer that keeps its cursors in a topic of the server, and how far behind it was."""
         return self._run(self._calls.consumers(cursors))
+
+    def pipelines(self, reports: str = PIPELINES_TOPIC) -> list[PipelineState]:
+        """Every flow on Spark that reports into a topic of the server, as it was at its last report."""
+        return self._run(self._calls.pipelines(reports))
 
     def request(
         self,

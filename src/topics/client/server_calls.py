@@ -11,6 +11,7 @@ from topics.client.answers import ConsumerState, Health, Identity, Ready, Router
 from topics.client.calling import Patience, call
 from topics.client.cursors import saved
 from topics.client.operation import Operation
+from topics.client.pipelines import PipelineState, reported
 from topics.client.transport.answer import Answer
 from topics.client.transport.request import Request, path
 from topics.errors import TopicNotFound
@@ -136,6 +137,10 @@ class ServerCalls:
             )
             for each in sorted(found, key=lambda each: each.consumer)
         ]
+
+    def pipelines(self, topic: str) -> Operation[list[PipelineState]]:
+        """Every flow that reports into a topic, by name."""
+        return reported(topic, self.patience)
 
     def request(
         self, method: str, target: str, body: bytes | None, patience: Patience, repeatable: bool

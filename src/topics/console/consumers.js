@@ -8,10 +8,13 @@
 import { Tombstone } from "/topics.js";
 
 import { h, place, problem, refresh, table } from "./dom.js";
-import { ago, compact, count, rate } from "./format.js";
+import { ago, compact, count, duration, rate } from "./format.js";
 
 const CONSUMERS = "topics.consumers";
 const PIPELINES = "topics.pipelines";
+const ENDED = ["stopped", "done", "failed"];
+const FAILING = ["waiting", "failed"];
+const OLD_MS = 30_000;
 const FIRST_MAX = 5_000;
 const NAMES_MAX = 500;
 const HEADS_MAX = 50;
@@ -100,14 +103,34 @@ function consumersOf(committed, heads) {
   return table("Consumers", ["consumer", "topic", "#committed", "#lag", "#rate", "last commit"], rows);
 }
 
+/** A flow reports every few seconds until it ends: one that is silent is gone, or cannot reach the server. */
+function isOld(data, ts) {
+  return Boolean(data.state) && !ENDED.includes(data.state) && Date.now() - ts > OLD_MS;
+}
+
 function pipelinesOf(reported, heads) {
   const rows = [...reported.by].map(([name, { data, ts }]) => {
     const head = heads.of(data.topic);
-    const lag = data.lag ?? (head === null || data.seq === undefined ? null : Math.max(0, head - data.seq));
-    return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, data.topic ? h("a", { href: place(String(data.topic)) }, String(data.topic)) : "–"), h("td", { class: "num" }, count(data.seq)), lagOf(lag), h("td", { class: "num" }, typeof data.rate === "number" ? rate(data.rate) : "–"), h("td", { class: data.error ? "wrong free" : "soft" }, data.error ? String(data.error) : "no error"), h("td", { class: "soft" }, ago(Date.now() - ts)));
+    const lag = data.lag ?? (head === null || typeof data.seq !== "number" ? null : Math.max(0, head - data.seq));
+    const old = isOld(data, ts);
+    const failing = FAILING.includes(data.state);
+    return h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, name, data.kind ? h("small", {}, ` ${data.kind}`) : null),
+      h("td", {}, heads.of(data.topic) !== null ? h("a", { href: place(String(data.topic)) }, String(data.topic)) : String(data.topic ?? "–")),
+      h("td", { class: failing || old ? "wrong" : "soft" }, old ? `${data.state} (old)` : String(data.state ?? "–")),
+      h("td", { class: "num" }, count(typeof data.seq === "number" ? data.seq : null)),
+      lagOf(lag),
+      h("td", { class: lag > 0 ? "num late" : "num" }, typeof data.lag_s === "number" ? duration(data.lag_s * 1_000) : "–"),
+      h("td", { class: "num" }, typeof data.rate === "number" ? rate(data.rate) : "–"),
+      h("td", { class: "num" }, count(typeof data.restarts === "number" ? data.restarts : 0)),
+      h("td", { class: data.error ? "wrong free" : "soft" }, data.error ? String(data.error) : "no error"),
+      h("td", { class: "soft" }, ago(Date.now() - ts)),
+    );
   });
   if (!rows.length) return h("p", { class: "soft" }, "No pipeline has reported to ", h("code", {}, PIPELINES), " on this server.");
-  return table("Spark pipelines", ["pipeline", "topic", "#seq", "#lag", "#rate", "error", "last report"], rows);
+  return table("Spark pipelines", ["pipeline", "topic", "state", "#seq", "#lag", "#late", "#rate", "#restarts", "error", "last report"], rows);
 }
 
 function lagOf(lag) {

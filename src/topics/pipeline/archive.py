@@ -18,7 +18,7 @@ from topics.pipeline import files
 from topics.pipeline.erase import Eraser, Follower
 from topics.pipeline.iceberg import NAMESPACE, IcebergLake
 from topics.pipeline.lake import DeltaLake, Offsets, ParquetLake
-from topics.pipeline.run import PipelineError, Progress, start, stream
+from topics.pipeline.run import PipelineError, Progress, start, state_of, stream
 from topics.pipeline.source import FORMAT, ArchiveSource, Target
 from topics.pipeline.typed import Typed
 from topics.spark.client import PLANNING_RETRY_MS
@@ -29,7 +29,6 @@ from topics.spark.reader import names_of
 from topics.spark.servers import Servers
 
 FILE_BYTES: Final = 128 << 20
-CHECKPOINT: Final = "_checkpoint"
 Lake = DeltaLake | ParquetLake | IcebergLake
 
 
@@ -122,10 +121,9 @@ class Archive:
 
         In an object store the tables themselves say where to go on, so a directory for this run is enough.
         """
-        if self.checkpoint is not None:
-            return self.checkpoint
-        if self.root.path is not None:
-            return self.root.path / CHECKPOINT
+        state = state_of(self.root, self.checkpoint)
+        if state is not None:
+            return state
         self._scratch = tempfile.TemporaryDirectory(prefix="topics-checkpoint-", ignore_cleanup_errors=True)
         return Path(self._scratch.name)
 

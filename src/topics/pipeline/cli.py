@@ -1,30 +1,42 @@
-"""The commands `topics pipeline archive`, `transform`, `replay`, `erase` and `report`."""
+"""The commands `topics pipeline archive`, `transform`, `replay`, `erase` and `report`, and where the others are."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from topics.commands.failures import CommandError
-from topics.commands.link import ProfileName, TokenFile, Url, target
+from topics.commands.link import ProfileName, TokenFile, Url
 from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline import options
-from topics.pipeline.run import Display, PipelineError, Progress, Stop, follow, reason, silence
+from topics.pipeline.launch import (
+    Conf,
+    FlowName,
+    Master,
+    Reports,
+    Verbose,
+    check_server,
+    failures,
+    need_extra,
+    run_one,
+    server_of,
+    session_of,
+)
+from topics.pipeline.launch import fail as _fail
+from topics.pipeline.run import Display, PipelineError, Progress, Stop, state_of
+from topics.pipeline.several import check, run
+from topics.pipeline.single import alone
+from topics.pipeline.status import status
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help="Run data pipelines on Spark."
 )
 
-Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:port, or any other cluster.")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
 Once = Annotated[bool, typer.Option("--once", help="Stop when everything that exists now is done.")]
 Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
 OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.", min=1)]
@@ -32,7 +44,10 @@ Staging = Annotated[
     str | None,
     typer.Option(help="Where records are staged, if executors cannot write to the state: s3://bucket/staging."),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
+
+app.command()(run)
+app.command()(check)
+app.command()(status)
 
 
 @app.command()
@@ -57,13 +72,15 @@ def archive(
     once: Once = False,
     interval: Interval = "1 second",
     offsets_max: OffsetsMax = None,
+    name: FlowName = None,
+    report: Reports = True,
     verbose: Verbose = False,
 ) -> None:
     """Keep lake tables of topics.
 
     Every record is in them once, and every gap in a table of its own.
     """
-    _need_extra()
+    need_extra()
     from topics.pipeline.archive import Archive
 
     root = _place("--to", to)
@@ -73,22 +90,14 @@ def archive(
     chosen = _archived(topic, prefix)
     _check_format(format, root, catalog, {"--typed": typed, "--compact": compact, "--follow-deletes": follow_deletes})
     _check_span("--interval", interval)
-    server = _server(url, profile, token_file)
-    _check(server, topic or [])
+    server = server_of(url, profile, token_file)
+    check_server(server, topic or [])
     pipeline = Archive(
-        {**server, **chosen},
-        root,
-        format,
-        checkpoint.absolute() if checkpoint else None,
-        target_file_bytes,
-        offsets_max,
-        min_partitions,
-        typed,
-        follow_deletes,
-        catalog,
-        namespace,
-    )
-    _run(pipeline, pipeline.progress, master, conf, once, interval, verbose)
+        {**server, **chosen}, root, format, checkpoint.absolute() if checkpoint else None, target_file_bytes,
+        offsets_max, min_partitions, typed, follow_deletes, catalog, namespace,
+    )  # fmt: skip
+    flow = alone("archive", name, server, topic or [], prefix, state_of(root, pipeline.checkpoint)) if report else None
+    run_one(pipeline, pipeline.progress, flow, master, conf, once, interval, verbose)
     _settle(pipeline, to, typed, verbose)
     if compact:
         _compact(root, target_file_bytes)
@@ -112,13 +121,15 @@ def transform(
     once: Once = False,
     interval: Interval = "1 second",
     offsets_max: OffsetsMax = None,
+    name: FlowName = None,
+    report: Reports = True,
     verbose: Verbose = False,
 ) -> None:
     """Run streaming SQL over topics.
 
     Each row of the result becomes one record.
     """
-    _need_extra()
+    need_extra()
     from topics.pipeline.transform import Transform
 
     try:
@@ -132,13 +143,14 @@ def transform(
     _check_target(to)
     if error_topic is not None:
         _check_target(error_topic, "--error-topic")
-    server = _server(url, profile, token_file)
-    _check(server, topic)
+    server = server_of(url, profile, token_file)
+    check_server(server, topic)
     pipeline = Transform(
         server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic, staging
     )
     progress = Progress(f"transform to {to}")
-    _run(pipeline, progress, master, conf, once, interval, verbose)
+    flow = alone("transform", name, server, topic, None, pipeline.checkpoint) if report else None
+    run_one(pipeline, progress, flow, master, conf, once, interval, verbose)
 
 
 @app.command()
@@ -170,7 +182,7 @@ def replay(
 
     They are written in order, each once.
     """
-    _need_extra()
+    need_extra()
     from topics.pipeline.lake import exists
     from topics.pipeline.replay import Replay
 
@@ -178,16 +190,16 @@ def replay(
     root = _lake(source)
     if not exists(root):
         _fail(f"--from {source}: there is no archive in it")
-    server = _server(url, profile, token_file)
-    _check(server, [])
+    server = server_of(url, profile, token_file)
+    check_server(server, [])
     pipeline = Replay(
         server, root, to, name, state.absolute(), topic or [],
         from_seq, to_seq, from_time, to_time, where, rate, staging=staging,
     )  # fmt: skip
     progress = Progress(f"replay to {to}")
     console = Console()
-    with Stop() as stop, _failures(verbose):
-        with Display(progress, console) as display, _session("replay", master, conf, verbose) as spark:
+    with Stop() as stop, failures(verbose):
+        with Display(progress, console) as display, session_of("replay", master, conf, verbose) as spark:
             for done in pipeline.run(spark):
                 progress.step(*done)
                 display.show()
@@ -220,15 +232,17 @@ def erase(
 
     It leaves the tables of events, typed data and errors; the files go with a vacuum.
     """
-    _need_extra()
+    need_extra()
     from topics.pipeline.erase import Eraser
 
     for name in topic:
         _check_target(name, "--topic")
     console = Console()
-    server = _server(url, profile, token_file)
-    with _failures(verbose), contextlib.ExitStack() as sessions:
-        eraser = Eraser(_lake(source), server, lambda: sessions.enter_context(_session("erase", master, conf, verbose)))
+    server = server_of(url, profile, token_file)
+    with failures(verbose), contextlib.ExitStack() as sessions:
+        eraser = Eraser(
+            _lake(source), server, lambda: sessions.enter_context(session_of("erase", master, conf, verbose))
+        )
         for name in topic:
             done = eraser.follow(name) if tag is None else eraser.forget(name, tag)
             console.print(f"{name}: {done.records:,} records erased", soft_wrap=True)
@@ -254,12 +268,12 @@ def report(
 
     It shows volume per topic and hour, lag, and what was lost.
     """
-    _need_extra()
+    need_extra()
     from topics.pipeline import page
     from topics.pipeline.report import gather
 
     try:
-        found = gather(_lake(source), _server(url, profile, token_file), topic or [])
+        found = gather(_lake(source), server_of(url, profile, token_file), topic or [])
         directory, _, name = to.rpartition("/")
         place = _place("--to", directory or ("/" if to.startswith("/") else "."))
         place.write(name, page.render(found, hours).encode())
@@ -282,7 +296,7 @@ def _lake(given: str) -> Any:
 def _check_format(format: str, root: Any, catalog: str | None, changes: dict[str, bool]) -> None:
     from topics.pipeline.formats import refusal
 
-    with _failures(False):
+    with failures(False):
         refused = refusal(format, root, catalog, changes)
     if refused is not None:
         _fail(refused)
@@ -291,26 +305,10 @@ def _check_format(format: str, root: Any, catalog: str | None, changes: dict[str
 def _check_tables(option: str, root: Any) -> None:
     from topics.pipeline.formats import unreadable
 
-    with _failures(False):
+    with failures(False):
         trouble = unreadable(root)
     if trouble is not None:
         _fail(f"{option}: {trouble}")
-
-
-def _need_extra() -> None:
-    """Fail with one line if the server is installed and Spark is not, or one that is too old."""
-    if missing := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
-        _fail(
-            f"{' and '.join(missing)} not installed: pipelines need the extra `spark` "
-            "(make setup in a checkout, or pip install 'topics-engine[spark]')"
-        )
-    from topics.spark import version
-    from topics.spark.errors import SourceError
-
-    try:
-        version.check()
-    except SourceError as error:
-        _fail(str(error))
 
 
 def _place(option: str, given: str) -> Any:
@@ -337,16 +335,6 @@ def _compact(root: Any, file_bytes: int) -> None:
         _fail(str(failure))
 
 
-def _server(url: str | None, profile: str | None, token_file: Path | None) -> dict[str, str]:
-    try:
-        chosen = target(url, profile, token_file)
-    except CommandError as error:
-        _fail(str(error))
-    if chosen.ca is not None:
-        _fail(f"the profile of {chosen.url} has a ca, which pipelines do not take: trust it on the whole machine")
-    return {"url": chosen.url} if chosen.token is None else {"url": chosen.url, "token": chosen.token}
-
-
 def _archived(topics: list[str] | None, prefix: str | None) -> dict[str, str]:
     """The option of the source that names what to archive."""
     if bool(topics) == (prefix is not None):
@@ -356,7 +344,7 @@ def _archived(topics: list[str] | None, prefix: str | None) -> dict[str, str]:
 
 def _settle(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
     """Bring an archive to its end, and say where its tables are."""
-    with _failures(verbose):
+    with failures(verbose):
         erased = pipeline.settle()
     console = Console()
     if erased is not None:
@@ -375,77 +363,3 @@ def _check_target(topic: str, option: str = "--to") -> None:
         check_topic_name(topic)
     except TopicsError as error:
         _fail(f"{option}: {error.message}")
-
-
-def _check(server: dict[str, str], topics: list[str]) -> None:
-    """Fail at once, before a JVM is started, if the server or a topic does not exist."""
-    from topics.spark.client import PLANNING_RETRY_MS
-    from topics.spark.errors import ServerRefused, SourceError
-    from topics.spark.options import ReadOptions
-    from topics.spark.servers import Servers
-
-    try:
-        options = ReadOptions(
-            {**server, "topics": ",".join(topics)} if topics else {**server, "topicPrefix": "a"}, False
-        )
-        with contextlib.closing(Servers(options.addresses, PLANNING_RETRY_MS)) as client:
-            for topic in topics:
-                client.plan(topic)
-            if not topics:
-                client.topics("a", lambda _: False)
-    except ServerRefused as refused:
-        # A key that may only write cannot list topics, and need not.
-        if topics or refused.status != 403:
-            _fail(str(refused))
-    except SourceError as error:
-        _fail(str(error))
-
-
-@contextlib.contextmanager
-def _session(name: str, master: str, conf: list[str] | None, verbose: bool) -> Iterator[Any]:
-    from topics.spark import session
-
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
-    for setting in conf or []:
-        key, separator, value = setting.partition("=")
-        if not separator:
-            _fail(f"--conf {setting}: it must be NAME=VALUE")
-        settings[key] = value
-    with silence(verbose):
-        spark = session(app_name=f"topics {name}", master=master, config=settings)
-    if not verbose:
-        spark.sparkContext.setLogLevel("OFF")
-    yield spark
-    spark.stop()
-
-
-@contextlib.contextmanager
-def _failures(verbose: bool) -> Iterator[None]:
-    """A failure is one line, unless --verbose asks for everything."""
-    try:
-        yield
-    except typer.Exit:
-        raise
-    except Exception as failure:
-        if verbose:
-            raise
-        _fail(reason(failure))
-
-
-def _run(
-    pipeline: Any, progress: Progress, master: str, conf: list[str] | None, once: bool, interval: str, verbose: bool
-) -> None:
-    name = type(pipeline).__name__.lower()
-    with (
-        Stop() as stop,
-        _failures(verbose),
-        Display(progress, Console()) as display,
-        _session(name, master, conf, verbose) as spark,
-    ):
-        query = pipeline.start(spark, once, interval, stop.file)
-        follow(query, progress, stop, display, once)
-
-
-def _fail(message: str) -> Any:
-    typer.echo(f"topics pipeline: {message}", err=True)
-    raise typer.Exit(1)

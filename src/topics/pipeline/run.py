@@ -22,7 +22,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from topics.spark.place import Place
+
 POLL_S: Final = 0.2
+CHECKPOINT: Final = "_checkpoint"
 _SOURCE_ERROR: Final = re.compile(r"topics\.(?:spark\.errors|pipeline\.run)\.\w+: (.*?)(?:\n|$)")
 
 
@@ -36,7 +39,7 @@ class Progress:
     def __init__(self, title: str) -> None:
         self._title = title
         self._started = self._stepped = time.monotonic()
-        self._batches: set[int] = set()
+        self._newest = -1
         self.batch = "starting"
         self.records = 0
         self.files = 0
@@ -44,14 +47,17 @@ class Progress:
         self.errors = 0
         self.rate = 0.0
         self.lag = 0
+        self.cursors: dict[str, int] = {}
+        """How far it has got in each topic."""
 
     def take(self, reported: dict[str, Any]) -> bool:
         """Take in Spark's report of a batch; whether it is a batch not seen before that had rows."""
         batch = int(reported["batchId"])
         self.lag = _lag(reported)
-        if batch in self._batches or not reported["numInputRows"]:
+        self.cursors |= _ends(reported)
+        if batch <= self._newest or not reported["numInputRows"]:
             return False
-        self._batches.add(batch)
+        self._newest = batch
         self.batch = str(batch)
         self._count(reported)
         return True
@@ -127,6 +133,12 @@ def _lag(reported: dict[str, Any]) -> int:
     return lag
 
 
+def _ends(reported: dict[str, Any]) -> dict[str, int]:
+    """How far a batch goes in each topic."""
+    ends = (json.loads(source.get("endOffset") or "null") or {} for source in reported["sources"])
+    return {topic: int(at["seq"]) for each in ends for topic, at in each.items()}
+
+
 def stream(
     spark: Any, options: dict[str, str], offsets_max: int | None, pause_file: Path, format: str = "topics"
 ) -> Any:
@@ -135,6 +147,11 @@ def stream(
     if offsets_max is not None:
         options["maxOffsetsPerTrigger"] = str(offsets_max)
     return spark.readStream.format(format).options(**options).load()
+
+
+def state_of(root: Place, checkpoint: Path | None) -> Path | None:
+    """Where an archive keeps its state: beside its tables, if nothing else is said; None where it is only in those."""
+    return checkpoint or (None if root.path is None else root.path / CHECKPOINT)
 
 
 def start(query: Any, name: str, checkpoint: Path, once: bool, interval: str) -> Any:
@@ -163,8 +180,9 @@ class Stop:
         self._scratch.cleanup()
 
     def _on_signal(self, _: int, __: FrameType | None) -> None:
-        self.asked += 1
+        # In this order: whoever sees that it is asked can rely on the file.
         self.file.touch()
+        self.asked += 1
 
 
 def follow(query: Any, progress: Progress, stop: Stop, display: Display, once: bool) -> None:
@@ -173,7 +191,7 @@ def follow(query: Any, progress: Progress, stop: Stop, display: Display, once: b
         while query.isActive:
             if progress.take_all(query):
                 display.show()
-            if stop.asked > 1 or (stop.asked and not once and _idle(query)):
+            if stop.asked > 1 or (stop.asked and not once and idle(query)):
                 break
             query.awaitTermination(POLL_S)
         if progress.take_all(query):
@@ -185,9 +203,12 @@ def follow(query: Any, progress: Progress, stop: Stop, display: Display, once: b
         raise PipelineError(reason(failure))
 
 
-def _idle(query: Any) -> bool:
-    status = query.status
-    return not status["isTriggerActive"] and not status["isDataAvailable"]
+def idle(query: Any) -> bool:
+    """Whether a query is between two batches. While it is to pause, the next one has nothing to do.
+
+    Whether data is available does not matter: after a batch that had some, Spark says so until the next interval.
+    """
+    return not query.status["isTriggerActive"]
 
 
 def reason(failure: BaseException) -> str:

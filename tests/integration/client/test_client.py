@@ -501,6 +501,15 @@ def test_consumers_of_a_server_are_listed_with_their_lag(client: Any, api: Api, 
     assert client.consumers(f"{topic_name}.none") == []
 
 
+def test_flows_are_listed_as_they_reported_last(client: Any, api: Api, topic_name: str) -> None:
+    """CLIENT-20: what is no report is passed over."""
+    first = {"name": "lake", "kind": "archive", "state": "starting"}
+    api.write(topic_name, {"data": first}, {"data": {"name": "lake"}}, {"data": first | {"state": "running", "lag": 4}})
+    [found] = client.pipelines(topic_name)
+    assert (found.name, found.state, found.lag, found.lag_s, found.ended) == ("lake", "running", 4, None, False)
+    assert client.pipelines(f"{topic_name}.none") == []
+
+
 def test_a_server_tells_about_itself(connect: Any, server: ServerProcess, start_server: StartServer) -> None:
     """CLIENT-20."""
     client = connect(server.url)

@@ -33,6 +33,8 @@ REPLAY = ("replay", "--name", "n", "--state", "s")
         ((*TRANSFORM, "--to", "x", "--mode", "odd"), '--mode is "odd"; it must be append, update or complete'),
         ((*TRANSFORM, "--to", "a b"), '--to: "a b" is not a topic name'),
         ((*REPLAY, "--from", "lake", "--to", "x"), "--from lake: there is no archive in it"),
+        (("run", "none.yml"), "none.yml: No such file or directory"),
+        (("check", "bad.yml"), "bad.yml:1: flow: there is no such key; did you mean flows?"),
         (("report", "--from", "lake"), "there is no archive in lake: it has no table of events"),
     ],
 )  # fmt: skip
@@ -43,6 +45,7 @@ def test_a_wrong_option_is_one_line_that_names_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TOPICS_TOKEN", raising=False)
     (tmp_path / "q.sql").write_text("SELECT 1")
+    (tmp_path / "bad.yml").write_text("{flow: 1, flows: {a: {kind: archive, topics: t, to: lake}}}")
     ended = CliRunner().invoke(app, arguments)
     assert (ended.exit_code, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"topics pipeline: {expected}")
@@ -51,12 +54,18 @@ def test_a_wrong_option_is_one_line_that_names_it(
 
 @pytest.mark.parametrize(
     "arguments",
-    [ARCHIVE, (*TRANSFORM, "--to", "x"), (*REPLAY, "--from", "lake", "--to", "x"), ("report", "--from", "lake")],
+    [
+        ARCHIVE,
+        (*TRANSFORM, "--to", "x"),
+        (*REPLAY, "--from", "lake", "--to", "x"),
+        ("report", "--from", "lake"),
+        ("run", "pipelines.yml"),
+    ],
     ids=lambda arguments: arguments[0],
 )
 def test_missing_spark_is_reported_in_one_line(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """The server alone is installed by `make serve`, and the command is there all the same."""
-    monkeypatch.setattr("topics.pipeline.cli.find_spec", lambda name: None if name == "pyspark" else object())
+    monkeypatch.setattr("topics.pipeline.launch.find_spec", lambda name: None if name == "pyspark" else object())
     ended = CliRunner().invoke(app, arguments)
     assert (ended.exit_code, ended.stdout) == (1, "")
     assert ended.stderr.startswith(
@@ -99,3 +108,21 @@ def test_a_failure_is_reported_without_what_spark_wraps_around_it() -> None:
     wrapped = "[X] failed\n  File ...\ntopics.spark.errors.DataLoss: topic lost 1 to 2\n SQLSTATE: 38000\n\tat org.a.B"
     assert reason(Exception(wrapped)) == "topic lost 1 to 2"
     assert reason(Exception("plain\n\tat a.b.C(C.java)")) == "plain"
+
+
+def test_check_reads_a_file_without_spark_and_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIPELINE-20: a file can be checked where nothing of it could run."""
+    pytest.importorskip("yaml")
+    monkeypatch.setenv("TOPICS_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("A_KEY", "very-secret")
+    file = tmp_path / "pipelines.yml"
+    file.write_text(
+        "server: {token: '${A_KEY}'}\nflows: {orders-lake: {kind: archive, topics: orders, to: s3://b/lake}}"
+    )
+    ended = CliRunner().invoke(app, ("check", str(file)))
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[1].split() == ["archive", "orders", "http://127.0.0.1:1", "orders-lake"]
+    monkeypatch.setattr("topics.pipeline.several.find_spec", lambda name: None)
+    ended = CliRunner().invoke(app, ("check", str(file)))
+    assert ended.exit_code == 1
+    assert ended.stderr.startswith("topics pipeline: yaml not installed: pipelines need the extra `spark`")

@@ -1,4 +1,4 @@
-"""Metrics: what a Prometheus server or the console asks for (PROBE-6 to PROBE-9, PROBE-13 to PROBE-17).
+"""Metrics: what a Prometheus server or the console asks for (PROBE-6 to PROBE-9, PROBE-13 to PROBE-19).
 
 Values are read when they are asked for. What counts, counts in plain numbers of its own, and knows nothing of metrics.
 The totals are those of the instance, whatever key asks; what names topics is limited to those that the key may see.
@@ -22,6 +22,7 @@ from topics.engine.upkeep.upkeep import Upkeep
 from topics.errors import Internal
 from topics.server.api.answers import answer
 from topics.server.api.phase import Phase
+from topics.server.api.pipeline_metrics import PipelineMetrics
 from topics.server.api.principal import Principal
 from topics.server.api.process_metrics import ProcessMetrics
 from topics.server.api.storage_metrics import storage_metrics
@@ -75,13 +76,19 @@ class Metrics:
         self._cache = cache
         self._upkeep = upkeep
         self._process = ProcessMetrics(engine.clock)
+        self._pipelines = PipelineMetrics(engine, phase)
         self._turns = turns
         # What there is to say of topics: on its way, and what took long to make, with the time until it is given again.
         self._making: dict[_Key, _Making] = {}
         self._kept: dict[_Key, tuple[int, list[Any]]] = {}
 
     def show(self, exchange: Exchange) -> None:
-        """`GET /v0/metrics`: Prometheus text, or a JSON snapshot where that is what the client accepts."""
+        """`GET /v0/metrics`: Prometheus text, or a JSON snapshot where that is what the client accepts.
+
+        Raises Miss where reports of pipelines have to be read from disk first.
+        """
+        # First of all, because it may have to be attempted again.
+        self._pipelines.read()
         as_json = b"application/json" in exchange.head.headers.get(b"accept", b"")
         principal: Principal = exchange.head.route.principal
         key = as_json, principal.key_id
@@ -136,10 +143,12 @@ class Metrics:
                 self._answer(exchange, key[0], parts)
 
     def _answer(self, exchange: Exchange, as_json: bool, parts: list[Any]) -> None:
+        principal: Principal = exchange.head.route.principal
+        now = [*self._of_server(), *self._pipelines.collect(principal)]
         if not as_json:
-            exchange.respond(200, _text(self._of_server()) + b"".join(parts), CONTENT_TYPE)
+            exchange.respond(200, _text(now) + b"".join(parts), CONTENT_TYPE)
             return
-        values = _values(self._of_server())
+        values = _values(now)
         for part in parts:
             values |= part
         answer(exchange, 200, values)

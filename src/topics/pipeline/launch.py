@@ -1,0 +1,169 @@
+"""Launch: what every command of pipelines does around its work, from the server that it finds to its end.
+
+A failure is one line and an exit code; Spark starts only once the server and the topics are known to exist; and one
+pipeline reports to the server how it is doing, as those of a file do (`reporter`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from topics.client.pipelines import PIPELINES_TOPIC
+from topics.clock import SystemClock
+from topics.commands.failures import CommandError
+from topics.commands.link import target
+from topics.pipeline.flows import Flow
+from topics.pipeline.reporter import reporting
+from topics.pipeline.run import Display, Progress, Stop, follow, reason, silence
+from topics.pipeline.secrets import Secrets
+from topics.pipeline.single import Single
+
+Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:port, or any other cluster.")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
+FlowName = Annotated[str | None, typer.Option("--name", help="What it is called in its reports.", show_default=False)]
+Reports = Annotated[bool, typer.Option("--report/--no-report", help=f"Report to the topic {PIPELINES_TOPIC}.")]
+
+
+def need_extra() -> None:
+    """Fail with one line if the server is installed and Spark is not, or one that is too old."""
+    if missing := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
+        fail(
+            f"{' and '.join(missing)} not installed: pipelines need the extra `spark` "
+            "(make setup in a checkout, or pip install 'topics-engine[spark]')"
+        )
+    from topics.spark import version
+    from topics.spark.errors import SourceError
+
+    try:
+        version.check()
+    except SourceError as error:
+        fail(str(error))
+
+
+def server_of(url: str | None, profile: str | None, token_file: Path | None) -> dict[str, str]:
+    """The server that a command means, as options of the Spark source."""
+    try:
+        chosen = target(url, profile, token_file)
+    except CommandError as error:
+        fail(str(error))
+    if chosen.ca is not None:
+        fail(f"the profile of {chosen.url} has a ca, which pipelines do not take: trust it on the whole machine")
+    return {"url": chosen.url} if chosen.token is None else {"url": chosen.url, "token": chosen.token}
+
+
+def check_server(server: dict[str, str], topics: list[str]) -> None:
+    """Fail at once, before a JVM is started, if the server or a topic does not exist."""
+    from topics.spark.client import PLANNING_RETRY_MS
+    from topics.spark.errors import ServerRefused, SourceError
+    from topics.spark.options import ReadOptions
+    from topics.spark.servers import Servers
+
+    try:
+        options = ReadOptions(
+            {**server, "topics": ",".join(topics)} if topics else {**server, "topicPrefix": "a"}, False
+        )
+        with contextlib.closing(Servers(options.addresses, PLANNING_RETRY_MS)) as client:
+            for topic in topics:
+                client.plan(topic)
+            if not topics:
+                client.topics("a", lambda _: False)
+    except ServerRefused as refused:
+        # A key that may only write cannot list topics, and need not.
+        if topics or refused.status != 403:
+            fail(str(refused))
+    except SourceError as error:
+        fail(str(error))
+
+
+@contextlib.contextmanager
+def session_of(name: str, master: str, conf: list[str] | None, verbose: bool) -> Iterator[Any]:
+    """A Spark session for as long as a command runs."""
+    from topics.spark import session
+
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+    for setting in conf or []:
+        key, separator, value = setting.partition("=")
+        if not separator:
+            fail(f"--conf {setting}: it must be NAME=VALUE")
+        settings[key] = value
+    with silence(verbose):
+        spark = session(app_name=f"topics {name}", master=master, config=settings)
+    if not verbose:
+        spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
+
+
+@contextlib.contextmanager
+def failures(verbose: bool) -> Iterator[None]:
+    """A failure is one line, unless --verbose asks for everything."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as failure:
+        if verbose:
+            raise
+        fail(reason(failure))
+
+
+def run_one(
+    pipeline: Any,
+    progress: Progress,
+    flow: Flow | None,
+    master: str,
+    conf: list[str] | None,
+    once: bool,
+    interval: str,
+    verbose: bool,
+) -> None:
+    """Run one pipeline to its end; as a flow it reports how it is doing."""
+    name = type(pipeline).__name__.lower()
+    with (
+        Stop() as stop,
+        failures(verbose),
+        reported(flow, progress, stop, once),
+        Display(progress, Console()) as display,
+        session_of(name, master, conf, verbose) as spark,
+    ):
+        query = pipeline.start(spark, once, interval, stop.file)
+        follow(query, progress, stop, display, once)
+
+
+@contextlib.contextmanager
+def reported(flow: Flow | None, progress: Progress, stop: Stop, once: bool) -> Iterator[None]:
+    """Report a pipeline that runs meanwhile, and how it ended."""
+    if flow is None:
+        yield
+        return
+    clock = SystemClock()
+    secrets = Secrets(os.environ)
+    secrets.add("the key of the server", flow.server.token)
+    single = Single(flow, progress, clock, secrets)
+
+    def warn(text: str) -> None:
+        typer.echo(f"topics pipeline: warning: {text}; --no-report does without", err=True)
+
+    with reporting(flow.server, [(flow, single)], clock, warn):
+        try:
+            yield
+        except BaseException as failure:
+            said = "it could not be started" if isinstance(failure, typer.Exit) else reason(failure)
+            single.end("failed", said or type(failure).__name__)
+            raise
+        single.end("done" if once and not stop.asked else "stopped")
+
+
+def fail(message: str) -> Any:
+    """End the command with one line."""
+    typer.echo(f"topics pipeline: {message}", err=True)
+    raise typer.Exit(1)
