@@ -10,6 +10,7 @@ import pytest
 
 from topics.spark import stage
 from topics.spark.client import Client
+from topics.spark.depot import depot_of
 from topics.spark.options import WriteOptions
 from topics.spark.rows import Rendered
 from topics.spark.stage import Stage
@@ -29,7 +30,7 @@ class Listener(Client):
 
 def writes(root: Path, records: Iterable[Rendered]) -> list[tuple[str, list[int]]]:
     """The topic of each write and the data of its records, after a check of their numbers."""
-    staging, listener = Stage(root, "p", 3), Listener()
+    staging, listener = Stage(depot_of("stagingDir", root), "p", 3), Listener()
     file = staging.write(records, 0)
     delivered = staging.publish([file], listener)
     assert delivered.records == file.records
@@ -67,4 +68,4 @@ def test_topics_that_take_turns_keep_their_order(tmp_path: Path, monkeypatch: py
 
 
 def test_a_task_without_rows_stages_nothing(tmp_path: Path) -> None:
-    assert Stage(tmp_path, "p", 0).write([], 5) == (None, 5, 0, 0)
+    assert Stage(depot_of("stagingDir", tmp_path), "p", 0).write([], 5) == (None, 5, 0, 0)
