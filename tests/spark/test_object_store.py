@@ -231,7 +231,7 @@ def test_a_write_is_staged_in_an_object_store(
     def attempt(epoch: int, *values: Any) -> tuple[Stage, StagedFile]:
         stage = Stage(depot_of("stagingDir", root), "p", epoch)
         members = [json.dumps({"data": value}).encode() for value in values]
-        return stage, stage.write([Rendered(topic_name, members)], 0)
+        return stage, stage.write([Rendered.of(topic_name, *members)], 0)
 
     stage, first = attempt(3, "x" * 900_000, 2, 3)
     _, second = attempt(3, 3, 2, 1)
@@ -296,7 +296,7 @@ def test_an_object_store_that_refuses_is_named_in_one_line(store: ObjectStore, m
     use(store, monkeypatch)
     stage = Stage(depot_of("stagingDir", "s3://no-such-bucket/x"), "p", 0)
     with pytest.raises(SourceError, match=r"records cannot be staged in s3://no-such-bucket/x") as refused:
-        stage.write([Rendered("t", [b'{"data":1}'])], 0)
+        stage.write([Rendered.of("t", b'{"data":1}')], 0)
     assert "\x1b" not in str(refused.value)
     assert "\n" not in str(refused.value)
     assert SECRET not in str(refused.value)

@@ -40,10 +40,7 @@ app = typer.Typer(
 Once = Annotated[bool, typer.Option("--once", help="Stop when everything that exists now is done.")]
 Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
 OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.", min=1)]
-Staging = Annotated[
-    str | None,
-    typer.Option(help="Where records are staged, if executors cannot write to the state: s3://bucket/staging."),
-]
+Staging = Annotated[str | None, typer.Option(help="Where to stage records, if not in the state: s3://bucket/staging.")]
 
 app.command()(run)
 app.command()(check)

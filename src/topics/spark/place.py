@@ -29,7 +29,7 @@ class Pieces:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes | memoryview) -> None:
         """Write all of it."""
         for at in range(0, len(content), WRITE_BYTES // 2):
             self._stream.write(content[at : at + WRITE_BYTES // 2])
