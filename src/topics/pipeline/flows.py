@@ -18,7 +18,7 @@ from topics.commands.link import Target, target
 from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline.document import Document, Where, dotted
-from topics.pipeline.run import PipelineError, state_of
+from topics.pipeline.run import state_of
 from topics.pipeline.schema import (
     ArchiveKeys,
     FileKeys,
@@ -51,6 +51,8 @@ class Flow:
     checkpoint: Path | None
     """Where its state is; None where that is only in its tables."""
     make: Callable[[], Any]
+    refused: Callable[[], str | None] = lambda: None
+    """Looks at the place of the flow, and says why it cannot run there."""
 
     @property
     def topic(self) -> str:
@@ -182,32 +184,30 @@ class _Reader:
             return None
         wanted = {"typed": keys.typed, "follow_deletes": keys.follow_deletes}
         for key in (key for key, value in wanted.items() if value and keys.format != "delta"):
-            document.problem(
-                (*path, key), f"{dotted((*path, key))} needs the format delta: it works on tables with a log"
-            )
+            document.problem((*path, key), f"{dotted((*path, key))} needs the format delta: others only add records")
         if root.path is None and keys.format == "parquet":
-            where = dotted((*path, "format"))
-            document.problem((*path, "format"), f"{where}: parquet needs a directory; in an object store it is delta")
+            document.problem((*path, "format"), f"{dotted((*path, 'format'))}: parquet needs a directory")
         if keys.catalog is not None and keys.format != "iceberg":
-            where = dotted((*path, "catalog"))
-            document.problem((*path, "catalog"), f"{where} needs the format iceberg; {keys.format} has none")
+            document.problem((*path, "catalog"), f"{dotted((*path, 'catalog'))} needs the format iceberg")
         checkpoint = None if keys.checkpoint is None else self._path(keys.checkpoint)
         state = state_of(root, checkpoint)
         self._own_state(name, path, str(state or root))
 
         def make() -> Any:
             from topics.pipeline.archive import Archive
-            from topics.pipeline.formats import refusal
 
-            if refused := refusal(keys.format, root, keys.catalog, {}):
-                raise PipelineError(refused)
             chosen = {"topics": ",".join(topics)} if keys.prefix is None else {"topicPrefix": keys.prefix}
             return Archive(
                 {**source_of(server), **chosen}, root, keys.format, checkpoint, keys.target_file_bytes,
                 keys.max_offsets, keys.min_partitions, keys.typed, keys.follow_deletes, keys.catalog, keys.namespace,
             )  # fmt: skip
 
-        return Flow(name, "archive", server, topics, keys.prefix, keys.interval, state, make)
+        def refused() -> str | None:
+            from topics.pipeline.formats import refusal
+
+            return refusal(keys.format, root, keys.catalog, {})
+
+        return Flow(name, "archive", server, topics, keys.prefix, keys.interval, state, make, refused)
 
     def _transform(self, name: str, path: Where, keys: TransformKeys, server: Target) -> Flow | None:
         document = self._document

@@ -75,9 +75,7 @@ def alone(
     kind: str, name: str | None, server: dict[str, str], topics: list[str], prefix: str | None, checkpoint: Path | None
 ) -> Flow:
     """What a command runs, as a flow; by default it is called after what it does."""
-    # Where there are several servers, the first one is told.
-    url, token = server["url"].split(",")[0].strip(), (server.get("token") or "").split(",")[0].strip()
-    place = Target(url, token or None)
+    place = Target(server["url"], server.get("token"))
     what = f"{prefix}*" if prefix is not None else ",".join(topics)
     shown = (name or f"{kind}:{what}")[:NAME_CHARS_MAX]
     return Flow(shown, kind, place, tuple(topics), prefix, "", checkpoint, lambda: None)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from topics.pipeline.flows import Flow
-from topics.pipeline.run import Progress, idle, reason
-from topics.spark import register
+from topics.pipeline.run import PipelineError, Progress, idle, reason
 
 
 class SparkRun:
@@ -21,6 +20,8 @@ class SparkRun:
 
     def __init__(self, spark: Any, flow: Flow, once: bool, pause_file: Path) -> None:
         """Starts the query, which may take long; raises whatever is wrong."""
+        if (refusal := flow.refused()) is not None:
+            raise PipelineError(refusal)
         self._known = None if flow.checkpoint is None else cursors_of(flow.checkpoint)
         self._pipeline = flow.make()
         self._progress: Progress = getattr(self._pipeline, "progress", None) or Progress(flow.kind)
@@ -29,10 +30,7 @@ class SparkRun:
         self._query: Any = None
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
         try:
-            session = spark.newSession()
-            # Spark looks for sources by their names in the first session only.
-            register(session)
-            self._query = self._pipeline.start(session, once, flow.interval, pause_file)
+            self._query = self._pipeline.start(_session(spark), once, flow.interval, pause_file)
         except BaseException:
             self._settle()
             raise
@@ -101,6 +99,17 @@ class SparkRun:
         if settle is not None:
             with contextlib.suppress(Exception):
                 settle()
+
+
+def _session(spark: Any) -> Any:
+    """A session of its own, for this thread.
+
+    Spark looks for the sink of a stream in the session that is active in the thread, and no thread but the first has
+    one.
+    """
+    session = spark.newSession()
+    spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    return session
 
 
 def cursors_of(checkpoint: Path) -> dict[str, int]:
