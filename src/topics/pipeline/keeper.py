@@ -228,7 +228,8 @@ class Keeper:
                 failure = failure or _text(second)
         self._set(error=short(failure, self._secrets), rate=0.0)
         if self._once or self._stop.asked:
-            self._become("failed")
+            # One that fails while it is to stop is begun again at the next start, as any other.
+            self._become("failed" if self._once else "stopped")
             return
         self.pause_ms = self._pauses.next_ms()
         self._due_ms = self._clock.steady_ms() + self.pause_ms
