@@ -61,7 +61,7 @@ def main(
 
 
 def _run(name: str, module: ModuleType, bench: Bench, rows: dict[str, Row]) -> None:
-    if not hasattr(module, "measure"):
+    if not hasattr(module, "ROWS"):
         # A section that prints its own lines.
         if bench.wants(name):
             print(f"\n{name}", flush=True)

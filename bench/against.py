@@ -33,7 +33,7 @@ def compare(other: Path, only: Sequence[str], seconds: float, rounds: int) -> bo
     print(f"{'row':<28} {'figure':<10} {'other':>12} {'this':>12} {'ratio':>6} {'by CPU':>7}")
     good = True
     for name, module in SECTIONS.items():
-        if name in PEERS or not hasattr(module, "measure"):
+        if name in PEERS or not hasattr(module, "ROWS"):
             continue
         patterns = only or module.ROWS
         mine: Figures = {}

@@ -95,7 +95,8 @@ class RouterStory(Story):
         machine.engine.turn()
         run_inline(machine.store.jobs())
         machine.engine.store.write()
-        machine.engine.catalog.expire_all(machine.clock.now_ms())
+        for topic in machine.engine.topics.values():
+            topic.expire(machine.clock.now_ms())
         before = {name: self.image(name) for name in TOPICS}
         machine.crash("kill")
         for name in TOPICS:
