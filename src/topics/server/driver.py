@@ -6,7 +6,7 @@ go, copies and jobs are handed on, and the jobs that are due go to the threads. 
 only requests a turn.
 
 Upkeep is no part of a turn: the loop sends answers when its callbacks have returned, and nobody waits for upkeep. It
-does a slice `UPKEEP_S` after a turn, one for all turns since the last, and goes on at once where there is more to do.
+does a slice after the answers of a turn, and goes on at once where there is more to do.
 
 Threads only ever wait for the disk: a job's `run` makes blocking calls, and its `done` comes back to the loop. Syncs
 have a thread of their own, so that a slow read or a seal never delays an ack. What writes much and may take its time
@@ -36,7 +36,6 @@ AWAITED: Final = frozenset(("read", "prepare"))
 TICK_S: Final = 1.0
 SETTLE_S: Final = 2.0
 COMMIT_WINDOW_S: Final = 0.002
-UPKEEP_S: Final = 0.002
 
 
 class Wakeup:
@@ -114,7 +113,7 @@ class Driver:
         else:
             self._engine.turn()
             if self._upkeep_due is None and self._upkeep is not None:
-                self._upkeep_due = self._loop.call_later(UPKEEP_S, self._keep_up)
+                self._upkeep_due = self._loop.call_soon(self._keep_up)
         self._start_jobs()
 
     def _keep_up(self) -> None:
