@@ -151,8 +151,9 @@ def _look_at_queues(client: Client) -> None:
     client.call("ack", {**worker, "seqs": [seqs[0], 99]}, topic="jobs")
     client.call("nack", {**worker, "seqs": seqs[1:], "delay_ms": 60_000, "reason": "late"}, topic="jobs")
     client.call("history", topic="jobs")
-    overview = client.call("overview")
-    assert [loss["topic"] for loss in overview["losses"]] == ["orders"]
+    # A loss is noticed at the next look, a second after the last one.
+    losses = until(lambda: client.call("overview")["losses"], "a loss in the overview")
+    assert [loss["topic"] for loss in losses] == ["orders"]
     client.call("redrive", {"dry_run": True}, topic="jobs")
     client.refuse("claim", "not_a_queue", worker, topic="orders")
     with Events(client.api, "/v0/topics/jobs/work?node=w") as stream:
