@@ -59,6 +59,8 @@ class Origins:
         self._any_address = not is_loopback(settings.host)
         self._names = frozenset({"localhost", "127.0.0.1", "::1", settings.host.lower(), *settings.allowed_hosts})
         self._suffixes = (".localhost", *(name[1:] for name in settings.allowed_hosts if name.startswith("*.")))
+        # The authority of the last head that was served: nearly all of them have the same.
+        self._served: bytes | None = None
 
     def greet(self, head: Head) -> None:
         """Refuse a head that is meant for another host, and say what the browser may show of the answers to it."""
@@ -127,20 +129,26 @@ class Origins:
 
     def _is_foreign(self, head: Head) -> bool:
         """Whether a browser sends this for a page that is neither this server's own nor listed."""
-        origin = head.headers.get(b"origin")
+        headers = head.headers
+        origin = headers.get(b"origin")
         if origin is not None:
             if self._allows(origin):
                 return False
             if not _is_same(origin, _authority(head)):
                 return True
-        site = head.headers.get(b"sec-fetch-site")
-        return site is not None and site not in (b"same-origin", b"none")
+        elif b"sec-fetch-site" not in headers:
+            return False
+        return headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none")
 
     def _require_host(self, head: Head) -> None:
-        authority = _authority(head).decode("latin-1")
+        raw = _authority(head)
+        if not raw or raw == self._served:
+            return
+        authority = raw.decode("latin-1")
         matched = _host_and_port(authority)
         host = "" if matched is None else matched[1].lower().removesuffix(".").strip("[]")
-        if not authority or (host and self._serves(host)):
+        if host and self._serves(host):
+            self._served = raw
             return
         shown = authority[:_SHOWN_CHARS_MAX]
         raise MisdirectedRequest(

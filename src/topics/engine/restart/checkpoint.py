@@ -36,6 +36,8 @@ from topics.storage.wal.frame import LARGE_BYTES
 
 SLICE_NS: Final = 1_000_000
 SLICE_TOPICS: Final = 100
+CHECK_SECTIONS: Final = 8
+"""How many sections are added between two looks at the clock."""
 
 
 class TopicExtra(msgspec.Struct, array_like=True):
@@ -154,7 +156,7 @@ class Capture:
         assert not self.is_outdated
         clock, writer = self._engine.clock, self.draft.snapshot
         until_ns = clock.elapsed_ns() + SLICE_NS
-        topics = 0
+        topics = sections = 0
         while topics < SLICE_TOPICS and not writer.is_full:
             flagged = next(self._tail, None)
             if flagged is not None:
@@ -165,7 +167,8 @@ class Capture:
             elif not writer.copy_next():
                 self.is_complete = True
                 return True
-            if clock.elapsed_ns() >= until_ns:
+            sections += 1
+            if not sections % CHECK_SECTIONS and clock.elapsed_ns() >= until_ns:
                 break
         return False
 

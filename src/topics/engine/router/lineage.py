@@ -53,6 +53,11 @@ class Lineage:
         """
         ordered: set[Topic] = set()
         for topic in topics:
+            if topic.inbound is None and topic not in self.letters and topic not in ordered:
+                # Most follow from nothing.
+                ordered.add(topic)
+                yield topic
+                continue
             stack = [topic]
             seen = set()
             while stack:

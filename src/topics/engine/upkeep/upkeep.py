@@ -36,6 +36,8 @@ ROUND_TOPICS: Final = 500
 ROUND_CHECK_TOPICS: Final = 16
 ROUND_SLICE_NS: Final = 500_000
 ROUND_NS: Final = 5_000_000_000
+ROUND_TOPIC_NS: Final = 200_000
+"""A round takes no less than this per topic, which is about a hundred times as long as a look at one."""
 # A tail is written into a snapshot, and again into its segment before that snapshot can go.
 TAIL_TIMES: Final = 2
 
@@ -153,7 +155,7 @@ class Upkeep:
         more = self._eraser.step() or more
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
-            self._round_due_ns = now_ns + self._round_ns
+            self._round_due_ns = now_ns + max(self._round_ns, ROUND_TOPIC_NS * len(self._engine.topics))
             self._eraser.look_at_deleted(self._engine.clock.now_ms())
             self._round = iter(list(self._engine.topics.values()))
         if self._round is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter_ns
 from typing import Any, Final
 
 import msgspec
@@ -20,10 +21,12 @@ def answer(exchange: Exchange, status: int, result: Any, timing: dict[str, float
 
 def encoded(exchange: Exchange, result: Any, timing: dict[str, float] | None = None) -> bytes:
     """A struct or dict as a JSON object that carries `performance`."""
-    performance = {"server_total_ms": exchange.elapsed_ms, **(timing or {})}
     body = _encode(result)
     joint = b"," if len(body) > 2 else b""
-    return b'%b%b"performance":%b}' % (body[:-1], joint, _encode(performance))
+    if timing is None:
+        took_ms = (perf_counter_ns() - exchange.started_ns) / 1e6
+        return b'%b%b"performance":{"server_total_ms":%.3f}}' % (body[:-1], joint, took_ms)
+    return b'%b%b"performance":%b}' % (body[:-1], joint, _encode({"server_total_ms": exchange.elapsed_ms, **timing}))
 
 
 def answer_put(receipt: Receipt, body: Body[Any]) -> None:

@@ -245,15 +245,21 @@ class WriteBody(Body[W]):
             config.check_range(decoded.config, "config.")
 
     def _may_repeat(self, body: bytes, decoded: W) -> bool:
-        records = decoded.records
-        # Most bodies hold nothing but what was decoded, which leaves no room for a repeated key.
-        room = len(body) - _ENVELOPE_BYTES
-        n = len(records)
-        room -= _RECORD_BYTES * n + (len(records[0].data) if n == 1 else sum([len(record.data) for record in records]))
         if type(decoded) is not self._shape:
             return True
-        if room < REPEAT_BYTES:
-            return False
+        records = decoded.records
+        # Most bodies hold nothing but what was decoded, which leaves no room for a repeated key.
+        if len(records) == 1:
+            (record,) = records
+            room = len(body) - _ENVELOPE_BYTES - _RECORD_BYTES - len(record.data)
+            tag = record.tag
+            if room < (REPEAT_BYTES if tag is None else REPEAT_BYTES + _TAG_BYTES + len(tag)):
+                return False
+        else:
+            room = len(body) - _ENVELOPE_BYTES - _RECORD_BYTES * len(records)
+            room -= sum([len(record.data) for record in records])
+            if room < REPEAT_BYTES:
+                return False
         key, producer_id = decoded.idempotency_key, decoded.producer_id
         if key is not None:
             room -= _KEY_BYTES + len(key)

@@ -6,8 +6,8 @@ hands the messages to the app, and ends the connection well.
 Rules:
 
 1. While the outbox is full, nothing more is parsed, and reading stops.
-2. A message that repeats an earlier head of the connection byte for byte, but for the digits of its Content-Length,
-   and is complete in one read, is dispatched by `data_received` itself: no parser, no `App.resolve`, one `Exchange`.
+2. A message that repeats a head of the connection, but for its target and the digits of its Content-Length, and is
+   complete in one read, is dispatched by `data_received` itself: no parser, and `App.resolve` for a new target only.
    `Intake` says which heads may repeat; a bounded number of them is kept (`KnownHeads`), none beyond the connection.
 3. After a refusal that leaves input unread, the answer carries `Connection: close`, the sending side is shut, and what
    the client still sends is thrown away for a while (bounded in bytes and time): closing at once would make the kernel
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
         # Stands in for `write` while a request is handled that was alone in its read.
         self._owe: Callable[[bytes], None] = partial(connections.owe, self.outbox)
         self._intake = Intake(partial(admit, connections.app), limits, http2_known=connections.http2 is not None)
-        self._known = KnownHeads(limits.max_body_bytes, limits.max_header_bytes)
+        self._known = KnownHeads(partial(admit, connections.app), limits.max_body_bytes, limits.max_header_bytes)
         # Whether the next read may be a whole request with a known head.
         self._ready = False
         self._taking = False

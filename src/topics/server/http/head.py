@@ -136,7 +136,7 @@ class Head:
         head.version = self.version
         head.content_length = content_length
         head.headers = self.headers
-        if content_length:
+        if content_length and content_length != self.content_length:
             head.headers = {**self.headers, b"content-length": b"%d" % content_length}
         head.chunked = self.chunked
         head.keep_alive = self.keep_alive

@@ -255,7 +255,7 @@ class Intake:
         refusal = self._decide(head)
         if refusal is not None:
             return refusal
-        self._keep(repeat.moved(raw, head))
+        self._keep(repeat.moved(raw, raw[: raw.index(b"\r\n")], head))
         return self._begin_body(head)
 
     def _keep(self, repeat: Repeat) -> None:

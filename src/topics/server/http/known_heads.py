@@ -12,13 +12,17 @@ target has no route yet and has to be admitted.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
+from topics.errors import TopicsError
 from topics.server.http.head import Head
 
 LENGTH_DIGITS_MAX: Final = 12
 LINE_MAX_BYTES: Final = 1024
 KNOWN_HEADS_MAX: Final = 64
+CROWD_STEP: Final = 8
+"""One of so many heads is kept where there are too many for all."""
 
 _LENGTH_FIELD: Final = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)[ \t]*\r\n", re.IGNORECASE)
 _PLAIN_TARGET: Final = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
@@ -28,33 +32,33 @@ _VERSION: Final = b" HTTP/1.1"
 class Repeat:
     """A parsed head that may come again. Only for cacheable heads: HTTP/1.1, known length, no interim steps."""
 
-    __slots__ = ("_after", "_before", "_method", "head", "line", "raw")
+    __slots__ = ("_after", "_before", "head", "line", "method", "raw")
 
     def __init__(self, raw: bytes, head: Head) -> None:
         self.head = head
         self.raw = raw
         line_end = raw.index(b"\r\n")
         self.line = raw[:line_end]
-        self._method = head.method.encode() + b" "
+        self.method = head.method.encode() + b" "
         field = _LENGTH_FIELD.search(raw)
         # Without a length that can vary, everything after the request line has to be the same.
         self._before = raw[line_end:] if field is None else raw[line_end : field.start(1)]
         self._after = b"" if field is None else raw[field.end(1) :]
 
-    def moved(self, raw: bytes, head: Head) -> Repeat:
-        """The same for a head that `read` has found with another target."""
+    def moved(self, raw: bytes, line: bytes, head: Head) -> Repeat:
+        """The same for a head that `read` has found with another target, and so with this request line."""
         repeat = Repeat.__new__(Repeat)
         repeat.head = head
         repeat.raw = raw
-        repeat.line = raw[: raw.index(b"\r\n")]
-        repeat._method = self._method
+        repeat.line = line
+        repeat.method = self.method
         repeat._before = self._before
         repeat._after = self._after
         return repeat
 
     def read(self, data: bytes, position: int, body_max_bytes: int) -> Head | None:
         """The head at `position` if it is like this one and complete, else None."""
-        if not data.startswith(self._method, position):
+        if not data.startswith(self.method, position):
             return None
         line_end = data.find(b"\r\n", position, position + LINE_MAX_BYTES)
         if line_end < 0 or not data.startswith(self._before, line_end):
@@ -76,7 +80,7 @@ class Repeat:
                 return None
             return self.head.alike(length, end - position)
         line = data[position:line_end]
-        target = line[len(self._method) : -len(_VERSION)]
+        target = line[len(self.method) : -len(_VERSION)]
         if not line.endswith(_VERSION) or _PLAIN_TARGET.fullmatch(target) is None:
             return None
         return self.head.alike(length, end - position, target)
@@ -85,38 +89,66 @@ class Repeat:
 class KnownHeads(dict[bytes, Head]):
     """The heads that came on one connection, by their bytes; a bounded number of them is kept."""
 
-    __slots__ = ("_body_max_bytes", "_head_max_bytes", "_repeats")
+    __slots__ = ("_admit", "_body_max_bytes", "_crowd", "_head_max_bytes", "_repeats")
 
-    def __init__(self, body_max_bytes: int, head_max_bytes: int) -> None:
+    def __init__(self, admit: Callable[[Head], None], body_max_bytes: int, head_max_bytes: int) -> None:
+        """`admit` sees each head with a new target and raises TopicsError to refuse it."""
         super().__init__()
+        self._admit = admit
         self._body_max_bytes = body_max_bytes
         self._head_max_bytes = head_max_bytes
-        # By request line.
+        # By request line, and the last one of each method by that.
         self._repeats: dict[bytes, Repeat] = {}
+        # How many targets came for the first time since there were more than are kept.
+        self._crowd = 0
 
     def learn(self, repeat: Repeat) -> None:
-        """Know this head, and those that differ from it only in their length."""
+        """Know this head, and those that differ from it only in their target or their length."""
         if repeat.raw not in self:
             self._keep(repeat.raw, repeat.head)
             if len(self._repeats) >= KNOWN_HEADS_MAX:
                 self._repeats.clear()
-            self._repeats[repeat.line] = repeat
+            self._repeats[repeat.line] = self._repeats[repeat.method] = repeat
 
     def recall(self, head_bytes: bytes) -> Head | None:
-        """The head in these bytes if it came before with another length; it is known from now on."""
-        repeat = self._repeats.get(head_bytes[: head_bytes.find(b"\r\n")])
-        head = None if repeat is None else repeat.read(head_bytes, 0, self._body_max_bytes)
-        if head is None or head.raw_bytes > self._head_max_bytes:
+        """The head in these bytes if it came before with another target or length; it is known from now on.
+
+        None also where it is refused: what is wrong with it is said by those that take it apart.
+        """
+        line = head_bytes[: head_bytes.find(b"\r\n")]
+        repeat = self._repeats.get(line) or self._repeats.get(line[: line.find(b" ") + 1])
+        if repeat is None:
             return None
-        self._keep(head_bytes, head)
+        try:
+            head = repeat.read(head_bytes, 0, self._body_max_bytes)
+            if head is None or head.raw_bytes > self._head_max_bytes:
+                return None
+            if head.target is repeat.head.target:
+                self._keep(head_bytes, head)
+                return head
+            self._admit(head)
+        except TopicsError as error:
+            error.__traceback__ = None
+            return None
+        limit = head.body_limit
+        if limit is not None and (head.content_length or 0) > limit.max_bytes:
+            return None
+        # Where there are more targets than are kept, most are forgotten before they come again: to keep each of them
+        # would cost more than it saves.
+        if self._crowd:
+            self._crowd += 1
+        if not self._crowd % CROWD_STEP:
+            self.learn(repeat.moved(head_bytes, line, head))
         return head
 
     def forget(self) -> None:
         """Know no head any more."""
         self.clear()
         self._repeats.clear()
+        self._crowd = 0
 
     def _keep(self, head_bytes: bytes, head: Head) -> None:
         if len(self) >= KNOWN_HEADS_MAX:
             self.clear()
+            self._crowd = self._crowd or 1
         self[head_bytes] = head

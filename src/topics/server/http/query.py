@@ -18,21 +18,20 @@ _TRUE: Final = frozenset({"true", "1"})
 _FALSE: Final = frozenset({"false", "0"})
 
 
+_values: Final[dict[str, dict[str, str]]] = {}
+"""What short query strings mean, as far as they came lately: most requests of a server have one of a few."""
+KNOWN_MAX: Final = 256
+KNOWN_CHARS_MAX: Final = 64
+
+
 class Query:
     """The parameters of one request; of one that is repeated, the first counts."""
 
     __slots__ = ("_values",)
 
     def __init__(self, text: str) -> None:
-        self._values: dict[str, str] = {}
-        if not text:
-            return
-        try:
-            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100)
-        except ValueError:
-            raise InvalidRequest("the query string is malformed", query=text[:200]) from None
-        for name, value in pairs:
-            self._values.setdefault(name, value)
+        known = _values.get(text)
+        self._values = _read(text) if known is None else known
 
     def text(self, name: str, default: str = "") -> str:
         """A parameter as text."""
@@ -80,6 +79,21 @@ class Query:
         except (binascii.Error, ValueError, msgspec.MsgspecError):
             raise InvalidRequest("cursor is not one that this server gave out", field="cursor") from None
         return decoded.after
+
+
+def _read(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100)
+    except ValueError:
+        raise InvalidRequest("the query string is malformed", query=text[:200]) from None
+    for name, value in pairs:
+        values.setdefault(name, value)
+    if len(text) <= KNOWN_CHARS_MAX and "token" not in values:
+        if len(_values) >= KNOWN_MAX:
+            _values.clear()
+        _values[text] = values
+    return values
 
 
 class _Cursor(msgspec.Struct):

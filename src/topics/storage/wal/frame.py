@@ -225,9 +225,10 @@ def encode(
 
 def with_flags(encoded: bytes, flags: int) -> bytes:
     """The same frame with other flags."""
-    _, kind, _, _, length, n, lsn, topic_id, first_seq, _ = _HEADER.unpack_from(encoded)
-    payload = encoded[HEADER_BYTES : HEADER_BYTES + length]
-    return encode(kind, lsn, topic_id, payload, n=n, first_seq=first_seq, flags=flags)
+    magic, kind, _, *rest = _HEADER.unpack_from(encoded)
+    head = _HEADER.pack(magic, kind, flags, *rest)
+    body = b"".join((head, _CHECK.pack(xxh32_intdigest(head)), encoded[HEADER_BYTES:-CHECKSUM_BYTES]))
+    return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
 
 
 def control(kind: int, lsn: int, topic_id: int, payload: msgspec.Struct) -> bytes:

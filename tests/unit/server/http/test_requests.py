@@ -9,6 +9,7 @@ import zlib
 import pytest
 
 from tests.harness.connection import Client, chunked, request, split_replies
+from topics.server.http.known_heads import KNOWN_HEADS_MAX
 
 POST = request("POST", "/a", b"abc")
 
@@ -86,7 +87,8 @@ def test_known_fields_with_another_target_or_length_are_read_anew() -> None:
     for path, size in (("/a", 5), ("/a", 17), ("/b?c", 17), ("/missing", 3), ("/a", 5), ("/a", 1001), ("/a", 0)):
         client.send(request("POST", path, b"x" * size))
     assert [reply.status for reply in client.replies()] == [200, 200, 200, 404, 200, 413, 200]
-    assert client.app.resolved == ["/a", "/b", "/missing", "/a", "/a"]
+    # What is refused is resolved once more, by what says why.
+    assert client.app.resolved == ["/a", "/b", "/missing", "/missing", "/a", "/a"]
     assert [(path, len(body)) for _, path, body in client.app.handled] == [
         ("/a", 5),
         ("/a", 17),
@@ -94,6 +96,24 @@ def test_known_fields_with_another_target_or_length_are_read_anew() -> None:
         ("/a", 5),
         ("/a", 0),
     ]
+
+
+def test_many_targets_are_all_served_and_few_of_them_kept() -> None:
+    client = Client()
+    paths = [f"/a{i}" for i in range(5 * KNOWN_HEADS_MAX)]
+    for _ in range(2):
+        for path in paths:
+            client.send(request("POST", path, path.encode()))
+    assert [reply.body for reply in client.replies()] == [f"POST {path} {path}".encode() for path in paths * 2]
+    # In the first round each is new. In the second most are still, because most are not kept; some are known.
+    again = len(client.app.resolved) - len(paths)
+    assert len(paths) // 2 < again < len(paths)
+    # Those that come again and again are known soon, whatever came before.
+    for _ in range(20):
+        client.send(*(request("POST", path, b"x") for path in paths[:3]))
+    client.app.resolved.clear()
+    client.send(*(request("POST", path, b"x") for path in paths[:3]))
+    assert client.app.resolved == []
 
 
 def test_refused_head_is_resolved_again_each_time() -> None:
