@@ -252,8 +252,7 @@ class WriteBody(Body[W]):
         if len(records) == 1:
             (record,) = records
             room = len(body) - _ENVELOPE_BYTES - _RECORD_BYTES - len(record.data)
-            tag = record.tag
-            if room < (REPEAT_BYTES if tag is None else REPEAT_BYTES + _TAG_BYTES + len(tag)):
+            if room < REPEAT_BYTES or room < REPEAT_BYTES + _label_bytes(record):
                 return False
         else:
             room = len(body) - _ENVELOPE_BYTES - _RECORD_BYTES * len(records)
@@ -278,6 +277,18 @@ class WriteBody(Body[W]):
             if value != default:
                 size += name_bytes + (len(value) + 2 if isinstance(value, str) else len(str(value)))
         return size
+
+
+def _label_bytes(record: requests.RecordIn) -> int:
+    """The least that the labels of a record take."""
+    size = 0
+    if record.tag is not None:
+        size += _TAG_BYTES + len(record.tag)
+    if record.node is not None:
+        size += _NODE_BYTES + len(record.node)
+    if record.meta is not NO_RAW:
+        size += _META_BYTES + len(record.meta)
+    return size
 
 
 def records_may_repeat(text: bytes, records: list[requests.RecordIn]) -> bool:
