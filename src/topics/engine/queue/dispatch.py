@@ -166,6 +166,12 @@ class Dispatch:
         self._last_id = max([self._last_id, state.ts << LEASE_ID_SHIFT, *(lease.id for lease in state.leases)])
         queue.restore(state)
 
+    def load_leases(self, queue: Queue, image: bytes) -> None:
+        """Take over a piece of the leases of a queue of a checkpoint."""
+        state = lease_event.decode_leases(image)
+        self._last_id = max([self._last_id, state.ts << LEASE_ID_SHIFT, *(lease.id for lease in state.leases)])
+        queue.restore_leases(state)
+
     def restore(self, topic: Topic | None, payload: bytes) -> None:
         """LEASE: take over an event of the leases log at a restart."""
         queue = None if topic is None else topic.queue

@@ -88,11 +88,23 @@ class LeaseImage(msgspec.Struct, array_like=True, frozen=True):
     deliveries: int
 
 
-class QueueImage(msgspec.Struct, array_like=True):
-    """A queue in a checkpoint of the time `ts`.
+class LeasesImage(msgspec.Struct, array_like=True):
+    """Some leases of a queue in a checkpoint, as they were at the time `ts`.
 
     `dates` are those by seq that delayed jobs wait for; every other `due_ms` is counted from `ts`, and is `ahead_ms`
-    later in wall-clock time than it says. `reasons` are those by seq for which jobs were given back.
+    later in wall-clock time than it says.
+    """
+
+    leases: list[LeaseImage]
+    ts: int
+    ahead_ms: int
+    dates: dict[int, int] = {}
+
+
+class QueueImage(msgspec.Struct, array_like=True):
+    """A queue in a checkpoint of the time `ts`. `reasons` are those by seq for which jobs were given back.
+
+    The leases follow in pieces; those of an earlier version are here, as a LeasesImage has them.
     """
 
     fresh: int
@@ -110,4 +122,5 @@ encode = msgspec.msgpack.Encoder().encode
 encode_image = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode
 decode = msgspec.msgpack.Decoder(Event).decode
 decode_image = msgspec.msgpack.Decoder(QueueImage).decode
+decode_leases = msgspec.msgpack.Decoder(LeasesImage).decode
 decode_buried = msgspec.msgpack.Decoder(Buried).decode

@@ -1,17 +1,22 @@
 """The image of a queue in a checkpoint: what the log of its jobs does not say.
 
-It is taken in one step, and a queue may have very many leases. So they are encoded as they are, and nothing is made per
-lease: neither is an object that the garbage collector would then look at, nor a time in another scale.
+A queue may have very many leases, so they are encoded some at a time, while the queue goes on. Each piece has its
+leases as they are by then; whatever happens to them meanwhile is in the leases log after the lsn of the image, and to
+replay it changes nothing that a piece has already. What a piece has of a job that is gone by the end is dropped with
+the job. Leases that come after the first step are in the log and in no piece.
+
+Leases are encoded as they are: nothing is made per lease, neither an object that the garbage collector would then look
+at, nor a time in another scale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, cast
 
 from topics.clock import Clock, wall_of
 from topics.engine.queue import event as lease_event
-from topics.engine.queue.event import LeaseImage, QueueImage
+from topics.engine.queue.event import LeaseImage, LeasesImage, QueueImage
 from topics.engine.queue.lease import DELAYED, FREE, GONE, LAPSED, LEASED, Lease
 
 STATES: Final = {state: state for state in (LEASED, LAPSED, FREE, DELAYED)} | {GONE: LEASED}
@@ -21,18 +26,20 @@ An ack that had no frame yet got it after the checkpoint; without it the job is 
 """
 
 
-def capture(
-    clock: Clock,
-    fresh: int,
-    dead_lettered: int,
-    leases: Iterable[Lease],
-    free: Iterable[int],
-    dates: dict[int, int],
-    reasons: dict[int, str],
-) -> bytes:
-    """A queue as a checkpoint keeps it."""
-    now_ms, ahead_ms = clock.now_ms(), wall_of(clock, 0)
-    images = cast("list[LeaseImage]", list(leases))
+PIECE_LEASES: Final = 2000
+
+
+def capture(clock: Clock, fresh: int, dead_lettered: int, free: Iterable[int], reasons: dict[int, str]) -> bytes:
+    """A queue as a checkpoint keeps it, without its leases."""
     return lease_event.encode_image(
-        QueueImage(fresh, dead_lettered, images, list(free), now_ms, dates, reasons, ahead_ms)
+        QueueImage(fresh, dead_lettered, [], list(free), clock.now_ms(), {}, reasons, wall_of(clock, 0))
     )
+
+
+def pieces(clock: Clock, leases: Sequence[Lease], dates: dict[int, int]) -> Iterator[bytes]:
+    """The leases in pieces, for steps of their own."""
+    for at in range(0, len(leases), PIECE_LEASES):
+        piece = leases[at : at + PIECE_LEASES]
+        dated = {lease.seq: dates[lease.seq] for lease in piece if lease.seq in dates} if dates else {}
+        images = cast("list[LeaseImage]", piece)
+        yield lease_event.encode_image(LeasesImage(images, clock.now_ms(), wall_of(clock, 0), dated))

@@ -21,14 +21,14 @@ finds lasts no longer from then on than it did when it was noted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, cast
 
 from topics.clock import Clock, steady_of
 from topics.engine.log.log import Log
 from topics.engine.queue import image
 from topics.engine.queue.dates import LOOK_MS, Dates
-from topics.engine.queue.event import Claimed, Event, Extended, QueueImage, Released
+from topics.engine.queue.event import Claimed, Event, Extended, LeasesImage, QueueImage, Released
 from topics.engine.queue.failures import Failures
 from topics.engine.queue.hidden import Hidden
 from topics.engine.queue.history import History
@@ -389,26 +389,34 @@ class Queue(Ready):
         self._hidden = Hidden(sorted(seq for seq in self.leases if seq >= self.fresh))
 
     def capture(self) -> bytes:
-        """The queue as a checkpoint keeps it."""
-        leases, dates = self.leases.values(), self._dates.by_seq
-        return image.capture(
-            self._clock, self.fresh, self.dead_lettered, leases, self.free, dates, self.failures.reasons
-        )
+        """The queue as a checkpoint keeps it, without its leases."""
+        return image.capture(self._clock, self.fresh, self.dead_lettered, self.free, self.failures.reasons)
+
+    def capture_leases(self) -> Iterator[bytes]:
+        """The leases of now, in pieces: each as its leases are when it is asked for."""
+        return image.pieces(self._clock, list(self.leases.values()), self._dates.by_seq)
 
     def restore(self, state: QueueImage) -> None:
         """Take over what `capture` gave."""
         self.dead_lettered = state.dead_lettered
+        self.restore_leases(LeasesImage(state.leases, state.ts, state.ahead_ms, state.dates))
+        self.fresh = state.fresh
+        self.free = deque(state.free)
+        self.failures.restore(state.reasons)
+
+    def restore_leases(self, state: LeasesImage) -> None:
+        """Take over a piece that `capture_leases` gave."""
+        fresh = self.fresh
         for each in state.leases:
             seq = each.seq
             lease = self._restored(seq, image.STATES[each.state])
             lease.node, lease.id, lease.deliveries = each.node, each.id, each.deliveries
-            if seq in state.dates:
+            if lease.state is DELAYED and seq in state.dates:
                 self._until([lease], self._dates.add(seq, state.dates[seq]))
             elif lease.state is LEASED or lease.state is DELAYED:
                 self._until([lease], steady_of(self._clock, each.due_ms + state.ahead_ms, state.ts))
-        self.fresh = state.fresh
-        self.free = deque(state.free)
-        self.failures.restore(state.reasons)
+        # Delayed jobs from the claim cursor on have leases too.
+        self.fresh = fresh
 
 
 def queue_of(topic: Topic) -> Queue | None:

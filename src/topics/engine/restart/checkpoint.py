@@ -2,6 +2,7 @@
 
 The state of a topic is captured in one step, so it is consistent; different topics are captured at different moments.
 The Blocks of its tail follow one by one: their content never changes, and their delete flags are taken with the state.
+The leases of a queue follow in pieces, each as it is by then (queue/image.py).
 What is captured goes to the disk as it comes (SnapshotWriter), and a step takes about a millisecond, so neither the
 memory nor the time of a checkpoint depends on how much there is.
 
@@ -36,6 +37,7 @@ from topics.storage.wal.frame import LARGE_BYTES
 
 SLICE_NS: Final = 1_000_000
 SLICE_TOPICS: Final = 100
+LEASES_SECTION: Final = snapshot.FIRST_ENGINE_KIND + 1
 CHECK_SECTIONS: Final = 8
 """How many sections are added between two looks at the clock."""
 
@@ -142,6 +144,7 @@ class Capture:
         self._routers = capture_routers(engine.routers.graph, lsn)
         self._tail: Iterator[_Flagged] = iter(())
         self._tail_of = (0, 0)
+        self._leases: Iterator[tuple[int, bytes]] = iter(())
         # Every section is there, and their second copies are being made.
         self._all_there = False
         self.is_complete = False
@@ -161,6 +164,10 @@ class Capture:
             flagged = next(self._tail, None)
             if flagged is not None:
                 self._add_block(*flagged)
+            elif (leases := next(self._leases, None)) is not None:
+                self._add_leases(*leases)
+                # The next look at the clock is now: a piece takes longer than other sections.
+                sections = -1
             elif not self._all_there:
                 topics += 1
                 self._all_there = not self._next_topic()
@@ -187,6 +194,9 @@ class Capture:
         if self.listed is not None and topic.config.durability != "ephemeral":
             self.listed.update((segment.name, segment) for segment in topic.archive.segments)
         self._tail, self._tail_of = iter(tail), (lsn, topic.id)
+        queue = queue_of(topic)
+        if queue is not None and queue.leases and topic.config.durability != "ephemeral":
+            self._leases = enumerate(queue.capture_leases())
         return True
 
     def _next_routers(self) -> bool:
@@ -195,6 +205,11 @@ class Capture:
                 self.draft.snapshot.add(section, essential=True)
             return True
         return False
+
+    def _add_leases(self, ordinal: int, piece: bytes) -> None:
+        lsn, topic_id = self._tail_of
+        section = snapshot.engine_section(LEASES_SECTION, ordinal, piece, topic_id=topic_id, lsn=lsn)
+        self.draft.snapshot.add(section, essential=True)
 
     def _add_block(self, block: Block, flags: bytes) -> None:
         lsn, topic_id = self._tail_of

@@ -27,7 +27,7 @@ from topics.engine.engine import Engine
 from topics.engine.log.loss import CORRUPTION, CRASH, RESTART, LostRange
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
-from topics.engine.restart.checkpoint import decode_extra
+from topics.engine.restart.checkpoint import LEASES_SECTION, decode_extra
 from topics.engine.restart.derivation import Derivation
 from topics.engine.restart.routers import ROUTERS_SECTION
 from topics.engine.topic import Topic
@@ -103,6 +103,8 @@ class Recovery:
             assert isinstance(event, SectionLoaded)
             if event.kind == ROUTERS_SECTION:
                 self._derivation.routers.restore(event.payload)
+            elif event.kind == LEASES_SECTION:
+                self._load_leases(event)
             else:
                 log.error("a section of kind %d is unknown to this program and was ignored", event.kind)
 
@@ -164,6 +166,13 @@ class Recovery:
                 self._lose(topic, first, corrupt.lost.first_seq + corrupt.lost.n - 1)
         if extra.tail_first:
             self._lose_holes(topic, extra.tail_first, event.blocks)
+
+    def _load_leases(self, event: SectionLoaded) -> None:
+        topic = self._by_id.get(event.topic_id)
+        queue = None if topic is None else queue_of(topic)
+        # Where the state of the topic is lost, it is a log.
+        if queue is not None:
+            self._engine.queues.dispatch.load_leases(queue, event.payload)
 
     def _count(self, corrupt: Corrupt) -> None:
         self._engine.totals.corruption_total += 1

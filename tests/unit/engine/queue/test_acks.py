@@ -10,7 +10,8 @@ import pytest
 from tests.harness.machine import Machine, numbers
 from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
 from topics.engine.queue.claim import Worker
-from topics.engine.queue.event import Acked, decode_image
+from topics.engine.queue.event import Acked, decode_image, decode_leases
+from topics.engine.queue.queue import Queue
 from topics.engine.queue.requests import AckJobs, ClaimJobs
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.engine.write import extra as extras
@@ -161,15 +162,21 @@ def test_ack_of_a_job_whose_block_has_to_be_read_waits_for_it() -> None:
     assert machine.read("q")[0][0] == 3
 
 
+def take_over(queue: Queue, other: Queue) -> None:
+    """Have another queue restored from the image of one."""
+    other.restore(decode_image(queue.capture()))
+    for piece in queue.capture_leases():
+        other.restore_leases(decode_leases(piece))
+
+
 def test_checkpoint_before_the_frame_of_an_ack_keeps_the_job_leased() -> None:
     """A crash after the checkpoint and before the frame finds the job held, as the unanswered worker does."""
     crew = Crew(2)
     crew.claim("a", 1)
     queue = crew.queues.topic("q")[1]
     crew.ack("a", 1)
-    image = queue.capture()
     other = Crew(2).queues.topic("q")[1]
-    other.restore(decode_image(image))
+    take_over(queue, other)
     assert (other.in_flight, other.leaving, other.leases[1].state) == (1, 0, "leased")
 
 
@@ -180,9 +187,8 @@ def test_image_has_the_leases_of_a_stream_without_the_stream() -> None:
     queue = crew.queues.topic("q")[1]
     worker = Worker("a", 2, None, id, id)
     worker.took([queue.leases[1]])
-    restored = decode_image(queue.capture())
     other = Crew(3).queues.topic("q")[1]
-    other.restore(restored)
+    take_over(queue, other)
     assert other.leases[1].worker is None
     for seq in (1, 2):
         was, now = queue.leases[seq], other.leases[seq]
