@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
             self._connections.send_answers()
         if self._ready and outbox.current is None:
             head_bytes = data[: data.find(b"\r\n\r\n") + 4]
-            head = self._known.get(head_bytes) or self._known.recall(head_bytes)
+            head = self._known.get(head_bytes) or self._known.recall(head_bytes, len(data))
             if head is not None and len(data) == head.message_bytes:
                 outbox.current = exchange = Exchange(outbox, head, data[head.raw_bytes :], perf_counter_ns())
                 outbox.answer = self._owe

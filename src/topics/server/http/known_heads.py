@@ -110,10 +110,11 @@ class KnownHeads(dict[bytes, Head]):
                 self._repeats.clear()
             self._repeats[repeat.line] = self._repeats[repeat.method] = repeat
 
-    def recall(self, head_bytes: bytes) -> Head | None:
+    def recall(self, head_bytes: bytes, read_bytes: int) -> Head | None:
         """The head in these bytes if it came before with another target or length; it is known from now on.
 
-        None also where it is refused: what is wrong with it is said by those that take it apart.
+        None also where it is refused: what is wrong with it is said by those that take it apart. And where the target
+        is new and the read, of so many bytes, is not just this message: that is theirs too.
         """
         line = head_bytes[: head_bytes.find(b"\r\n")]
         repeat = self._repeats.get(line) or self._repeats.get(line[: line.find(b" ") + 1])
@@ -126,6 +127,8 @@ class KnownHeads(dict[bytes, Head]):
             if head.target is repeat.head.target:
                 self._keep(head_bytes, head)
                 return head
+            if head.message_bytes != read_bytes:
+                return None
             self._admit(head)
         except TopicsError as error:
             error.__traceback__ = None
