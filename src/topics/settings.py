@@ -227,7 +227,8 @@ class Settings:
         "Bytes of log, and of what routers copied, after which a checkpoint is made; bounds a restart's time.",
     )
     max_unsealed_bytes: int = _cap(
-        200 << 20, "Most bytes of records in memory that are not sealed yet; from half of it on, sealing hurries."
+        200 << 20,
+        "Most bytes of records in memory that are not sealed yet; from three eighths of it on, sealing hurries.",
     )
     hot_retain_segments: int = _whole(4, "Sealed segments per topic that stay in the data directory.", least=0)
     hot_retain_bytes: int = _cap(0, "Sealed bytes per topic that stay in the data directory.")

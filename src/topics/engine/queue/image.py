@@ -2,8 +2,9 @@
 
 A queue may have very many leases, so they are encoded some at a time, while the queue goes on. Each piece has its
 leases as they are by then; whatever happens to them meanwhile is in the leases log after the lsn of the image, and to
-replay it changes nothing that a piece has already. What a piece has of a job that is gone by the end is dropped with
-the job. Leases that come after the first step are in the log and in no piece.
+replay it changes nothing that a piece has already. A job that is gone by then is in its piece as one that waits: it is
+dropped with the job, unless a loss of power took the frame that removed it. Leases that come after the first step are
+in the log and in no piece.
 
 Leases are encoded as they are: nothing is made per lease, neither an object that the garbage collector would then look
 at, nor a time in another scale.
@@ -36,10 +37,23 @@ def capture(clock: Clock, fresh: int, dead_lettered: int, free: Iterable[int], r
     )
 
 
-def pieces(clock: Clock, leases: Sequence[Lease], dates: dict[int, int]) -> Iterator[bytes]:
-    """The leases in pieces, for steps of their own."""
+def pieces(clock: Clock, leases: dict[int, Lease], dates: dict[int, int]) -> Iterator[bytes]:
+    """The leases of now in pieces, for steps of their own."""
+    return _pieces(clock, leases, list(leases.values()), dates)
+
+
+def _pieces(clock: Clock, now: dict[int, Lease], leases: Sequence[Lease], dates: dict[int, int]) -> Iterator[bytes]:
     for at in range(0, len(leases), PIECE_LEASES):
-        piece = leases[at : at + PIECE_LEASES]
+        piece = [
+            _waiting(lease) if lease.state is GONE and lease.seq not in now else lease
+            for lease in leases[at : at + PIECE_LEASES]
+        ]
         dated = {lease.seq: dates[lease.seq] for lease in piece if lease.seq in dates} if dates else {}
         images = cast("list[LeaseImage]", piece)
         yield lease_event.encode_image(LeasesImage(images, clock.now_ms(), wall_of(clock, 0), dated))
+
+
+def _waiting(lease: Lease) -> Lease:
+    """The lease of a job that is gone, as far as it is known: one that was never delivered was delayed."""
+    state = FREE if lease.deliveries else DELAYED
+    return Lease(lease.seq, state, "", lease.id, lease.due_ms, lease.deliveries)

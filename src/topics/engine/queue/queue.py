@@ -394,7 +394,7 @@ class Queue(Ready):
 
     def capture_leases(self) -> Iterator[bytes]:
         """The leases of now, in pieces: each as its leases are when it is asked for."""
-        return image.pieces(self._clock, list(self.leases.values()), self._dates.by_seq)
+        return image.pieces(self._clock, self.leases, self._dates.by_seq)
 
     def restore(self, state: QueueImage) -> None:
         """Take over what `capture` gave."""

@@ -38,8 +38,6 @@ from topics.storage.wal.frame import LARGE_BYTES
 SLICE_NS: Final = 1_000_000
 SLICE_TOPICS: Final = 100
 LEASES_SECTION: Final = snapshot.FIRST_ENGINE_KIND + 1
-CHECK_SECTIONS: Final = 8
-"""How many sections are added between two looks at the clock."""
 
 
 class TopicExtra(msgspec.Struct, array_like=True):
@@ -159,23 +157,20 @@ class Capture:
         assert not self.is_outdated
         clock, writer = self._engine.clock, self.draft.snapshot
         until_ns = clock.elapsed_ns() + SLICE_NS
-        topics = sections = 0
+        topics = 0
         while topics < SLICE_TOPICS and not writer.is_full:
             flagged = next(self._tail, None)
             if flagged is not None:
                 self._add_block(*flagged)
             elif (leases := next(self._leases, None)) is not None:
                 self._add_leases(*leases)
-                # The next look at the clock is now: a piece takes longer than other sections.
-                sections = -1
             elif not self._all_there:
                 topics += 1
                 self._all_there = not self._next_topic()
             elif not writer.copy_next():
                 self.is_complete = True
                 return True
-            sections += 1
-            if not sections % CHECK_SECTIONS and clock.elapsed_ns() >= until_ns:
+            if clock.elapsed_ns() >= until_ns:
                 break
         return False
 

@@ -1,9 +1,10 @@
 """Survey: finds the largest tails where all of them together take too much memory, or the disk is full.
 
 A tail below the size of a segment waits for more records. With many topics, tails that are small each are large
-together. While they take more than a quarter of `max_unsealed_bytes`, the largest are sealed first, however small they
-are: each file then frees as much as possible. A higher bound would only make sealing begin later, and all at once.
-Topics are looked at in slices, and at most `CHOSEN_MAX` are chosen at a time.
+together. Once they take more than five sixteenths of `max_unsealed_bytes`, the largest are sealed first, however small
+they are, until a quarter is left: each file then frees as much as possible, and sealing is as steady as writing. Where
+that is not enough and they take three eighths, sealing hurries. Topics are looked at in slices, and at most
+`CHOSEN_MAX` are chosen at a time.
 
 On a full disk room is kept for what is not sealed (`Store.owed_bytes`), and writes could take that room. So there the
 tails are sealed that are worth two files, until little is left.
@@ -50,11 +51,13 @@ class Survey:
         self._clock = clock
         self._unsealed = unsealed
         self._store = store
-        self._short_bytes = max_unsealed_bytes // 4
+        self._short_bytes = max_unsealed_bytes * 3 // 8
+        self._many_bytes = max_unsealed_bytes * 5 // 16
+        self._enough_bytes = max_unsealed_bytes // 4
         self._little_bytes = max_unsealed_bytes // LITTLE_PART
         # What this search is after: tails of at least so many bytes, until so many are left.
         self._least_bytes = 1
-        self._left_bytes = self._short_bytes
+        self._left_bytes = self._enough_bytes
         self._rest: Iterator[Topic] | None = None
         self._largest: list[tuple[int, int, Topic]] = []
         self._due_ns = 0
@@ -72,16 +75,16 @@ class Survey:
     def step(self, held_bytes: int) -> bool:
         """Look at some topics, where `held_bytes` are being sealed; returns whether more are to be looked at."""
         if self._rest is None:
-            short = 0 < self._short_bytes < self._unsealed.bytes
-            if not short and not self._store.is_low:
+            many = 0 < self._many_bytes < self._unsealed.bytes
+            if not many and not self._store.is_low:
                 return False
-            bound_bytes = self._short_bytes if short else self._little_bytes
+            bound_bytes = self._many_bytes if many else self._little_bytes
             if not bound_bytes or self._unsealed.bytes - held_bytes <= bound_bytes:
                 return False
             now_ns = self._clock.elapsed_ns()
             if now_ns < self._due_ns:
                 return False
-            found = (1, self._short_bytes, PAUSE_NS) if short else (WORTH_BYTES, self._little_bytes, FULL_PAUSE_NS)
+            found = (1, self._enough_bytes, PAUSE_NS) if many else (WORTH_BYTES, self._little_bytes, FULL_PAUSE_NS)
             self._least_bytes, self._left_bytes, pause_ns = found
             self._due_ns = now_ns + pause_ns
             self._rest = iter(list(self._topics.values()))

@@ -80,7 +80,9 @@ class Upkeep:
         self._round: Iterator[Topic] | None = None
         self._round_due_ns = 0
         self._relocating = False
-        self._round_ns = min(ROUND_NS, self._settings.erase_after_ms * 1_000_000 // 8)
+        # What is to be erased is found in rounds.
+        self._round_ns_max = self._settings.erase_after_ms * 1_000_000 // 8
+        self._round_ns = min(ROUND_NS, self._round_ns_max)
         self._rewriter = Rewriter(engine.clock, self._shelf, store, engine.journal.wake)
         self._merger = Merger(self._shelf, self._survey, self._rewriter)
         self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
@@ -155,7 +157,8 @@ class Upkeep:
         more = self._eraser.step() or more
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
-            self._round_due_ns = now_ns + max(self._round_ns, ROUND_TOPIC_NS * len(self._engine.topics))
+            round_ns = min(ROUND_TOPIC_NS * len(self._engine.topics), self._round_ns_max)
+            self._round_due_ns = now_ns + max(self._round_ns, round_ns)
             self._eraser.look_at_deleted(self._engine.clock.now_ms())
             self._round = iter(list(self._engine.topics.values()))
         if self._round is not None:

@@ -152,8 +152,12 @@ class Connections:
         self.draining = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        for connection in [each for each in self.live if not each.idle]:
-            connection.wind_up()
+        for connection in list(self.live):
+            if connection.idle:
+                # So that it takes note: the next request is its last.
+                connection.carry_on()
+            else:
+                connection.wind_up()
         # Polled: it ends with any of many answers, and only once in a server's life.
         while any(not each.idle for each in self.live) and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_S)

@@ -28,7 +28,9 @@ from topics.storage.segment.format import SegmentRef
 from topics.storage.wal import frame
 
 MAGIC: Final = b"TOPICSNP"
-VERSION: Final = 1
+VERSION: Final = 2
+VERSIONS_READ: Final = (1, 2)
+"""In the first one the leases of a queue are part of its TOPIC section."""
 HEADER_BYTES: Final = 64
 TOPIC: Final = 64
 BLOCK: Final = 65
@@ -109,8 +111,9 @@ def decode_header(data: bytes, path: str) -> Header | None:
     if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, 56)[0] != xxh3_64_intdigest(data[:56]):
         return None
     magic, version, flags, number, lsn, boot, next_topic_id = _HEADER.unpack_from(data)
-    if magic != MAGIC or version != VERSION:
-        raise UnknownFormat(f"{path}: snapshot format version {version}; this program reads version {VERSION}")
+    if magic != MAGIC or version not in VERSIONS_READ:
+        known = " and ".join(map(str, VERSIONS_READ))
+        raise UnknownFormat(f"{path}: snapshot format version {version}; this program reads versions {known}")
     return Header(number, lsn, boot, next_topic_id, bool(flags & CLEAN))
 
 

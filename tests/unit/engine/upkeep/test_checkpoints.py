@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from xxhash import xxh3_64_intdigest
 
 from tests.harness.machine import Machine, numbers
 from tests.harness.world import World
@@ -14,6 +15,7 @@ from topics.engine.restart.checkpoint import SLICE_TOPICS
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep.checkpointer import UNSEALED_PART, WAIT_FACTOR
 from topics.engine.upkeep.upkeep import UpkeepSettings
+from topics.storage.damage import UnknownFormat
 from topics.storage.job import Job, run_inline
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import frame
@@ -224,3 +226,18 @@ def test_stop_in_the_middle_of_a_capture_is_orderly() -> None:
     machine.crash("kill")
     assert machine.engine.topics["t0"].config.priority == 3
     assert machine.datas(f"t{2 * SLICE_TOPICS - 1}") == [2 * SLICE_TOPICS - 1]
+
+
+def test_header_of_the_first_version_is_read_and_of_a_later_one_refused() -> None:
+    """STORE-15: a program that does not know a format says so, instead of leaving out what it does not understand."""
+    header = snapshot.Header(7, 9, bytes(16), 3, clean=True)
+    data = snapshot.encode_header(header)
+
+    def of_version(version: int) -> bytes:
+        head = data[:8] + version.to_bytes(4, "little") + data[12:56]
+        return head + xxh3_64_intdigest(head).to_bytes(8, "little")
+
+    assert of_version(snapshot.VERSION) == data
+    assert snapshot.decode_header(of_version(1), "s") == header
+    with pytest.raises(UnknownFormat, match="version 9; this program reads versions 1 and 2"):
+        snapshot.decode_header(of_version(9), "s")

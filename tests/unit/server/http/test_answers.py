@@ -492,11 +492,13 @@ def test_http2_preface_goes_to_the_http2_protocol_and_only_as_the_first_bytes() 
 
 def test_drain_lets_busy_connections_finish_and_keeps_idle_ones_until_then() -> None:
     connections = connections_of()
-    idle, waiting, sending, streaming, upgraded = (Client(connections.app, connections=connections) for _ in range(5))
+    idle, known, waiting, sending, streaming, upgraded = (
+        Client(connections.app, connections=connections) for _ in range(6)
+    )
     app = connections.app
     assert isinstance(app, PathApp)
     app.upgrade_to = EchoProtocol()
-    for client in (waiting, sending):
+    for client in (known, waiting, sending):
         client.send(request("GET", "/a"))
         client.replies()
     waiting.send(request("GET", "/wait1") + request("GET", "/wait2"))
@@ -509,13 +511,14 @@ def test_drain_lets_busy_connections_finish_and_keeps_idle_ones_until_then() -> 
         await asyncio.sleep(0)
         assert not idle.transport.closing
         idle.send(request("GET", "/b"))
+        known.send(request("GET", "/a"))
         assert streaming.transport.closing
         assert app.upgrade_to.events == ["shut down"]
         app.waiting[0].respond(200, b"1")
         app.waiting[1].respond(200, b"2")
         sending.send(b"c" + request("GET", "/b"))
         assert not draining.done()
-        for client in (idle, waiting, sending, streaming, upgraded):
+        for client in (idle, known, waiting, sending, streaming, upgraded):
             client.lose()
         return await draining
 
@@ -523,8 +526,9 @@ def test_drain_lets_busy_connections_finish_and_keeps_idle_ones_until_then() -> 
     first, second = waiting.replies()
     assert "connection" not in first.headers
     assert second.headers["connection"] == "close"
-    (asked,) = idle.replies()
-    assert asked.headers["connection"] == "close"
+    for client in (idle, known):
+        (asked,) = client.replies()
+        assert asked.headers["connection"] == "close"
     (last,) = sending.replies()
     assert (last.body, last.headers["connection"]) == (b"POST /a abc", "close")
     assert waiting.ended
