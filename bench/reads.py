@@ -41,7 +41,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     in_tail = [name for name in ROWS if not name.endswith("sealed")]
     if bench.wants(*in_tail):
         # Nothing is sealed here: the whole topic is its tail, in Blocks as they were written.
-        with bench.server(segment_max_events=10**9, segment_max_bytes=1 << 40) as server:
+        with bench.server(segment_max_events=10**9, segment_max_bytes=1 << 40, max_unsealed_bytes=0) as server:
             records.fill(server, "tail", FRESH_RECORDS, BLOCK_RECORDS)
             for limit in LIMITS:
                 yield from _rendered(bench, server, limit)
