@@ -118,7 +118,7 @@ class Reader:
 
     def _snapshot(self, data: bytes) -> None:
         assert data[:8] == b"TOPICSNP"
-        assert number(data, 8, 4) == 1
+        assert number(data, 8, 4) == 2
         assert checked(data[:64])
         self._skip_rest = number(data, 24, 8)
         sections = 0
