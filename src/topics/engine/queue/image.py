@@ -6,8 +6,8 @@ replay it changes nothing that a piece has already. A job that is gone by then i
 dropped with the job, unless a loss of power took the frame that removed it. Leases that come after the first step are
 in the log and in no piece.
 
-Leases are encoded as they are: nothing is made per lease, neither an object that the garbage collector would then look
-at, nor a time in another scale.
+Leases are encoded as they are: nothing is made of a lease whose job is there, neither an object that the garbage
+collector would then look at, nor a time in another scale.
 """
 
 from __future__ import annotations
