@@ -109,6 +109,22 @@ def test_deleted_text_is_in_no_file_after_the_horizon(durability: str, where: st
         assert not holders(found)
 
 
+def test_erasing_is_in_time_however_many_topics_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPACE-5: a round over very many topics takes its time, but never more than an eighth of what there is."""
+    monkeypatch.setattr("topics.engine.upkeep.upkeep.ROUND_TOPIC_NS", 10**18)
+    found = machine()
+    write_secret(found, "t", tag="x")
+    found.engine.write("t", Write.of(range(3)))
+    found.checkpoint()
+    found.engine.delete("t", Delete(match="x"))
+    found.run_until_idle()
+    assert holders(found)
+    for _ in range(8):
+        found.clock.advance(2 * HOUR_MS // 8)
+        look_round(found)
+    assert not holders(found)
+
+
 def test_a_tag_delete_finds_records_of_merged_segments() -> None:
     """SPACE-1: the tags of a merged segment are those of its live records."""
     found = machine()
