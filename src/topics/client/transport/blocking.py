@@ -15,6 +15,7 @@ import struct
 import sys
 import threading
 import time
+from functools import partial
 from typing import Final
 
 from topics.client.errors import Closed, TimedOut, Unreachable
@@ -22,6 +23,7 @@ from topics.client.transport import forks, trouble
 from topics.client.transport.address import Address
 from topics.client.transport.answer import Answer, AnswerParser
 from topics.client.transport.request import Request
+from topics.client.transport.spin import Spin
 
 READ_BYTES: Final = 128 << 10
 """The size of a connection's buffer: memory that is asked for anew at each answer would cost more than the rest."""
@@ -54,6 +56,8 @@ class Connection:
             raise trouble.explain(error, address, sent=False) from None
         self._poller = select.poll()
         self._poller.register(self._socket, select.POLLIN)
+        self._is_there = partial(self._poller.poll, 0)
+        self._spin = Spin()
         self._limit(timeout_s)
 
     def _secure(self, until: float) -> None:
@@ -96,6 +100,7 @@ class Connection:
         self._send(request)
         parser = self._parser
         try:
+            self._spin.until(self._is_there)
             while not parser.complete:
                 self._receive(request.timeout_s, request.until)
         except (OSError, ValueError, EOFError) as error:

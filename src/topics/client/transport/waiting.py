@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
-from time import monotonic
+from time import monotonic, perf_counter_ns
 from typing import Any, Final, cast
 
 from topics.client.errors import Closed, TimedOut
@@ -18,6 +18,7 @@ from topics.client.transport import trouble
 from topics.client.transport.address import Address
 from topics.client.transport.answer import Answer, AnswerParser
 from topics.client.transport.request import Request
+from topics.client.transport.spin import SPIN_NS, Spin
 from topics.errors import TopicsError
 
 READ_BYTES: Final = 128 << 10
@@ -41,6 +42,9 @@ class Connection(asyncio.BufferedProtocol):
         self._head_only = self._streaming = False
         self._buffered = 0
         self._error: Exception | None = None
+        self._spin = Spin()
+        self._spinning = self._looks = False
+        self._awake_until_ns = 0
         self.used = False
 
     # Called by the event loop.
@@ -155,6 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request and return its answer."""
         parser = self._parser
         self._begin(request)
+        self._stay_awake()
         try:
             while not parser.complete:
                 if self._error is not None:
@@ -166,8 +171,31 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._waiter = None
             self._until = 0.0
+            self._stop_spinning(found=True)
         self.used = True
         return parser.answer()
+
+    def _stay_awake(self) -> None:
+        """Keep the loop from sleeping for a moment, if the answer is likely to come in it."""
+        if self._spin.begin():
+            self._spinning = True
+            self._awake_until_ns = perf_counter_ns() + SPIN_NS
+            if not self._looks:
+                self._looks = True
+                self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """A turn of the loop in which something is to be done only looks at the sockets."""
+        self._looks = self._spinning and perf_counter_ns() <= self._awake_until_ns
+        if self._looks:
+            self._loop.call_soon(self._look)
+        else:
+            self._stop_spinning(found=False)
+
+    def _stop_spinning(self, *, found: bool) -> None:
+        if self._spinning:
+            self._spinning = False
+            self._spin.end(found=found)
 
     async def open(self, request: Request) -> Answer | None:
         """Send a request whose answer is a stream; the answer where it is none (a refusal)."""
