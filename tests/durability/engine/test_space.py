@@ -1,7 +1,8 @@
-"""Room that was freed is given back soon, and a disk that was full takes writes again (SPACE-2 to SPACE-4)."""
+"""Room that was freed is given back soon, and a disk that was full takes writes again (SPACE-2 to SPACE-4, SPACE-8)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,15 +74,68 @@ def test_checkpoints_for_room_do_not_follow_each_other_closely() -> None:
     assert 1 <= machine.store.checkpoints_total - before <= 4
 
 
+def fill_tagged(machine: Machine, topic: str, batches: int) -> None:
+    """Write batches of 20 records, of which every tenth is tagged `stays` and the others `goes`."""
+    for _ in range(batches):
+        machine.engine.write(topic, mixed())
+        machine.run_until_idle()
+
+
+def mixed() -> Write:
+    write = Write.of([TEXT] * 20)
+    for i, record in enumerate(write.records):
+        record.tag = "goes" if i % 10 else "stays"
+    return write
+
+
+LARGER = UpkeepSettings(segment_max_events=20, segment_max_bytes=128 << 10, checkpoint_wal_bytes=1 << 40)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_deleted_records_among_live_ones_give_their_room_back(restarted: bool) -> None:
+    """SPACE-8: also where a restart comes between the delete and the rewrite, and no live record changes."""
+    machine = Machine(LARGER, wal_file_bytes=64 << 10)
+    fill_tagged(machine, "t", 30)
+    wait(machine)
+    full = size(machine, "segments")
+    assert full > 600_000
+    assert machine.engine.delete("t", Delete(match=["tag", "Eq", "goes"])).result.deleted == 540
+    machine.run_until_idle()
+    if restarted:
+        machine.crash()
+    wait(machine)
+    assert size(machine, "segments") < full // 5
+    stays = list(range(1, 601, 10))
+    assert machine.read("t")[0] == stays
+    machine.crash()
+    assert machine.read("t")[0] == stays
+
+
+def test_a_segment_with_few_deleted_records_is_left_alone() -> None:
+    """SPACE-8: to write nine records again in order to be rid of one would free less than it costs."""
+    machine = Machine(LARGER, wal_file_bytes=64 << 10)
+    fill_tagged(machine, "t", 30)
+    # Until everything is merged.
+    wait(machine, 60_000)
+    before = {path for path in machine.disk.files() if "segments" in path}
+    machine.engine.delete("t", Delete(match=["tag", "Eq", "stays"]))
+    wait(machine, 60_000)
+    assert {path for path in machine.disk.files() if "segments" in path} == before
+
+
 def small(capacity: int = 1 << 20, **options: Any) -> tuple[Machine, SmallDisk]:
     disk = SmallDisk(capacity)
     return Machine(SETTINGS, disk=disk, **{"wal_file_bytes": 64 << 10, "min_free_bytes": 0, **options}), disk
 
 
-def fill_up(machine: Machine, topic: str) -> None:
+def plain() -> Write:
+    return Write.of([TEXT] * 20)
+
+
+def fill_up(machine: Machine, topic: str, make: Callable[[], Write] = plain) -> None:
     for _ in range(1000):
         try:
-            machine.engine.write(topic, Write.of([TEXT] * 20))
+            machine.engine.write(topic, make())
         except StorageFull:
             return
         machine.run_until_idle()
@@ -111,6 +165,22 @@ def test_a_full_disk_takes_writes_again_once_something_is_deleted(how: str, min_
     machine.crash()
     assert machine.datas("kept")[:3] == [1, 2, 3]
     assert machine.read("u")[0] == list(range(1, 101))
+
+
+def test_a_full_disk_has_room_again_once_most_of_every_segment_is_deleted() -> None:
+    """SPACE-8: each segment holds records that stay and is too large to be merged, so no file goes by itself."""
+    settings = UpkeepSettings(segment_max_events=20, segment_max_bytes=64 << 10, checkpoint_wal_bytes=1 << 40)
+    machine = Machine(settings, disk=SmallDisk(1 << 20), wal_file_bytes=64 << 10, min_free_bytes=100_000)
+    fill_up(machine, "t", mixed)
+    wait(machine)
+    count = machine.engine.topics["t"].log.count
+    deleted = machine.engine.delete("t", Delete(match=["tag", "Eq", "goes"])).result.deleted
+    assert deleted > 300
+    wait(machine, 60_000)
+    fill_up(machine, "u")
+    assert machine.engine.topics["u"].log.count > deleted // 2
+    machine.crash()
+    assert len(machine.read("t")[0]) == count - deleted
 
 
 @pytest.mark.parametrize("tail_records", [60, 200])

@@ -1,8 +1,8 @@
 """Rewriter: puts one segment in the place of neighbours of a topic, one such piece of work at a time.
 
-Merging and erasing both come down to this (storage/segment/rewrite.py). Readers see the same records before, during and
-after; what is deleted while the new segment is written is deleted from it before it is used. Afterwards the rewriter
-rests for as long as it worked, so that it never takes more than half of the disk's time.
+Merging, compacting and erasing come down to this (storage/segment/rewrite.py). Readers see the same records before,
+during and after; what is deleted while the new segment is written is deleted from it before it is used. Afterwards the
+rewriter rests for as long as it worked, so that it never takes more than half of the disk's time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from topics.storage.store import Store
 log = logging.getLogger("topics.rewriter")
 
 RETRY_NS: Final = 30_000_000_000
+# On a full disk, there has to be room for this many times what is written.
+ROOM_TIMES: Final = 2
 
 # Called at the end, with whether the segments were replaced.
 OnDone = Callable[[bool], None]
@@ -48,8 +50,17 @@ class Rewriter:
     @property
     def is_free(self) -> bool:
         """Whether the next rewrite may begin: not on a full disk, where the old and the new do not fit together."""
-        rests = self._clock.elapsed_ns() < self._rest_until_ns
-        return self._rewrite is None and not rests and not self._store.is_full
+        return not self.is_busy and not self._store.is_full
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a rewrite is under way, or the rest after it."""
+        return self._rewrite is not None or self._clock.elapsed_ns() < self._rest_until_ns
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether there is room for a rewrite that writes this much, and frees more: also on a disk that is full."""
+        store = self._store
+        return not store.is_full or store.free_bytes - store.owed_bytes() >= ROOM_TIMES * size_bytes
 
     def begin(self, topic: Topic, sources: Sequence[Segment], on_done: OnDone) -> None:
         """Begin to put one segment in the place of these, which are next to each other."""

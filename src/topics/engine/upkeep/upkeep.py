@@ -19,6 +19,7 @@ from topics.engine.restart.routers import reached, resume
 from topics.engine.topic import Topic
 from topics.engine.upkeep.backups import Backups
 from topics.engine.upkeep.checkpointer import Checkpointer
+from topics.engine.upkeep.compactor import Compactor
 from topics.engine.upkeep.eraser import Eraser
 from topics.engine.upkeep.merger import Merger
 from topics.engine.upkeep.rewriter import Rewriter
@@ -84,6 +85,7 @@ class Upkeep:
         self._round_ns_max = self._settings.erase_after_ms * 1_000_000 // 8
         self._round_ns = min(ROUND_NS, self._round_ns_max)
         self._rewriter = Rewriter(engine.clock, self._shelf, store, engine.journal.wake)
+        self._compactor = Compactor(self._shelf, self._rewriter)
         self._merger = Merger(self._shelf, self._survey, self._rewriter)
         self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
         store.owed_bytes = lambda: TAIL_TIMES * engine.totals.unsealed.bytes
@@ -153,6 +155,7 @@ class Upkeep:
         sealer, survey = self._sealer, self._survey
         more = not sealer.waits and survey.step(sealer.held_bytes)
         more = sealer.step(at_once=survey.is_short) or more
+        self._compactor.step()
         more = self._rewriter.step() or more
         more = self._eraser.step() or more
         now_ns = self._engine.clock.elapsed_ns()
@@ -187,6 +190,7 @@ class Upkeep:
                 self._shelf.ask(topic)
             if topic.archive.segments and not self._relocating:
                 self._relocate(topic)
+            self._compactor.look(topic)
             self._merger.look(topic)
             if topic.dedupe is not None:
                 topic.dedupe.expire(self._engine.clock.steady_ms(), topic.config.idempotency_window_ms)

@@ -138,6 +138,7 @@ class Loader:
         is_own = self._check_data(found, size, damage)
         damaged = len(damage)
         self._load_flags(found, is_own, damage)
+        found.count_dead()
         if found.is_cold and any(corrupt.path == name.flags_file for corrupt in damage[damaged:]):
             # What is deleted from now on must go into a file that the next start believes.
             self._hot.put(name.flags_file, found.flags_parts())

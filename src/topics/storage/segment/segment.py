@@ -117,6 +117,7 @@ class SealedBlock(Extent):
         """Flag the records [i, j) deleted, here and, by a later job, on disk. May raise as `block` does, before."""
         count, size = super().delete(i, j)
         if count:
+            self.segment.dead_bytes += size
             self.segment.on_delete(self, i, j, None)
         return count, size
 
@@ -130,6 +131,7 @@ class SealedBlock(Extent):
     def apply(self, cut: Cut) -> None:
         """Delete what a cut says, here and, by a later job, on disk."""
         super().apply(cut)
+        self.segment.dead_bytes += cut.size
         self.segment.on_delete(self, 0, self.n, cut.mask)
 
     def delete_also(self, flags: bytes | bytearray) -> None:
@@ -185,6 +187,8 @@ class Segment:
         self.dropped = False
         # Another segment is being written that will take its place.
         self.rewriting = False
+        # About how much of it is text of deleted records.
+        self.dead_bytes = 0
         # Text of what was deleted before this time is not in it; 0 where that is not known.
         self.erased_ts = 0
         # What its Blocks are, as far as it is known (`read_mark`).
@@ -221,6 +225,14 @@ class Segment:
     def live(self) -> int:
         """How many records are not deleted."""
         return sum(sealed.live for sealed in self.blocks)
+
+    def count_dead(self) -> None:
+        """Set `dead_bytes`, after its Blocks have taken over flags."""
+        self.dead_bytes = sum(
+            sealed.length * (sealed.n - sealed.live - sealed.erased) // sealed.n
+            for sealed in self.blocks
+            if sealed.flags is not None
+        )
 
     def holds_dead(self, start: int) -> bool:
         """Whether there is text in it of deleted records, or of any below the seq `start`."""

@@ -111,6 +111,7 @@ class Segments:
             sealed.set_flags(written)
             if source.flags is not None:
                 sealed.delete_also(source.flags)
+        made.count_dead()
         return made
 
     def rewrite(
