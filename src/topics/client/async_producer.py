@@ -12,10 +12,10 @@ from time import monotonic
 from typing import Any, Generic, Self, TypeVar
 
 from topics.client.errors import Closed, TimedOut
-from topics.client.operation import arun
-from topics.client.outbox import Outbox, Parcel
+from topics.client.operations.operation import arun
+from topics.client.operations.outbox import Outbox, Parcel
+from topics.client.operations.write import record_text
 from topics.client.transport import waiting
-from topics.client.writing import record_text
 from topics.errors import Internal, TopicsError
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from time import monotonic
 from typing import Any, Final, Generic, Self, TypeVar
 
 from topics.client.errors import Closed, NotWritten, TimedOut
-from topics.client.operation import run
-from topics.client.outbox import Outbox, Parcel
+from topics.client.operations.operation import run
+from topics.client.operations.outbox import Outbox, Parcel
+from topics.client.operations.write import record_text
 from topics.client.transport import blocking, forks
-from topics.client.writing import record_text
 from topics.errors import Internal, TopicsError
 
 T = TypeVar("T")

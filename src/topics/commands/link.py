@@ -23,9 +23,9 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from topics.client.calling import log
 from topics.client.client import Client
 from topics.client.endpoint import ClientOptions
+from topics.client.operations.call import log
 from topics.client.transport.address import DEFAULT_URL
 from topics.commands.explanation import explain
 from topics.commands.failures import EXIT_INTERRUPTED, EXIT_USAGE, CommandError

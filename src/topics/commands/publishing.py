@@ -17,8 +17,8 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from topics.client.operations.write import WriteOptions
 from topics.client.record import Draft
-from topics.client.writing import WriteOptions
 from topics.commands.failures import CommandError
 from topics.commands.link import Link, connected
 from topics.commands.naming import TopicName

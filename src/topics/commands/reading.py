@@ -16,8 +16,8 @@ import typer
 
 from topics.client.answers import TopicState
 from topics.client.follower import FollowManyOptions
+from topics.client.operations.read import ReadOptions
 from topics.client.reader import Reader
-from topics.client.reading import ReadOptions
 from topics.client.record import Record, Tombstone
 from topics.commands.confirmation import Yes, confirm
 from topics.commands.failures import EXIT_USAGE, CommandError

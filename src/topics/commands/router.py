@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from topics.client.answers import RouterState
-from topics.client.server_calls import RouterOptions
+from topics.client.operations.server_calls import RouterOptions
 from topics.commands.confirmation import Yes, confirm
 from topics.commands.link import Link, connected
 from topics.commands.menu import plain_app

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from topics.client.pipelines import ENDED, PipelineState
+from topics.client.operations.pipelines import ENDED, PipelineState
 from topics.clock import Clock
 from topics.pipeline.flows import Restart
 from topics.pipeline.secrets import Secrets

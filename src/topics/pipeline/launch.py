@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from topics.client.pipelines import PIPELINES_TOPIC
+from topics.client.operations.pipelines import PIPELINES_TOPIC
 from topics.clock import SystemClock
 from topics.commands.failures import CommandError
 from topics.commands.link import target

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from topics.client.pipelines import PIPELINES_TOPIC, REPORTS_CONFIG, PipelineState
+from topics.client.operations.pipelines import PIPELINES_TOPIC, REPORTS_CONFIG, PipelineState
 from topics.client.record import Draft
 from topics.clock import Clock
 from topics.commands.link import Target

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from topics.client.pipelines import PipelineState
+from topics.client.operations.pipelines import PipelineState
 from topics.clock import Clock
 from topics.commands.link import Target
 from topics.pipeline.flows import Flow

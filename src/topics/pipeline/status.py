@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from topics.client.pipelines import PIPELINES_TOPIC, PipelineState
+from topics.client.operations.pipelines import PIPELINES_TOPIC, PipelineState
 from topics.commands.link import Link, connected
 from topics.commands.spans import shown_span, span_ms
 from topics.commands.table import Json, cell, print_json, print_table

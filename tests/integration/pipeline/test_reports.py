@@ -11,7 +11,7 @@ import pytest
 from tests.harness.api import Api, StartServer, until
 from tests.harness.commands import Shell
 from topics.client.client import Client
-from topics.client.pipelines import PIPELINES_TOPIC, REPORTS_MAX, PipelineState
+from topics.client.operations.pipelines import PIPELINES_TOPIC, REPORTS_MAX, PipelineState
 from topics.clock import SystemClock
 from topics.commands.link import Target
 from topics.pipeline.flows import Flow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topics.client.pipelines import PipelineState
+from topics.client.operations.pipelines import PipelineState
 from topics.client.record import Draft
 from topics.commands.link import Target
 from topics.errors import TopicsError

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from topics.client import identity
-from topics.client.calling import Patience
 from topics.client.errors import Unreachable
-from topics.client.identity import Identities, Lanes
-from topics.client.operation import Pause
+from topics.client.operations import identity
+from topics.client.operations.call import Patience
+from topics.client.operations.identity import Identities, Lanes
+from topics.client.operations.operation import Pause
+from topics.client.operations.write import WriteOptions, write
 from topics.client.transport.answer import Answer
 from topics.client.transport.request import Request
-from topics.client.writing import WriteOptions, write
 from topics.errors import Throttled
 
 WRITTEN = Answer(

@@ -16,20 +16,20 @@ from typing import Final, Protocol
 
 import msgspec
 
-from topics.client.calling import Patience, call, log
 from topics.client.errors import BadData
-from topics.client.operation import Do, Operation
-from topics.client.reading import FollowOptions, Place, Reading
+from topics.client.operations.call import Patience, call, log
+from topics.client.operations.operation import Do, Operation
+from topics.client.operations.read import Bookmark, FollowOptions, TopicRead
+from topics.client.operations.write import record_text, write
 from topics.client.record import Tombstone
 from topics.client.transport.request import Request, path
-from topics.client.writing import record_text, write
 from topics.errors import Forbidden, TopicNotFound, TopicsError
 
 CURSORS_TOPIC: Final = "topics.consumers"
 SAVES_PER_TRIM: Final = 50
 
 
-class SavedPlace(msgspec.Struct):
+class SavedCursor(msgspec.Struct):
     """A cursor and its epoch, as they are kept."""
 
     seq: int
@@ -40,24 +40,28 @@ class Saved(msgspec.Struct):
     """One commit of a consumer."""
 
     consumer: str
-    cursors: dict[str, SavedPlace]
+    cursors: dict[str, SavedCursor]
     committed_ts: int = 0
 
     @staticmethod
-    def of(consumer: str, places: Mapping[str, Place]) -> Saved:
-        """What is kept of these places now."""
-        cursors = {name: SavedPlace(place.cursor, place.epoch) for name, place in places.items()}
+    def of(consumer: str, bookmarks: Mapping[str, Bookmark]) -> Saved:
+        """What is kept of these bookmarks now."""
+        cursors = {name: SavedCursor(bookmark.cursor, bookmark.epoch) for name, bookmark in bookmarks.items()}
         return Saved(consumer, cursors, int(time.time() * 1000))
+
+    def bookmarks(self) -> dict[str, Bookmark]:
+        """Where to go on in each topic."""
+        return {name: Bookmark(kept.seq, kept.epoch) for name, kept in self.cursors.items()}
 
 
 class Cursors(Protocol):
     """Where a consumer keeps its cursors; both are operations."""
 
-    def load(self) -> Operation[dict[str, Place]]:
-        """The places that were saved last."""
+    def load(self) -> Operation[dict[str, Bookmark]]:
+        """The bookmarks that were saved last."""
 
-    def save(self, places: Mapping[str, Place]) -> Operation[None]:
-        """Keep these places."""
+    def save(self, bookmarks: Mapping[str, Bookmark]) -> Operation[None]:
+        """Keep these bookmarks."""
 
 
 class FileCursors:
@@ -67,14 +71,14 @@ class FileCursors:
         self._consumer = consumer
         self._file = Path(file)
 
-    def load(self) -> Operation[dict[str, Place]]:
-        """The places that were saved last."""
+    def load(self) -> Operation[dict[str, Bookmark]]:
+        """The bookmarks that were saved last."""
         saved: Saved | None = yield Do(self._read)
         if saved is None:
             return {}
         if saved.consumer != self._consumer:
             raise BadData(f'{self._file} holds the cursors of "{saved.consumer}", not of "{self._consumer}"')
-        return {name: Place(place.seq, place.epoch) for name, place in saved.cursors.items()}
+        return saved.bookmarks()
 
     def _read(self) -> Saved | None:
         try:
@@ -84,9 +88,9 @@ class FileCursors:
         except msgspec.DecodeError as error:
             raise BadData(f"{self._file} does not hold cursors: {error}") from None
 
-    def save(self, places: Mapping[str, Place]) -> Operation[None]:
-        """Keep these places."""
-        text = msgspec.json.encode(Saved.of(self._consumer, places))
+    def save(self, bookmarks: Mapping[str, Bookmark]) -> Operation[None]:
+        """Keep these bookmarks."""
+        text = msgspec.json.encode(Saved.of(self._consumer, bookmarks))
         yield Do(lambda: self._write(text))
 
     def _write(self, text: bytes) -> None:
@@ -106,10 +110,10 @@ class FileCursors:
 
 def saved(topic: str, patience: Patience) -> Operation[list[Saved]]:
     """The last commit of every consumer that keeps its cursors in a topic."""
-    reading: Reading[Saved] = Reading(topic, path("v0", "topics", topic), Saved, patience, {}, follow=False)
+    read: TopicRead[Saved] = TopicRead(topic, path("v0", "topics", topic), Saved, patience, {}, follow=False)
     found: dict[str, Saved] = {}
     try:
-        while (batch := (yield from reading.batch())) is not None:
+        while (batch := (yield from read.batch())) is not None:
             for item in batch.items:
                 if isinstance(item, Tombstone):
                     continue
@@ -132,23 +136,23 @@ class TopicCursors:
         self._saves = 0
         self._trims = True
 
-    def load(self) -> Operation[dict[str, Place]]:
-        """The places that were saved last."""
+    def load(self) -> Operation[dict[str, Bookmark]]:
+        """The bookmarks that were saved last."""
         options = FollowOptions(match=self._consumer)
-        reading: Reading[Saved] = Reading(self._topic, self._target, Saved, self._patience, options, follow=False)
+        read: TopicRead[Saved] = TopicRead(self._topic, self._target, Saved, self._patience, options, follow=False)
         found: Saved | None = None
         try:
-            while (batch := (yield from reading.batch())) is not None:
+            while (batch := (yield from read.batch())) is not None:
                 for item in batch.items:
                     if not isinstance(item, Tombstone):
                         found = item.data
         except TopicNotFound:
             return {}
-        return {name: Place(place.seq, place.epoch) for name, place in found.cursors.items()} if found else {}
+        return found.bookmarks() if found else {}
 
-    def save(self, places: Mapping[str, Place]) -> Operation[None]:
-        """Keep these places."""
-        text = record_text(Saved.of(self._consumer, places), self._consumer)
+    def save(self, bookmarks: Mapping[str, Bookmark]) -> Operation[None]:
+        """Keep these bookmarks."""
+        text = record_text(Saved.of(self._consumer, bookmarks), self._consumer)
         written = yield from write(self._target, (text,), self._patience, {})
         self._saves += 1
         if self._trims and self._saves % SAVES_PER_TRIM == 1:

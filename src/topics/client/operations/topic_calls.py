@@ -18,15 +18,15 @@ from topics.client.answers import (
     Written,
     decode,
 )  # fmt: skip
-from topics.client.calling import Patience, call
-from topics.client.identity import Lanes
 from topics.client.job import Job
-from topics.client.operation import Operation
+from topics.client.operations.call import Patience, call
+from topics.client.operations.identity import Lanes
+from topics.client.operations.operation import Operation
+from topics.client.operations.read import FollowOptions, ReadOptions, TopicRead
+from topics.client.operations.write import WriteOptions, item_text, record_text, write
 from topics.client.options import check_options
-from topics.client.reading import FollowOptions, Reading, ReadOptions
 from topics.client.record import Draft, typed
 from topics.client.transport.request import Request, path
-from topics.client.writing import WriteOptions, item_text, record_text, write
 from topics.names import check_topic_name
 
 T = TypeVar("T")
@@ -88,10 +88,10 @@ class TopicCalls(Generic[T]):
         check_options("write_many", options, WriteOptions)
         return write(self._append, [item_text(item) for item in items], self.patience, options, self._lanes)
 
-    def read(self, options: FollowOptions, *, follow: bool) -> Reading[T]:
+    def read(self, options: FollowOptions, *, follow: bool) -> TopicRead[T]:
         """A read that ends at the head, or goes on for ever."""
         check_options("follow" if follow else "read", options, FollowOptions if follow else ReadOptions)
-        return Reading(self.name, self.target, self.data, self.patience, options, follow=follow)
+        return TopicRead(self.name, self.target, self.data, self.patience, options, follow=follow)
 
     def delete(self, before_seq: int | None, match: str | Sequence[str] | None) -> Operation[Deleted]:
         """Delete records for good."""

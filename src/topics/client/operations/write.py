@@ -1,4 +1,4 @@
-"""Writing: the body of a write, and the one call that appends it.
+"""Write: the body of a write, and the one call that appends it.
 
 The text of a record is made when it is given, so that what the caller changes later does not change what is written,
 and what cannot be JSON is refused where it was given. A write carries an idempotency key, or a number (`identity`),
@@ -13,10 +13,10 @@ from typing import Any, Final, TypedDict
 import msgspec
 
 from topics.client.answers import Written, decode
-from topics.client.calling import Patience, call
-from topics.client.identity import Lanes
-from topics.client.keys import next_key
-from topics.client.operation import Operation
+from topics.client.operations.call import Patience, call
+from topics.client.operations.identity import Lanes
+from topics.client.operations.keys import next_key
+from topics.client.operations.operation import Operation
 from topics.client.record import Draft
 from topics.client.transport.request import Request
 

@@ -8,10 +8,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from topics.client.answers import ConsumerState, Health, Identity, Ready, RouterState, TopicSummary, decode
-from topics.client.calling import Patience, call
-from topics.client.cursors import saved
-from topics.client.operation import Operation
-from topics.client.pipelines import PipelineState, reported
+from topics.client.operations.call import Patience, call
+from topics.client.operations.cursors import saved
+from topics.client.operations.operation import Operation
+from topics.client.operations.pipelines import PipelineState, reported
 from topics.client.transport.answer import Answer
 from topics.client.transport.request import Request, path
 from topics.errors import TopicNotFound
@@ -132,8 +132,8 @@ class ServerCalls:
             ConsumerState(
                 each.consumer,
                 each.committed_ts,
-                {name: place.seq for name, place in each.cursors.items()},
-                {name: max(0, heads[name] - place.seq) for name, place in each.cursors.items() if name in heads},
+                {name: bookmark.seq for name, bookmark in each.cursors.items()},
+                {name: max(0, heads[name] - bookmark.seq) for name, bookmark in each.cursors.items() if name in heads},
             )
             for each in sorted(found, key=lambda each: each.consumer)
         ]

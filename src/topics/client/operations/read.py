@@ -1,4 +1,4 @@
-"""Reading: a topic from a cursor, batch by batch, to its head or for ever; where a read stands is all it remembers.
+"""TopicRead: a topic from a cursor, batch by batch, to its head or for ever; where a read stands is all it remembers.
 
 Nothing is skipped silently. A loss is part of a batch, before the records that come after it. A server that restarts, a
 connection that breaks and a proxy that gives up cost time, and the read goes on from its cursor: a read as long as
@@ -18,9 +18,9 @@ from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 import msgspec
 
 from topics.client.answers import decode
-from topics.client.calling import Patience, call, log, pause_of
 from topics.client.errors import Unreachable
-from topics.client.operation import Operation, Pause
+from topics.client.operations.call import Patience, call, log, pause_of
+from topics.client.operations.operation import Operation, Pause
 from topics.client.record import Record, Tombstone, typed
 from topics.client.transport.request import Request
 from topics.errors import TopicNotFound, TopicsError
@@ -75,7 +75,7 @@ class _Plan(msgspec.Struct):
     earliest_seq: int
 
 
-class Place:
+class Bookmark:
     """Where a reader stands in a topic: a cursor, and the epoch that it is of."""
 
     __slots__ = ("cursor", "epoch")
@@ -115,7 +115,7 @@ class Batch(Generic[T]):
         self.caught_up = caught_up
 
 
-class Reading(Generic[T]):
+class TopicRead(Generic[T]):
     """One read of one topic; `batch` is an operation."""
 
     def __init__(
@@ -180,9 +180,9 @@ class Reading(Generic[T]):
 
     def _check_epoch(self) -> Operation[Tombstone | None]:
         """Whether the topic is still the one that the cursor is of; a loss where it is not."""
-        place = Place(self.cursor, self.epoch)
-        lost, head_seq = yield from place.check(self.topic, self._target, self._patience)
-        self.cursor, self.epoch = place.cursor, place.epoch
+        bookmark = Bookmark(self.cursor, self.epoch)
+        lost, head_seq = yield from bookmark.check(self.topic, self._target, self._patience)
+        self.cursor, self.epoch = bookmark.cursor, bookmark.epoch
         if self._tail:
             self._tail = False
             self.cursor = head_seq

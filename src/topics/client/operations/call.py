@@ -1,4 +1,4 @@
-"""Calling: one request until it is answered, refused, or its time is over.
+"""Call: one request until it is answered, refused, or its time is over.
 
 What is sent again, and when:
 
@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from topics.client.errors import Unreachable, refusal
-from topics.client.operation import Operation, Pause
+from topics.client.operations.operation import Operation, Pause
 from topics.client.transport.answer import Answer
 from topics.client.transport.request import Request
 from topics.errors import TopicsError

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from topics.client.calling import Patience
 from topics.client.errors import NotWritten, Unreachable
-from topics.client.operation import Pause
-from topics.client.outbox import FAILURES_MAX, Outbox, Parcel, ProducerOptions
+from topics.client.operations.call import Patience
+from topics.client.operations.operation import Pause
+from topics.client.operations.outbox import FAILURES_MAX, Outbox, Parcel, ProducerOptions
 from topics.client.transport.answer import Answer
 from topics.errors import BatchTooLarge, Conflict, InvalidRequest, TopicFull
 

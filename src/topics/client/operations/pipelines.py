@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from topics.client.answers import decode
-from topics.client.calling import Patience, call
 from topics.client.errors import BadData
-from topics.client.operation import Operation
-from topics.client.reading import FollowOptions, Reading
+from topics.client.operations.call import Patience, call
+from topics.client.operations.operation import Operation
+from topics.client.operations.read import FollowOptions, TopicRead
 from topics.client.record import Tombstone
 from topics.client.transport.request import Request, path
 from topics.errors import TopicNotFound
@@ -69,8 +69,8 @@ def reported(topic: str, patience: Patience) -> Operation[list[PipelineState]]:
     try:
         answer = yield from call(Request(b"GET", target + b"?touch=false"), patience)
         options = FollowOptions(from_seq=max(0, decode(answer, _Head).head_seq - REPORTS_MAX))
-        reading: Reading[PipelineState] = Reading(topic, target, PipelineState, patience, options, follow=False)
-        while (batch := (yield from reading.batch())) is not None:
+        read: TopicRead[PipelineState] = TopicRead(topic, target, PipelineState, patience, options, follow=False)
+        while (batch := (yield from read.batch())) is not None:
             for item in batch.items:
                 if isinstance(item, Tombstone):
                     continue

@@ -21,9 +21,9 @@ from typing import Any, Final, TypedDict
 import msgspec
 
 from topics.client.answers import Written, decode
-from topics.client.calling import Patience, call
 from topics.client.errors import NotWritten, Unreachable
-from topics.client.operation import Operation
+from topics.client.operations.call import Patience, call
+from topics.client.operations.operation import Operation
 from topics.client.options import check_options
 from topics.client.transport.request import Request
 from topics.errors import BatchTooLarge, Conflict, PayloadTooLarge, TopicFull, TopicsError

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from topics.client.calling import Patience, call
 from topics.client.errors import BadAnswer, TimedOut, Unreachable
-from topics.client.operation import Pause
+from topics.client.operations.call import Patience, call
+from topics.client.operations.operation import Pause
 from topics.client.transport.answer import Answer
 from topics.client.transport.request import Request
 from topics.errors import Internal, NotReady, ShuttingDown, Throttled, TopicFull, TopicsError

@@ -1,4 +1,4 @@
-"""Iteration: batch after batch as one iterator over its items, in threads and on asyncio.
+"""ItemIterator: batch after batch as one iterator over its items, in threads and on asyncio.
 
 `Reader` and `Follower` say where the batches come from and what the position is; `_deliver` is called with each item,
 and raises where the item is a loss that is to be raised. To call `next` again after that goes on after the loss.
@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from topics.client.errors import Closed
-from topics.client.operation import Operation, arun, run
-from topics.client.reading import Batch, OnLoss
+from topics.client.operations.operation import Operation, arun, run
+from topics.client.operations.read import Batch, OnLoss
 from topics.client.transport import blocking, waiting
 
 Item = TypeVar("Item")
@@ -42,7 +42,7 @@ class Position(Generic[Item]):
         return self._source.batch()
 
 
-class Iteration(Position[Item]):
+class ItemIterator(Position[Item]):
     """An iterator for threads. `close` ends it, from any thread."""
 
     def __init__(self, source: Source, line: blocking.Line, on_loss: OnLoss) -> None:
@@ -78,7 +78,7 @@ class Iteration(Position[Item]):
         self._line.interrupt()
 
 
-class AsyncIteration(Position[Item]):
+class AsyncItemIterator(Position[Item]):
     """An asynchronous iterator."""
 
     def __init__(self, source: Source, line: waiting.Line, on_loss: OnLoss) -> None:

@@ -1,8 +1,8 @@
-"""Watching: several topics at once, over one stream of server-sent events, from cursors of our own.
+"""TopicsWatch: several topics at once, over one stream of server-sent events, from cursors of our own.
 
 The server's session is thrown away with its stream: a new one is made from our cursors, so that nothing depends on what
 a server remembers. Topics that do not exist are looked for from time to time; one that was deleted and created anew is
-reported as a loss, as in `reading`.
+reported as a loss, as in `read`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from topics.client.answers import decode
-from topics.client.calling import Patience, call, log, pause_of
 from topics.client.errors import Unreachable, refusal
-from topics.client.operation import Close, Open, Operation, Pause, Read
-from topics.client.reading import LIMIT, PASSING, Batch, FollowOptions, Place
+from topics.client.operations.call import Patience, call, log, pause_of
+from topics.client.operations.operation import Close, Open, Operation, Pause, Read
+from topics.client.operations.read import LIMIT, PASSING, Batch, Bookmark, FollowOptions
 from topics.client.record import Record, Tombstone, typed
 from topics.client.transport.answer import Answer
 from topics.client.transport.events import Event, EventParser
@@ -46,15 +46,17 @@ class _Error(msgspec.Struct):
     error: str = ""
 
 
-class Watching(Generic[T]):
+class TopicsWatch(Generic[T]):
     """One watch of several topics; `batch` is an operation."""
 
-    def __init__(self, places: Mapping[str, Place], data: Any, patience: Patience, options: FollowOptions) -> None:
-        self.places = dict(places)
-        self.heads: dict[str, int] = {name: place.cursor for name, place in places.items()}
+    def __init__(
+        self, bookmarks: Mapping[str, Bookmark], data: Any, patience: Patience, options: FollowOptions
+    ) -> None:
+        self.bookmarks = dict(bookmarks)
+        self.heads: dict[str, int] = {name: bookmark.cursor for name, bookmark in bookmarks.items()}
         self._patience = patience._replace(retries=False, replaces=False)
         self._waits = options.get("missing") == "wait"
-        self._tail = set(places) if options.get("tail") else set()
+        self._tail = set(bookmarks) if options.get("tail") else set()
         self._missing: set[str] = set()
         self._looked_at = 0.0
         self._watched = {"match": options["match"]} if "match" in options else {}
@@ -90,7 +92,7 @@ class Watching(Generic[T]):
                 return batch
 
     def _names(self) -> str:
-        names = sorted(self.places)
+        names = sorted(self.bookmarks)
         return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
     def _is_passing(self, failure: TopicsError) -> bool:
@@ -108,9 +110,9 @@ class Watching(Generic[T]):
         """Open a stream; or the losses that were found before."""
         lost: list[Record[T] | Tombstone] = []
         self._missing = set()
-        for name, place in self.places.items():
+        for name, bookmark in self.bookmarks.items():
             try:
-                gap, head_seq = yield from place.check(name, path("v0", "topics", name), self._patience)
+                gap, head_seq = yield from bookmark.check(name, path("v0", "topics", name), self._patience)
             except TopicNotFound:
                 if not self._waits:
                     raise
@@ -118,7 +120,7 @@ class Watching(Generic[T]):
                 continue
             if name in self._tail:
                 self._tail.discard(name)
-                place.cursor = head_seq
+                bookmark.cursor = head_seq
             self.heads[name] = head_seq
             if gap is not None:
                 lost.append(gap)
@@ -126,8 +128,8 @@ class Watching(Generic[T]):
         if lost:
             return lost
         wanted = {
-            name: {"from_seq": place.cursor, **self._watched}
-            for name, place in self.places.items()
+            name: {"from_seq": bookmark.cursor, **self._watched}
+            for name, bookmark in self.bookmarks.items()
             if name not in self._missing
         }
         if not wanted:
@@ -176,12 +178,12 @@ class Watching(Generic[T]):
             items: list[Record[T] | Tombstone] = frame.records
             for item in items:
                 item.topic = frame.topic
-            self.places[frame.topic].cursor = frame.to_seq
+            self.bookmarks[frame.topic].cursor = frame.to_seq
             self.heads[frame.topic] = frame.head_seq
             return Batch(items, frame.to_seq, frame.head_seq, frame.to_seq == frame.head_seq) if items else None
         if event.kind == b"tombstone":
             gap = msgspec.json.decode(event.data, type=Tombstone)
-            self.places[gap.topic].cursor = gap.next_from_seq
+            self.bookmarks[gap.topic].cursor = gap.next_from_seq
             self.heads[gap.topic] = max(self.heads[gap.topic], gap.head_seq)
             return Batch([gap], gap.next_from_seq, gap.head_seq, False)
         if event.kind == b"topic-deleted":

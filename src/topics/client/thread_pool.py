@@ -1,4 +1,4 @@
-"""Crew: threads that run plain functions for an event loop.
+"""ThreadPool: threads that run plain functions for an event loop.
 
 They are daemons: a function that never returns must not keep a program from ending, which the threads of an executor
 would. There are at most as many as there are functions at a time.
@@ -21,7 +21,7 @@ class _Call(NamedTuple):
     outcome: asyncio.Future[Any]
 
 
-class Crew:
+class ThreadPool:
     """At most `size` threads."""
 
     def __init__(self, name: str, size: int) -> None:

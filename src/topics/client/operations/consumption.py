@@ -1,4 +1,4 @@
-"""Consuming: topics from where a consumer has got to, item by item, with its progress kept. For both kinds of consumer.
+"""Consumption: topics from where a consumer has got to, item by item, with its progress kept.
 
 An item counts as handled when the next one is asked for; what is handled is committed at most every `commit_ms`, before
 the consumer waits for more, and at its end. So every item is delivered at least once, and one that was being handled
@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
-from topics.client.calling import Patience, log
-from topics.client.cursors import CURSORS_TOPIC, Cursors, FileCursors, TopicCursors
 from topics.client.errors import Unreachable
-from topics.client.operation import Operation
+from topics.client.operations.call import Patience, log
+from topics.client.operations.cursors import CURSORS_TOPIC, Cursors, FileCursors, TopicCursors
+from topics.client.operations.operation import Operation
+from topics.client.operations.read import PASSING, Bookmark, FollowOptions, OnLoss, TopicRead
+from topics.client.operations.watch import TopicsWatch
 from topics.client.options import check_options
-from topics.client.reading import PASSING, FollowOptions, OnLoss, Place, Reading
 from topics.client.record import Record, Tombstone
 from topics.client.transport.request import path
-from topics.client.watching import Watching
 from topics.errors import TopicNotFound, TopicsError
 from topics.names import check_topic_name
 
@@ -56,7 +56,7 @@ class Lag(NamedTuple):
     seconds: float
 
 
-class Consuming(Generic[T]):
+class Consumption(Generic[T]):
     """The state of one consumer."""
 
     def __init__(
@@ -80,14 +80,14 @@ class Consuming(Generic[T]):
         self._options = options
         self._cursors = _cursors(name, options.get("cursors"), patience)
         self._commit_s = options.get("commit_ms", COMMIT_MS) / 1000
-        self._source: Reading[T] | Watching[T] | None = None
+        self._source: TopicRead[T] | TopicsWatch[T] | None = None
         self._items: Iterator[Record[T] | Tombstone] = iter(())
         self._current: Record[T] | Tombstone | None = None
         self._raises = on_loss == "raise"
         self._last_ts: dict[str, int] = {}
         self._committed_s = 0.0
         self._uncommitted = False
-        self.places: dict[str, Place] = {}
+        self.bookmarks: dict[str, Bookmark] = {}
 
     def pop(self) -> Record[T] | Tombstone | None:
         """The next item that is here already; the one before it counts as handled."""
@@ -106,7 +106,7 @@ class Consuming(Generic[T]):
         item, self._current = self._current, None
         if item is not None:
             self._uncommitted = True
-            self.places[item.topic].cursor = item.next_from_seq
+            self.bookmarks[item.topic].cursor = item.next_from_seq
             if type(item) is not Tombstone:
                 self._last_ts[item.topic] = item.ts  # type: ignore[union-attr]
 
@@ -133,56 +133,56 @@ class Consuming(Generic[T]):
             self._renew_epochs(source)
         self._items = iter(rest)
 
-    def _begin(self) -> Operation[Reading[T] | Watching[T]]:
+    def _begin(self) -> Operation[TopicRead[T] | TopicsWatch[T]]:
         saved = yield from self._cursors.load()
         options = FollowOptions(missing=self._options.get("missing", "wait"))
         for name in ("match", "node", "limit"):
             if name in self._options:
                 options[name] = self._options[name]
-        self.places = {topic: saved.get(topic, Place()) for topic in self.topics}
+        self.bookmarks = {topic: saved.get(topic, Bookmark()) for topic in self.topics}
         self._committed_s = self._patience.now()
         if self._options.get("start") == "latest":
             yield from self._to_heads([topic for topic in self.topics if topic not in saved])
         if len(self.topics) > 1:
-            copies = {topic: Place(place.cursor, place.epoch) for topic, place in self.places.items()}
-            return Watching(copies, self._data, self._patience, options)
+            copies = {topic: Bookmark(bookmark.cursor, bookmark.epoch) for topic, bookmark in self.bookmarks.items()}
+            return TopicsWatch(copies, self._data, self._patience, options)
         [topic] = self.topics
-        place = self.places[topic]
-        options["from_seq"] = place.cursor
-        if place.epoch is not None:
-            options["epoch"] = place.epoch
-        return Reading(topic, path("v0", "topics", topic), self._data, self._patience, options, follow=True)
+        bookmark = self.bookmarks[topic]
+        options["from_seq"] = bookmark.cursor
+        if bookmark.epoch is not None:
+            options["epoch"] = bookmark.epoch
+        return TopicRead(topic, path("v0", "topics", topic), self._data, self._patience, options, follow=True)
 
     def _to_heads(self, topics: list[str]) -> Operation[None]:
         for topic in topics:
             try:
-                _, head_seq = yield from self.places[topic].check(topic, path("v0", "topics", topic), self._patience)
+                _, head_seq = yield from self.bookmarks[topic].check(topic, path("v0", "topics", topic), self._patience)
             except TopicNotFound:
                 continue
-            self.places[topic].cursor = head_seq
+            self.bookmarks[topic].cursor = head_seq
 
-    def _renew_epochs(self, source: Reading[T] | Watching[T]) -> None:
-        if isinstance(source, Reading):
-            self.places[source.topic].epoch = source.epoch
+    def _renew_epochs(self, source: TopicRead[T] | TopicsWatch[T]) -> None:
+        if isinstance(source, TopicRead):
+            self.bookmarks[source.topic].epoch = source.epoch
             return
-        for topic, place in source.places.items():
-            self.places[topic].epoch = place.epoch
+        for topic, bookmark in source.bookmarks.items():
+            self.bookmarks[topic].epoch = bookmark.epoch
 
     def _caught_up(self) -> bool:
         heads = self._heads()
-        return all(place.cursor >= heads.get(topic, 0) for topic, place in self.places.items())
+        return all(bookmark.cursor >= heads.get(topic, 0) for topic, bookmark in self.bookmarks.items())
 
     def _heads(self) -> Mapping[str, int]:
         source = self._source
         if source is None:
             return {}
-        return {source.topic: source.head_seq} if isinstance(source, Reading) else source.heads
+        return {source.topic: source.head_seq} if isinstance(source, TopicRead) else source.heads
 
     def commit(self) -> Operation[None]:
         """Keep where it has got to."""
         if not self._uncommitted:
             return
-        yield from self._cursors.save(self.places)
+        yield from self._cursors.save(self.bookmarks)
         self._uncommitted = False
         self._committed_s = self._patience.now()
 
@@ -202,16 +202,16 @@ class Consuming(Generic[T]):
         now_ms = time.time() * 1000
         found = {}
         for topic in self.topics:
-            place = self.places.get(topic, Place())
-            records = max(0, heads.get(topic, 0) - place.cursor)
+            bookmark = self.bookmarks.get(topic, Bookmark())
+            records = max(0, heads.get(topic, 0) - bookmark.cursor)
             last_ts = self._last_ts.get(topic)
             found[topic] = Lag(records, 0.0 if not records or last_ts is None else max(0.0, (now_ms - last_ts) / 1000))
         return found
 
 
-def _cursors(consumer: str, place: str | Path | None, patience: Patience) -> Cursors:
-    if isinstance(place, Path) or (place is not None and "/" in place):
-        return FileCursors(consumer, place)
-    topic = place or CURSORS_TOPIC
+def _cursors(consumer: str, kept_in: str | Path | None, patience: Patience) -> Cursors:
+    if isinstance(kept_in, Path) or (kept_in is not None and "/" in kept_in):
+        return FileCursors(consumer, kept_in)
+    topic = kept_in or CURSORS_TOPIC
     check_topic_name(topic)
     return TopicCursors(consumer, topic, patience)
