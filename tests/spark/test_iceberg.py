@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from tests.harness.api import Api
 from tests.harness.object_store import BUCKET, SECRET, ObjectStore, object_store, use
 from tests.harness.spark import Archives
-from topics.pipeline import iceberg
 from topics.pipeline.archive import Archive
-from topics.pipeline.files import NAMED_SCHEMA, Files, Written
-from topics.pipeline.iceberg import IcebergLake, open_catalog
-from topics.pipeline.lake import DeltaLake
-from topics.pipeline.run import PipelineError
+from topics.pipeline.errors import PipelineError
+from topics.pipeline.lake import iceberg
+from topics.pipeline.lake.delta import DeltaLake
+from topics.pipeline.lake.files import NAMED_SCHEMA, Files, Written
+from topics.pipeline.lake.iceberg import IcebergLake, open_catalog
 from topics.spark import archived
 from topics.spark.errors import SourceError
 from topics.spark.place import Place
@@ -38,7 +38,7 @@ RUN = """
 import os, signal, sys
 from pathlib import Path
 from topics.pipeline.archive import Archive
-from topics.pipeline.iceberg import IcebergLake
+from topics.pipeline.lake.iceberg import IcebergLake
 from topics.spark import session
 from topics.spark.place import Place
 

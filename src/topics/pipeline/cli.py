@@ -14,33 +14,20 @@ from topics.commands.link import ProfileName, TokenFile, Url
 from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline import options
-from topics.pipeline.launch import (
-    Conf,
-    FlowName,
-    Master,
-    Reports,
-    Verbose,
-    check_server,
-    failures,
-    need_extra,
-    run_one,
-    server_of,
-    session_of,
-)
+from topics.pipeline.display import Display
+from topics.pipeline.errors import PipelineError
+from topics.pipeline.flows.lone_flow import lone_flow
+from topics.pipeline.flows_cli import check, run
+from topics.pipeline.launch import check_server, failures, need_extra, run_one, server_of, session_of
 from topics.pipeline.launch import fail as _fail
-from topics.pipeline.run import Display, PipelineError, Progress, Stop, state_of
-from topics.pipeline.several import check, run
-from topics.pipeline.single import alone
+from topics.pipeline.progress import Progress
+from topics.pipeline.query import state_of
 from topics.pipeline.status import status
+from topics.pipeline.stop import Stop
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help="Run data pipelines on Spark."
 )
-
-Once = Annotated[bool, typer.Option("--once", help="Stop when everything that exists now is done.")]
-Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
-OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.", min=1)]
-Staging = Annotated[str | None, typer.Option(help="Where to stage records, if not in the state: s3://bucket/staging.")]
 
 app.command()(run)
 app.command()(check)
@@ -64,14 +51,14 @@ def archive(
     url: Url = None,
     profile: ProfileName = None,
     token_file: TokenFile = None,
-    master: Master = "local[2]",
-    conf: Conf = None,
-    once: Once = False,
-    interval: Interval = "1 second",
-    offsets_max: OffsetsMax = None,
-    name: FlowName = None,
-    report: Reports = True,
-    verbose: Verbose = False,
+    master: options.Master = "local[2]",
+    conf: options.Conf = None,
+    once: options.Once = False,
+    interval: options.Interval = "1 second",
+    offsets_max: options.OffsetsMax = None,
+    name: options.FlowName = None,
+    report: options.Reports = True,
+    verbose: options.Verbose = False,
 ) -> None:
     """Keep lake tables of topics.
 
@@ -93,7 +80,9 @@ def archive(
         {**server, **chosen}, root, format, checkpoint.absolute() if checkpoint else None, target_file_bytes,
         offsets_max, min_partitions, typed, follow_deletes, catalog, namespace,
     )  # fmt: skip
-    flow = alone("archive", name, server, topic or [], prefix, state_of(root, pipeline.checkpoint)) if report else None
+    flow = (
+        lone_flow("archive", name, server, topic or [], prefix, state_of(root, pipeline.checkpoint)) if report else None
+    )
     run_one(pipeline, pipeline.progress, flow, master, conf, once, interval, verbose)
     _settle(pipeline, to, typed, verbose)
     if compact:
@@ -109,18 +98,18 @@ def transform(
     watermark: Annotated[str, typer.Option(help="How late an event may come before its window closes.")] = "10 seconds",
     mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
     error_topic: Annotated[str | None, typer.Option(help="The topic for rows that cannot become records.")] = None,
-    staging: Staging = None,
+    staging: options.Staging = None,
     url: Url = None,
     profile: ProfileName = None,
     token_file: TokenFile = None,
-    master: Master = "local[2]",
-    conf: Conf = None,
-    once: Once = False,
-    interval: Interval = "1 second",
-    offsets_max: OffsetsMax = None,
-    name: FlowName = None,
-    report: Reports = True,
-    verbose: Verbose = False,
+    master: options.Master = "local[2]",
+    conf: options.Conf = None,
+    once: options.Once = False,
+    interval: options.Interval = "1 second",
+    offsets_max: options.OffsetsMax = None,
+    name: options.FlowName = None,
+    report: options.Reports = True,
+    verbose: options.Verbose = False,
 ) -> None:
     """Run streaming SQL over topics.
 
@@ -146,7 +135,7 @@ def transform(
         server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic, staging
     )
     progress = Progress(f"transform to {to}")
-    flow = alone("transform", name, server, topic, None, pipeline.checkpoint) if report else None
+    flow = lone_flow("transform", name, server, topic, None, pipeline.checkpoint) if report else None
     run_one(pipeline, progress, flow, master, conf, once, interval, verbose)
 
 
@@ -167,20 +156,20 @@ def replay(
         str | None, typer.Option(help="A condition in SQL over topic, seq, ts, node, tag, meta, data.")
     ] = None,
     rate: Annotated[int | None, typer.Option(help="Most records per second.", min=1)] = None,
-    staging: Staging = None,
+    staging: options.Staging = None,
     url: Url = None,
     profile: ProfileName = None,
     token_file: TokenFile = None,
-    master: Master = "local[2]",
-    conf: Conf = None,
-    verbose: Verbose = False,
+    master: options.Master = "local[2]",
+    conf: options.Conf = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Write records of a lake into a topic again.
 
     They are written in order, each once.
     """
     need_extra()
-    from topics.pipeline.lake import exists
+    from topics.pipeline.lake.contents import exists
     from topics.pipeline.replay import Replay
 
     _check_target(to)
@@ -196,10 +185,10 @@ def replay(
     progress = Progress(f"replay to {to}")
     console = Console()
     with Stop() as stop, failures(verbose):
-        with Display(progress, console) as display, session_of("replay", master, conf, verbose) as spark:
+        with Display(progress.table, console) as display, session_of("replay", master, conf, verbose) as spark:
             for done in pipeline.run(spark):
                 progress.step(*done)
-                display.show()
+                display.line(progress.line())
                 if stop.asked:
                     break
         if stop.asked:
@@ -221,16 +210,16 @@ def erase(
     url: Url = None,
     profile: ProfileName = None,
     token_file: TokenFile = None,
-    master: Master = "local[2]",
-    conf: Conf = None,
-    verbose: Verbose = False,
+    master: options.Master = "local[2]",
+    conf: options.Conf = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Erase from a lake what was deleted on the server.
 
     It leaves the tables of events, typed data and errors; the files go with a vacuum.
     """
     need_extra()
-    from topics.pipeline.erase import Eraser
+    from topics.pipeline.lake.erase import Eraser
 
     for name in topic:
         _check_target(name, "--topic")
@@ -266,8 +255,8 @@ def report(
     It shows volume per topic and hour, lag, and what was lost.
     """
     need_extra()
-    from topics.pipeline import page
-    from topics.pipeline.report import gather
+    from topics.pipeline.report import page
+    from topics.pipeline.report.report import gather
 
     try:
         found = gather(_lake(source), server_of(url, profile, token_file), topic or [])
@@ -291,7 +280,7 @@ def _lake(given: str) -> Any:
 
 
 def _check_format(format: str, root: Any, catalog: str | None, changes: dict[str, bool]) -> None:
-    from topics.pipeline.formats import refusal
+    from topics.pipeline.lake.formats import refusal
 
     with failures(False):
         refused = refusal(format, root, catalog, changes)
@@ -300,7 +289,7 @@ def _check_format(format: str, root: Any, catalog: str | None, changes: dict[str
 
 
 def _check_tables(option: str, root: Any) -> None:
-    from topics.pipeline.formats import unreadable
+    from topics.pipeline.lake.formats import unreadable
 
     with failures(False):
         trouble = unreadable(root)
@@ -321,7 +310,7 @@ def _place(option: str, given: str) -> Any:
 def _compact(root: Any, file_bytes: int) -> None:
     from deltalake.exceptions import DeltaError
 
-    from topics.pipeline.compact import compact
+    from topics.pipeline.lake.compact import compact
 
     _check_tables("--compact", root)
     try:

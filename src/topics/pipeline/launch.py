@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
-from topics.client.operations.pipelines import PIPELINES_TOPIC
 from topics.clock import SystemClock
 from topics.commands.failures import CommandError
 from topics.commands.link import target
-from topics.pipeline.flows import Flow
-from topics.pipeline.reporter import reporting
-from topics.pipeline.run import Display, Progress, Stop, follow, reason, silence
-from topics.pipeline.secrets import Secrets
-from topics.pipeline.single import Single
-
-Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:port, or any other cluster.")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
-FlowName = Annotated[str | None, typer.Option("--name", help="What it is called in its reports.", show_default=False)]
-Reports = Annotated[bool, typer.Option("--report/--no-report", help=f"Report to the topic {PIPELINES_TOPIC}.")]
+from topics.pipeline.display import Display
+from topics.pipeline.errors import reason
+from topics.pipeline.flows.flows import Flow
+from topics.pipeline.flows.lone_flow import LoneFlow
+from topics.pipeline.flows.reporter import reporting
+from topics.pipeline.flows.secrets import Secrets
+from topics.pipeline.progress import Progress
+from topics.pipeline.query import follow
+from topics.pipeline.stop import Stop
 
 
 def need_extra() -> None:
@@ -104,6 +102,29 @@ def session_of(name: str, master: str, conf: list[str] | None, verbose: bool) ->
 
 
 @contextlib.contextmanager
+def silence(verbose: bool) -> Iterator[None]:
+    """Keep what the JVM prints out of the display, unless it does not start: then it is the only hint.
+
+    The JVM inherits the stderr that it is started with, and keeps it.
+    """
+    if verbose:
+        yield
+        return
+    with tempfile.TemporaryFile() as printed:
+        own = os.dup(2)
+        os.dup2(printed.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            printed.seek(0)
+            os.write(own, printed.read())
+            raise
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+
+
+@contextlib.contextmanager
 def failures(verbose: bool) -> Iterator[None]:
     """A failure is one line, unless --verbose asks for everything."""
     try:
@@ -132,7 +153,7 @@ def run_one(
         Stop() as stop,
         failures(verbose),
         reported(flow, progress, stop, once),
-        Display(progress, Console()) as display,
+        Display(progress.table, Console()) as display,
         session_of(name, master, conf, verbose) as spark,
     ):
         query = pipeline.start(spark, once, interval, stop.file)
@@ -148,19 +169,19 @@ def reported(flow: Flow | None, progress: Progress, stop: Stop, once: bool) -> I
     clock = SystemClock()
     secrets = Secrets(os.environ)
     secrets.add("the key of the server", flow.server.token)
-    single = Single(flow, progress, clock, secrets)
+    running = LoneFlow(flow, progress, clock, secrets)
 
     def warn(text: str) -> None:
         typer.echo(f"topics pipeline: warning: {text}; --no-report does without", err=True)
 
-    with reporting(flow.server, [(flow, single)], clock, warn):
+    with reporting(flow.server, [(flow, running)], clock, warn):
         try:
             yield
         except BaseException as failure:
             said = "it could not be started" if isinstance(failure, typer.Exit) else reason(failure)
-            single.end("failed", said or type(failure).__name__)
+            running.end("failed", said or type(failure).__name__)
             raise
-        single.end("done" if once and not stop.asked else "stopped")
+        running.end("done" if once and not stop.asked else "stopped")
 
 
 def fail(message: str) -> Any:
