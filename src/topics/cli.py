@@ -108,7 +108,7 @@ def verify(
 
     The exit code is 0 if all is well, 1 if something is damaged, 2 if it is not a data directory.
     """
-    from topics.backup.checking import verify as check
+    from topics.backup.verify import verify as check
 
     with _readable(directory):
         code = check(directory, typer.echo, cold_directory=cold_dir)

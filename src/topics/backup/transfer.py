@@ -1,4 +1,4 @@
-"""Taking: one backup on its way from a server into a directory.
+"""Transfer: one backup on its way from a server into a directory.
 
 It goes in rounds. A round begins a backup at the server (engine/upkeep/backups.py), copies what is not there yet, and
 ends with the server's log up to one moment. Where the server gives the backup up (it was restarted, or would have had
@@ -44,7 +44,7 @@ FOLDERS: Final = ("segments", "snapshots", "wal", "quarantine")
 Report = Callable[[str], object]
 
 
-class Taking:
+class Transfer:
     """A backup in the making. `before` is a backup with files that need not be copied again."""
 
     def __init__(self, source: Source, directory: Path, before: tuple[Path, Manifest] | None, report: Report) -> None:
@@ -122,16 +122,16 @@ class Taking:
 
     def _reuse(self, path: str, *, size: int, mark: str = "", xxh3: str = "") -> Entry | None:
         """A file that is known and the same, brought to this directory; None where there is none."""
-        place, entry = self._known.get(path, (None, None))
-        if place is None or entry is None or entry.bytes != size:
+        copy, entry = self._known.get(path, (None, None))
+        if copy is None or entry is None or entry.bytes != size:
             return None
         if (mark and entry.mark != mark) or (xxh3 and entry.xxh3 != xxh3):
             return None
         target = self._directory / path
         try:
-            if place != target:
+            if copy != target:
                 target.unlink(missing_ok=True)
-                _link(place, target)
+                _link(copy, target)
             if target.stat().st_size == size:
                 return entry
         except OSError:
@@ -209,14 +209,14 @@ def _wal_header(piece: bytes, path: str, size: int) -> bytes:
     return walfile.encode_header(header.name, header.boot, size)
 
 
-def _link(place: Path, target: Path) -> None:
+def _link(copy: Path, target: Path) -> None:
     """The same file under another name; a copy where the file system has no hard links."""
     try:
-        target.hardlink_to(place)
+        target.hardlink_to(copy)
     except FileNotFoundError:
         raise
     except OSError:
-        shutil.copyfile(place, target)
+        shutil.copyfile(copy, target)
 
 
 def write_durably(path: Path, content: bytes) -> None:

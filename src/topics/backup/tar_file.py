@@ -1,4 +1,4 @@
-"""Archive: a backup as one file, `.tar` or `.tar.gz`: the manifest first, then its files in order."""
+"""TarFile: a backup as one file, `.tar` or `.tar.gz`: the manifest first, then its files in order."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import IO, Final
 from xxhash import xxh3_128
 
 from topics.backup.manifest import READ_BYTES, Damaged, Entry, Manifest, decode
-from topics.backup.taking import sync_directory
+from topics.backup.transfer import sync_directory
 from topics.storage.marked import BACKUP_NAME
 
 SUFFIXES: Final = (".tar", ".tar.gz", ".tgz")
 
 
-def is_archive(path: Path) -> bool:
-    """Whether this is the name of an archive."""
+def is_tar(path: Path) -> bool:
+    """Whether this is the name of a tar file."""
     return path.name.endswith(SUFFIXES)
 
 
 def pack(directory: Path, manifest: Manifest, target: Path) -> None:
-    """Write an archive of a backup; it has its name once it is durable and was read back."""
+    """Write a backup as a tar file; it has its name once it is durable and was read back."""
     temporary = target.with_name(f"{target.name}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -56,7 +56,7 @@ def _add(packed: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> N
 
 
 def unpack(path: Path, target: Path | None = None) -> Iterator[Manifest]:
-    """Yield the manifest of an archive, then check every file, and write it below `target` where that is given.
+    """Yield the manifest of a tar file, then check every file, and write it below `target` where that is given.
 
     Raises Damaged.
     """
@@ -80,12 +80,10 @@ def unpack(path: Path, target: Path | None = None) -> Iterator[Manifest]:
         raise Damaged(f"{path} is damaged: {error}") from None
 
 
-def _extract(
-    packed: tarfile.TarFile, member: tarfile.TarInfo, entry: Entry, target: Path | None, archive: Path
-) -> None:
+def _extract(packed: tarfile.TarFile, member: tarfile.TarInfo, entry: Entry, target: Path | None, tar: Path) -> None:
     source, hashed, size = packed.extractfile(member), xxh3_128(), 0
     if source is None:
-        raise Damaged(f"{archive}: {entry.path} is no file")
+        raise Damaged(f"{tar}: {entry.path} is no file")
     with open(os.devnull if target is None else target / entry.path, "wb") as file:  # noqa: PTH123
         while piece := source.read(READ_BYTES):
             hashed.update(piece)
@@ -95,4 +93,4 @@ def _extract(
             file.flush()
             os.fsync(file.fileno())
     if (size, hashed.hexdigest()) != (entry.bytes, entry.xxh3):
-        raise Damaged(f"{archive}: {entry.path} is damaged")
+        raise Damaged(f"{tar}: {entry.path} is damaged")

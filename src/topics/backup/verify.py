@@ -1,23 +1,24 @@
-"""Checking: `topics verify` of a data directory or a backup; of a backup also that every byte is what it was."""
+"""Verify: `topics verify` of a data directory or a backup; of a backup also that every byte is what it was."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from topics.backup import archive, manifest
-from topics.backup.place import Place
+from topics.backup import manifest, tar_file
+from topics.backup.backups import Backups
 from topics.storage.inspect import verify as inspect
 from topics.storage.marked import BACKUP_NAME
+from topics.storage.store import LAYOUT_NAME
 
 Write = Callable[[str], object]
 
 
 def verify(path: Path, write: Write, *, cold_directory: Path | None = None) -> int:
-    """Check a data directory, a backup, the last backup of a directory of them, or an archive; the exit code."""
-    if path.is_file() and archive.is_archive(path):
-        return _archive(path, write)
-    backups = Place(path).backups() if not (path / "LAYOUT").exists() else []
+    """Check a data directory, a backup, the last backup of a directory of them, or a tar file; the exit code."""
+    if path.is_file() and tar_file.is_tar(path):
+        return _tar_file(path, write)
+    backups = Backups(path).all() if not (path / LAYOUT_NAME).exists() else []
     if backups:
         write(f"note   {path}: of {len(backups)} in all, this is the last backup, {backups[-1].name}")
         path = backups[-1]
@@ -38,9 +39,9 @@ def verify(path: Path, write: Write, *, cold_directory: Path | None = None) -> i
     return max(code, 1) if damaged else code
 
 
-def _archive(path: Path, write: Write) -> int:
+def _tar_file(path: Path, write: Write) -> int:
     try:
-        for taken in archive.unpack(path):
+        for taken in tar_file.unpack(path):
             when = manifest.time_text(taken.taken_ts)
             write(f"note   a backup as of {when}: {len(taken.files)} files, {taken.size_bytes} bytes")
     except manifest.Damaged as error:

@@ -1,4 +1,4 @@
-"""Place: the directory of `topics backup DIRECTORY`: one backup after the other, each whole, each under its time.
+"""Backups: the directory of `topics backup DIRECTORY`: one backup after the other, each whole, each under its time.
 
 A backup is made under another name (`.partial`) and renamed when it is complete and durable. So whatever happens to the
 one that is being made, those that are there stay as they are. Files that are the same are shared by hard links.
@@ -17,21 +17,22 @@ from typing import Final
 
 from topics.backup import manifest
 from topics.backup.manifest import Manifest
-from topics.backup.taking import sync_directory
+from topics.backup.transfer import sync_directory
 from topics.commands.failures import CommandError
 from topics.storage.marked import BACKUP_NAME
+from topics.storage.store import LAYOUT_NAME
 
 PARTIAL_NAME: Final = ".partial"
 LOCK_NAME: Final = ".lock"
 
 
-class Place:
+class Backups:
     """A directory of backups."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def backups(self) -> list[Path]:
+    def all(self) -> list[Path]:
         """The backups that are there, oldest first."""
         if not self.directory.is_dir():
             return []
@@ -40,7 +41,7 @@ class Place:
 
     def newest(self) -> tuple[Path, Manifest] | None:
         """The last backup; None where there is none, or its manifest is damaged: then nothing of it is used."""
-        for path in reversed(self.backups()):
+        for path in reversed(self.all()):
             with contextlib.suppress(manifest.Damaged):
                 read = manifest.read(path)
                 return None if read is None else (path, read)
@@ -50,7 +51,7 @@ class Place:
     def locked(self) -> Iterator[Path]:
         """Where to make the next backup; no other process does so at the same time."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        if (self.directory / "LAYOUT").exists():
+        if (self.directory / LAYOUT_NAME).exists():
             raise CommandError(f"{self.directory} is a data directory: choose another one for backups")
         with (self.directory / LOCK_NAME).open("ab") as lock:
             try:
@@ -69,7 +70,7 @@ class Place:
 
     def rotate(self, keep: int) -> int:
         """Remove all but the newest backups; how many were removed."""
-        old = self.backups()[:-keep]
+        old = self.all()[:-keep]
         for path in old:
             # First the manifest: what is half removed is no backup.
             (path / BACKUP_NAME).unlink()
@@ -87,7 +88,7 @@ def find(path: Path, until_ts: int | None) -> tuple[Path, Manifest]:
     if own is not None:
         return path, own
     found: tuple[Path, Manifest] | None = None
-    for each in reversed(Place(path).backups()):
+    for each in reversed(Backups(path).all()):
         read = manifest.read(each)
         if read is None or (found is not None and (until_ts is None or read.taken_ts < until_ts)):
             break
