@@ -1,8 +1,8 @@
-"""Road: the sending side of one HTTP/2 connection, which its lanes share.
+"""Http2Sender: the sending side of one HTTP/2 connection, which its streams share.
 
-Answers are sent in turns of one frame per lane, so that a long one does not hold up the others, as far as the flow
+Answers are sent in turns of one frame per stream, so that a long one does not hold up the others, as far as the flow
 control of h2 and the transport allow. After some frames other connections have their turn (`Turns`). What is left waits
-in the lanes; the road knows how much that is, and how much the lanes hold of unfinished bodies (`Hold`).
+in the streams; the sender knows how much that is, and how much the streams hold of unfinished bodies (`Hold`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from h2.settings import SettingCodes, Settings
 
 from topics.server.http.account import Hold
 from topics.server.http.credit import ANSWER_EARNS, FRAME_SENT_EARNS, PIECE_FRAMES, Credit
-from topics.server.http.lane import Lane
+from topics.server.http.http2_stream import Http2Stream
 from topics.server.http.turns import Place, Turns
 
 STREAMS_MAX: Final = 100
@@ -53,12 +53,23 @@ def protocol(max_header_bytes: int) -> H2Connection:
     return h2
 
 
-class Road:
-    """What the lanes of one connection share, see the module."""
+class Http2Sender:
+    """What the streams of one connection share, see the module."""
 
     __slots__ = (
-        "_credit", "_h2", "_hold", "_line", "_on_pumped", "_place", "_pumping", "_transport", "in_turn", "lanes",
-        "paused", "sent_bytes", "unsent_bytes",
+        "_credit",
+        "_h2",
+        "_hold",
+        "_line",
+        "_on_pumped",
+        "_place",
+        "_pumping",
+        "_transport",
+        "in_turn",
+        "paused",
+        "sent_bytes",
+        "streams",
+        "unsent_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -79,14 +90,14 @@ class Road:
         self._place = place
         self.in_turn = turns.in_turn
         self._on_pumped = on_pumped
-        self._line: deque[Lane] = deque()
+        self._line: deque[Http2Stream] = deque()
         self._pumping = False
-        self.lanes: dict[int, Lane] = {}
+        self.streams: dict[int, Http2Stream] = {}
         self.paused = False
         """Whether the transport takes nothing more for now."""
         self.sent_bytes = 0
         self.unsent_bytes = 0
-        """What waits in the lanes."""
+        """What waits in the streams."""
 
     @property
     def clogged(self) -> bool:
@@ -95,7 +106,7 @@ class Road:
 
     @property
     def held_bytes(self) -> int:
-        """What the lanes hold of unfinished bodies."""
+        """What the streams hold of unfinished bodies."""
         return self._hold.bodies_bytes
 
     def count_unsent(self, added_bytes: int) -> None:
@@ -113,39 +124,39 @@ class Road:
         if data and not self._transport.is_closing():
             self._transport.write(data)
 
-    def send_head(self, lane: Lane, fields: list[tuple[bytes, bytes]], *, ends: bool) -> None:
+    def send_head(self, stream: Http2Stream, fields: list[tuple[bytes, bytes]], *, ends: bool) -> None:
         """Send the head of an answer, which may be all of it."""
         try:
-            self._h2.send_headers(lane.id, fields, end_stream=ends)
+            self._h2.send_headers(stream.id, fields, end_stream=ends)
         except ProtocolError:
-            self.drop(lane)
+            self.drop(stream)
             return
         if ends:
-            self._finish(lane)
+            self._finish(stream)
         self.flush()
 
-    def pump(self, lane: Lane | None = None) -> None:
-        """Send what the flow control allows, a frame per lane and turn. `lane` is one that has something to send."""
+    def pump(self, stream: Http2Stream | None = None) -> None:
+        """Send what the flow control allows, a frame per stream and turn. `stream` is one with something to send."""
         line = self._line
-        if lane is not None and lane not in line:
-            line.append(lane)
+        if stream is not None and stream not in line:
+            line.append(stream)
         if self._pumping:
             return
         self._pumping = True
-        blocked: list[Lane] = []
+        blocked: list[Http2Stream] = []
         frames = 0
         while line and not self.paused:
-            lane = line.popleft()
-            if lane.over:
+            stream = line.popleft()
+            if stream.over:
                 continue
             try:
-                if not self._send_frame(lane):
-                    blocked.append(lane)
-                elif lane.unsent_bytes:
-                    line.append(lane)
+                if not self._send_frame(stream):
+                    blocked.append(stream)
+                elif stream.unsent_bytes:
+                    line.append(stream)
             except ProtocolError:
-                self.drop(lane)
-            lane.drained()
+                self.drop(stream)
+            stream.drained()
             self.flush()
             frames += 1
             if frames >= PIECE_FRAMES and line and self._place.give_way():
@@ -155,40 +166,40 @@ class Road:
         self.flush()
         self._on_pumped()
 
-    def _send_frame(self, lane: Lane) -> bool:
-        """Send one frame of the lane; False if its flow control allows none."""
-        if lane.unsent_bytes:
-            room = min(self._h2.local_flow_control_window(lane.id), self._h2.max_outbound_frame_size)
+    def _send_frame(self, stream: Http2Stream) -> bool:
+        """Send one frame of the stream; False if its flow control allows none."""
+        if stream.unsent_bytes:
+            room = min(self._h2.local_flow_control_window(stream.id), self._h2.max_outbound_frame_size)
             if room <= 0:
                 return False
-            part = lane.next_part(room)
-            ends = lane.ending and not lane.unsent_bytes
-            self._h2.send_data(lane.id, part, end_stream=ends)
+            part = stream.next_part(room)
+            ends = stream.ending and not stream.unsent_bytes
+            self._h2.send_data(stream.id, part, end_stream=ends)
             self.sent_bytes += len(part)
             self._credit.earn(FRAME_SENT_EARNS)
         else:
-            ends = lane.ending
+            ends = stream.ending
             if ends:
-                self._h2.end_stream(lane.id)
+                self._h2.end_stream(stream.id)
         if ends:
-            self._finish(lane)
+            self._finish(stream)
         return True
 
-    def _finish(self, lane: Lane) -> None:
+    def _finish(self, stream: Http2Stream) -> None:
         """The answer is complete. A body that still arrives is not wanted."""
         self._credit.earn(ANSWER_EARNS)
-        if lane.receiving:
-            self._h2.reset_stream(lane.id, ErrorCodes.NO_ERROR)
-        self.drop(lane)
+        if stream.receiving:
+            self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
+        self.drop(stream)
 
-    def drop(self, lane: Lane) -> None:
-        """The lane is over."""
-        if self.lanes.pop(lane.id, None) is not None:
-            lane.end()
+    def drop(self, stream: Http2Stream) -> None:
+        """The stream is over."""
+        if self.streams.pop(stream.id, None) is not None:
+            stream.end()
 
     def end(self) -> None:
-        """The connection is gone, and every lane with it."""
-        lanes = list(self.lanes.values())
-        self.lanes.clear()
-        for lane in lanes:
-            lane.end()
+        """The connection is gone, and every stream with it."""
+        streams = list(self.streams.values())
+        self.streams.clear()
+        for stream in streams:
+            stream.end()

@@ -1,8 +1,7 @@
-"""One HTTP/2 stream: carries a single exchange, as an HTTP/1.1 connection carries many.
+"""Http2Stream: carries a single exchange, as an HTTP/1.1 connection carries many.
 
-`Stream` is already the open body of a response, so an HTTP/2 stream is called a lane of its connection. A lane gathers
-the body of its request, hands the exchange to the app, and keeps what is to be sent until the flow control of the
-connection and of the lane allows it.
+It gathers the body of its request, gives the exchange to the app, and keeps what is to be sent until the flow control
+of the connection and its own allow it. (A `Stream` is something else: the open body of an answer.)
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from topics.server.http.stream import Stream
 from topics.server.http.upgrade import Upgrade
 
 if TYPE_CHECKING:
-    from topics.server.http.road import Road
+    from topics.server.http.http2_sender import Http2Sender
 
 PAUSE_BYTES: Final = 64 * 1024
 """An open body with more than this unsent is paused, and drained again at a quarter of it."""
@@ -41,19 +40,19 @@ def split_head(rendered: bytes) -> list[tuple[bytes, bytes]]:
     return fields
 
 
-class Lane:
+class Http2Stream:
     """One HTTP/2 stream, see the module."""
 
     __slots__ = (
-        "_body", "_drained_below", "_road", "_sent", "_started_ns", "_unsent", "answer", "current", "ending",
-        "exchange", "head", "held_bytes", "id", "over", "queue", "receiving", "stream", "unsent_bytes", "waiting",
+        "_body", "_drained_below", "_sender", "_sent", "_started_ns", "_unsent", "answer", "current", "ending",
+        "exchange", "head", "held_bytes", "id", "open_body", "over", "queue", "receiving", "unsent_bytes", "waiting",
         "write",
     )  # fmt: skip
 
     transport = None
-    """The transport belongs to all lanes."""
+    """The transport belongs to all streams."""
 
-    def __init__(self, road: Road, stream_id: int) -> None:
+    def __init__(self, sender: Http2Sender, stream_id: int) -> None:
         self.current: Exchange | None = None
         self.queue: deque[Exchange] = deque()
         self.waiting = False
@@ -62,7 +61,7 @@ class Lane:
         self.id = stream_id
         self.head: Head = UNREADABLE
         self.exchange: Exchange | None = None
-        self.stream: Stream | None = None
+        self.open_body: Stream | None = None
         self.receiving = True
         """Whether the request's body has not ended."""
         self.ending = False
@@ -70,7 +69,7 @@ class Lane:
         self.over = False
         self.unsent_bytes = 0
         self.held_bytes = 0
-        self._road = road
+        self._sender = sender
         self._body = Gathered()
         self._unsent: deque[bytes] = deque()
         self._sent = 0
@@ -83,7 +82,7 @@ class Lane:
             raise limit.exceeded()
         self._body.add(data)
         self.held_bytes += len(data)
-        self._road.count_held(len(data))
+        self._sender.count_held(len(data))
 
     def dispatch(self, handle: Callable[[Exchange], None], limit: BodyLimit) -> None:
         """The request is complete: have it handled."""
@@ -103,19 +102,19 @@ class Lane:
 
     def _forget_body(self) -> None:
         """Nothing is held of the request any more; until then it counts, also while it is handled."""
-        self._road.count_held(-self.held_bytes)
+        self._sender.count_held(-self.held_bytes)
         self.held_bytes = 0
         self._body = Gathered()
 
     def end(self) -> None:
-        """The lane is gone: reset by the client, or with its connection."""
+        """The stream is gone: reset by the client, or with its connection."""
         self.over = True
         self._forget_body()
         self._unsent.clear()
-        self._road.count_unsent(-self.unsent_bytes)
+        self._sender.count_unsent(-self.unsent_bytes)
         self.unsent_bytes = 0
-        if self.stream is not None:
-            self.stream.end()
+        if self.open_body is not None:
+            self.open_body.end()
         if self.exchange is not None:
             self.exchange.abandon()
 
@@ -131,15 +130,15 @@ class Lane:
         else:
             self._unsent.popleft()
         self.unsent_bytes -= len(part)
-        self._road.count_unsent(-len(part))
+        self._sender.count_unsent(-len(part))
         return part
 
     def drained(self) -> None:
         """Something was sent: let the open body know once there is room again."""
         if self.unsent_bytes <= self._drained_below:
             self._drained_below = -1
-            if self.stream is not None:
-                self.stream.drained()
+            if self.open_body is not None:
+                self.open_body.drained()
 
     @property
     def write_paused(self) -> bool:
@@ -148,12 +147,12 @@ class Lane:
 
     @property
     def clogged(self) -> bool:
-        """Whether the client leaves much unread, on whichever lane."""
-        return self._road.clogged
+        """Whether the client leaves much unread, on whichever stream."""
+        return self._sender.clogged
 
     def in_turn(self, call: Callable[[], None]) -> None:
         """Call now, or in another turn of the loop."""
-        self._road.in_turn(call)
+        self._sender.in_turn(call)
 
     def carry_on(self) -> None:
         """Nothing waits for an answer here."""
@@ -166,7 +165,7 @@ class Lane:
         body_at = head_end + 4
         self._forget_body()
         self.ending = True
-        self._road.send_head(self, split_head(answer[:head_end]), ends=body_at == len(answer))
+        self._sender.send_head(self, split_head(answer[:head_end]), ends=body_at == len(answer))
         if body_at < len(answer):
             self._write(answer, body_at)
 
@@ -176,7 +175,7 @@ class Lane:
             self.deliver(exchange, head)
         elif not self.over:
             self._forget_body()
-            self._road.send_head(self, split_head(head[:-4]), ends=False)
+            self._sender.send_head(self, split_head(head[:-4]), ends=False)
             for part in parts:
                 self._keep(part)
             self.ending = True
@@ -184,24 +183,24 @@ class Lane:
 
     def open_stream(self, exchange: Exchange, head: bytes) -> Stream:
         """Send the head of a response and leave its body open."""
-        stream = Stream(self, b"")
+        body = Stream(self, b"")
         if self.over:
-            stream.end()
-            return stream
-        self.stream = stream
-        self._road.send_head(self, split_head(head), ends=False)
-        stream.activate()
-        return stream
+            body.end()
+            return body
+        self.open_body = body
+        self._sender.send_head(self, split_head(head), ends=False)
+        body.activate()
+        return body
 
     def hand_over(self, exchange: Exchange, upgrade: Upgrade) -> None:
-        """Not possible: the transport belongs to all lanes."""
+        """Not possible: the transport belongs to all streams."""
         raise RuntimeError("an HTTP/2 stream cannot be upgraded")
 
     def close(self) -> None:
         """End the open body once everything written is sent."""
         if not self.over and not self.ending:
             self.ending = True
-            self._road.pump(self)
+            self._sender.pump(self)
 
     def _write(self, data: bytes, begin: int = 0) -> None:
         """Send the data from `begin` on, which must be 0 where something is to be sent before it."""
@@ -216,9 +215,9 @@ class Lane:
     def _keep(self, data: bytes, begin: int = 0) -> None:
         self._unsent.append(data)
         self.unsent_bytes += len(data) - begin
-        self._road.count_unsent(len(data) - begin)
+        self._sender.count_unsent(len(data) - begin)
 
     def _pump(self) -> None:
-        self._road.pump(self)
+        self._sender.pump(self)
         if self.unsent_bytes > PAUSE_BYTES:
             self._drained_below = PAUSE_BYTES // 4
