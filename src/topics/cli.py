@@ -36,10 +36,10 @@ class _Commands(Menu):
         Section(
             "Records",
             (
-                Entry("publish", "Append records to a topic.", "topics.commands.publishing:publish"),
-                Entry("tail", "Print the records of topics as they come.", "topics.commands.reading:tail"),
-                Entry("read", "Print the records of topics up to the head.", "topics.commands.reading:read"),
-                Entry("delete", "Delete records by tag, seq or time.", "topics.commands.reading:delete"),
+                Entry("publish", "Append records to a topic.", "topics.commands.publish:publish"),
+                Entry("tail", "Print the records of topics as they come.", "topics.commands.records:tail"),
+                Entry("read", "Print the records of topics up to the head.", "topics.commands.records:read"),
+                Entry("delete", "Delete records by tag, seq or time.", "topics.commands.records:delete"),
             ),
         ),
         Section(

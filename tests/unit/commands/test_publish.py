@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from topics.commands import publishing as publish
-from topics.commands.publishing import BadLine, lines_of
+from topics.commands import publish
+from topics.commands.publish import BadLine, lines_of
 
 
 def lines(*writes: bytes) -> list[list[bytes]]:
