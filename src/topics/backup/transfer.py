@@ -61,7 +61,7 @@ class Transfer:
         for entry in self._journal():
             self._known[entry.path] = directory / entry.path, entry
         with contextlib.suppress(FileNotFoundError):
-            # An attempt that was cut off: the server keeps files for it until it is told, or its lease has run out.
+            # An attempt that was cut off: the server keeps files for it until it is ended, or its lease has run out.
             source.end_other((directory / SESSION_NAME).read_text())
 
     def take(self) -> Manifest:

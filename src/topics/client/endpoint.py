@@ -1,4 +1,4 @@
-"""Endpoint: where a client connects, who it is there, and how long it waits; the same for both kinds of client."""
+"""Endpoint: where a client connects, as which node, and how long it waits; the same for both kinds of client."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def watch_of(
 
 
 class _Cursors(Position[Item]):
-    """Where an iterator stands in each of its topics."""
+    """Where an iterator is in each of its topics."""
 
     _cursors: dict[str, int]
 

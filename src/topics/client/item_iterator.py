@@ -19,14 +19,14 @@ Item = TypeVar("Item")
 
 
 class Source(Protocol):
-    """What an iteration is over."""
+    """What an iterator gets its batches from."""
 
     def batch(self) -> Operation[Batch[Any] | None]:
         """What comes next; None at the end."""
 
 
 class Position(Generic[Item]):
-    """Where an iteration stands."""
+    """Where an iterator is."""
 
     def __init__(self, source: Source, on_loss: OnLoss) -> None:
         self._source = source

@@ -16,7 +16,7 @@ from topics.client.transport import blocking, waiting
 
 
 class _Cursor(Position[Item]):
-    """Where an iterator stands within a read."""
+    """Where an iterator is within a read."""
 
     _read: TopicRead[Any]
     _last: Record[Any] | Tombstone | None = None

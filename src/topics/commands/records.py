@@ -45,7 +45,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print whole records, and g
 DataOnly = Annotated[bool, typer.Option("--data", help="Print only the data of each record; gaps go to stderr.")]
 
 
-class Wish(NamedTuple):
+class Wanted(NamedTuple):
     """What of each topic is wanted."""
 
     from_seq: int | None = None
@@ -102,28 +102,28 @@ def tail(
     where they are.
     """
     names = named(link, topics)
-    wish = Wish(from_seq, since, None, tag, node)
-    wish.check(names)
+    wanted = Wanted(from_seq, since, None, tag, node)
+    wanted.check(names)
     starts = {name: _before_last(link.now.topic(name).state(), last) for name in names}
     printer = Printer(as_json=as_json, data_only=data_only, width=_width(names))
-    readers = {name: link.patient.topic(name).read(on_loss="yield", **wish.options(starts[name])) for name in names}
+    readers = {name: link.patient.topic(name).read(on_loss="yield", **wanted.options(starts[name])) for name in names}
     for item in _merged(readers, None):
         printer.put(item)
     printer.flush()
     if not follow:
         return
-    for item in _followed(link, {name: reader.cursor for name, reader in readers.items()}, wish):
+    for item in _followed(link, {name: reader.cursor for name, reader in readers.items()}, wanted):
         printer.put(item)
         printer.flush()
 
 
-def _followed(link: Link, cursors: dict[str, int], wish: Wish) -> Iterator[Item]:
+def _followed(link: Link, cursors: dict[str, int], wanted: Wanted) -> Iterator[Item]:
     if len(cursors) > 1:
-        with link.patient.follow(cursors, on_loss="yield", **wish.filters) as follower:
+        with link.patient.follow(cursors, on_loss="yield", **wanted.filters) as follower:
             yield from follower
         return
     [(name, cursor)] = cursors.items()
-    options = wish._replace(from_ts=None, from_seq=cursor).options(cursor)
+    options = wanted._replace(from_ts=None, from_seq=cursor).options(cursor)
     yield from link.patient.topic(name).follow(on_loss="yield", **options)
 
 
@@ -147,11 +147,11 @@ def read(
     With the output in a file and a terminal to show it on, a bar shows how far it has got.
     """
     names = named(link, topics)
-    wish = Wish(from_seq, since, until, tag, node)
-    wish.check(names)
+    wanted = Wanted(from_seq, since, until, tag, node)
+    wanted.check(names)
     states = [link.now.topic(name).state() for name in names]
     printer = Printer(as_json=as_json, data_only=data_only, width=_width(names))
-    readers = {name: link.patient.topic(name).read(on_loss="yield", **wish.options(0)) for name in names}
+    readers = {name: link.patient.topic(name).read(on_loss="yield", **wanted.options(0)) for name in names}
     starts = {state.topic: max(from_seq or 0, state.earliest_seq - 1) for state in states}
     by_seq = since is None and until is None and limit is None
     total = sum(max(0, state.head_seq - starts[state.topic]) for state in states) if by_seq else limit
@@ -223,18 +223,18 @@ def delete(
     """
     if tag is None and before_seq is None and before is None:
         raise CommandError("say which records: --tag, --before-seq or --before", EXIT_USAGE)
-    place = link.now.topic(topic)
-    state = place.state()
+    handle = link.now.topic(topic)
+    state = handle.state()
     parts = [] if tag is None else [f'with the tag "{tag}"']
     if before_seq is not None:
         parts.append(f"below seq {before_seq}")
     if before is not None:
         parts.append(f"from before {local_time(before)}")
-        first = next(iter(place.read(from_ts=before, on_loss="yield", limit=1)), None)
+        first = next(iter(handle.read(from_ts=before, on_loss="yield", limit=1)), None)
         at = state.head_seq + 1 if first is None else first.seq if isinstance(first, Record) else first.gap_from
         before_seq = at if before_seq is None else min(at, before_seq)
     confirm(f"Delete the records of {topic} {' and '.join(parts)} for good? It holds {state.count:,}.", yes)
-    done = place.delete(before_seq=before_seq, match=None if tag is None else glob(tag))
+    done = handle.delete(before_seq=before_seq, match=None if tag is None else glob(tag))
     if as_json:
         print_json(done)
     else:

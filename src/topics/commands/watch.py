@@ -183,8 +183,8 @@ def _screen(url: str, rows: list[Row], metrics: Mapping[str, Any], found: Watch,
         table.add_row(*shown, found.picture(row.topic)[-looks:], Text(row.topic), style=style)
     total = sum(row.records_per_s for row in rows)
     pressure = int(metrics.get("topics_pressure_level", 0))
-    said = f"{url}  {counted(len(rows), 'topic')}  {total:,.0f} records/s  pressure {pressure}  "
-    head = Text(said, style="bold").append(time.strftime("%H:%M:%S"), style="not bold dim")
+    text = f"{url}  {counted(len(rows), 'topic')}  {total:,.0f} records/s  pressure {pressure}  "
+    head = Text(text, style="bold").append(time.strftime("%H:%M:%S"), style="not bold dim")
     rest = len(rows) - room
     foot = Text(f"{rest:,} more topics; a prefix shows fewer" if rest > 0 else "Ctrl-C ends it", style="dim")
     return Group(head, Text(), table, Text(), foot)

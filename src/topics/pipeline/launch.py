@@ -178,8 +178,8 @@ def reported(flow: Flow | None, progress: Progress, stop: Stop, once: bool) -> I
         try:
             yield
         except BaseException as failure:
-            said = "it could not be started" if isinstance(failure, typer.Exit) else reason(failure)
-            running.end("failed", said or type(failure).__name__)
+            why = "it could not be started" if isinstance(failure, typer.Exit) else reason(failure)
+            running.end("failed", why or type(failure).__name__)
             raise
         running.end("done" if once and not stop.asked else "stopped")
 

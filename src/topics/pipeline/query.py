@@ -29,7 +29,7 @@ def stream(
 
 
 def state_of(root: Place, checkpoint: Path | None) -> Path | None:
-    """Where an archive keeps its state: beside its tables, if nothing else is said; None where it is only in those."""
+    """Where an archive keeps its state: beside its tables, unless it is named; None where it is only in those."""
     return checkpoint or (None if root.path is None else root.path / CHECKPOINT)
 
 

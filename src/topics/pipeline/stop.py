@@ -1,4 +1,4 @@
-"""Stop: signals as the wish to stop, which a query hears between two batches.
+"""Stop: a signal asks a query to stop, and it does so between two batches.
 
 On SIGTERM and SIGINT a file is created that the source looks for before it plans the next batch, so the query finishes
 the one it is at.

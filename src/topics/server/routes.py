@@ -1,4 +1,4 @@
-"""The one table of routes: which there are, who may use them, and which handler answers each (AUTH-11)."""
+"""The one table of routes: which there are, which keys may use them, and which handler answers each (AUTH-11)."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Consumption(Generic[T]):
             self._committed_s = self._patience.now()
 
     def lag(self) -> dict[str, Lag]:
-        """How far it is behind in each topic, as far as the server has told."""
+        """How far it is behind in each topic, as far as the server has reported."""
         heads = self._heads()
         now_ms = time.time() * 1000
         found = {}

@@ -1,4 +1,4 @@
-"""TopicRead: a topic from a cursor, batch by batch, to its head or for ever; where a read stands is all it remembers.
+"""TopicRead: a topic from a cursor, batch by batch, to its head or for ever; its place there is all it remembers.
 
 Nothing is skipped silently. A loss is part of a batch, before the records that come after it. A server that restarts, a
 connection that breaks and a proxy that gives up cost time, and the read goes on from its cursor: a read as long as
@@ -76,7 +76,7 @@ class _Plan(msgspec.Struct):
 
 
 class Bookmark:
-    """Where a reader stands in a topic: a cursor, and the epoch that it is of."""
+    """Where a reader is in a topic: a cursor, and the epoch that it is of."""
 
     __slots__ = ("cursor", "epoch")
 

@@ -223,8 +223,8 @@ class _Reader:
             try:
                 sql = self._path(keys.sql_file).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                said = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-                document.problem((*path, "sql_file"), f"{dotted((*path, 'sql_file'))} {keys.sql_file}: {said}")
+                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                document.problem((*path, "sql_file"), f"{dotted((*path, 'sql_file'))} {keys.sql_file}: {why}")
         checkpoint = self._path(keys.checkpoint)
         self._own_state(name, path, str(checkpoint))
 

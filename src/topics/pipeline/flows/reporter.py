@@ -4,8 +4,8 @@ A report is a record tagged with the name of its flow; the last one of a name co
 within a second, everything else every few seconds, so that a report that is old means a flow that is gone. All reports
 of a moment go in one write. The write that creates the topic gives it a cap and a TTL.
 
-Reports are worth nothing to the flows themselves: where they cannot be stored, that is said once, and nothing waits for
-them. They have a thread of their own.
+Reports are worth nothing to the flows themselves: where they cannot be stored, one warning is given, and nothing waits
+for them. They have a thread of their own.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Reporter:
         flows: Sequence[tuple[Flow, Reported]],
         lag: Callable[[Flow, dict[str, int] | None], Lag],
         clock: Clock,
-        say: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
-        """`write` stores reports or raises TopicsError; `say` is told, once, where that does not work."""
+        """`write` stores reports or raises TopicsError; `warn` is called, once, where that does not work."""
         self._write = write
         self._flows = flows
         self._lag = lag
         self._clock = clock
-        self._say = say
-        self._told: dict[str, tuple[str, int]] = {}
+        self._warn = warn
+        self._reported: dict[str, tuple[str, int]] = {}
         self._silent = False
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -89,20 +89,20 @@ class Reporter:
         for flow, state in due:
             self.lags[flow.name] = lag = self._lag(flow, cursors[flow.name])
             state.lag, state.lag_s = lag
-            self._told[state.name] = state.state, now_ms
+            self._reported[state.name] = state.state, now_ms
         try:
             self._write([Draft(data=state, tag=state.name) for _, state in due])
             self._silent = False
         except TopicsError as error:
             if not self._silent:
-                self._say(f"reports are not stored in {PIPELINES_TOPIC}: {error.message}")
+                self._warn(f"reports are not stored in {PIPELINES_TOPIC}: {error.message}")
             self._silent = True
-            # A change that was not stored is told at the next chance.
+            # A change that was not stored is reported at the next chance.
             for _, state in due:
-                self._told[state.name] = "", now_ms
+                self._reported[state.name] = "", now_ms
 
     def _is_due(self, state: PipelineState, now_ms: int) -> bool:
-        before, at_ms = self._told.get(state.name, ("", now_ms - CHANGED_MS))
+        before, at_ms = self._reported.get(state.name, ("", now_ms - CHANGED_MS))
         if state.state != before:
             return now_ms - at_ms >= CHANGED_MS or state.ended
         return not state.ended and now_ms - at_ms >= STEADY_MS
@@ -110,7 +110,7 @@ class Reporter:
 
 @contextlib.contextmanager
 def reporting(
-    server: Target, flows: Sequence[tuple[Flow, Reported]], clock: Clock, say: Callable[[str], None]
+    server: Target, flows: Sequence[tuple[Flow, Reported]], clock: Clock, warn: Callable[[str], None]
 ) -> Iterator[Reporter]:
     """A reporter of these flows for as long as they run."""
     lags = Lags()
@@ -120,7 +120,7 @@ def reporting(
         def write(reports: list[Draft[PipelineState]]) -> None:
             topic.write_many(reports, config=REPORTS_CONFIG)
 
-        reporter = Reporter(write, flows, lags.of, clock, say)
+        reporter = Reporter(write, flows, lags.of, clock, warn)
         reporter.start()
         try:
             yield reporter

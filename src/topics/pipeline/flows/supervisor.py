@@ -2,7 +2,7 @@
 
 The first signal lets every flow finish its batch, the second ends the process at once, whatever a flow or Spark is busy
 with: what was not committed is done again at the next start, and counts once all the same. If Spark itself is gone, no
-flow can begin again, and the application ends so that whoever runs it can start it anew.
+flow can begin again, and the application ends, so that what runs it can start it again.
 """
 
 from __future__ import annotations

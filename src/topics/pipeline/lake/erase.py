@@ -257,7 +257,7 @@ def _overlap(runs: Any, low: int, high: int) -> bool:
 
 
 def _within(seqs: Any, runs: Any) -> Any:
-    """Which of these seqs lie in one of the runs, which are in order."""
+    """Which of these seqs are in one of the runs, which are in order."""
     if not len(runs):
         return np.zeros(len(seqs), bool)
     at = np.searchsorted(runs[:, 0], seqs, side="right") - 1

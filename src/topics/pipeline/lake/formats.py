@@ -1,6 +1,6 @@
 """The formats of an archive, and what each of them cannot do: found out before a JVM is started, in one line.
 
-Only Delta tables can be changed afterwards (typed tables, compaction, erasure). Iceberg tables only grow: whoever owns
+Only Delta tables can be changed afterwards (typed tables, compaction, erasure). Iceberg tables only grow: what owns
 their catalog also compacts and expires them. Parquet files have no log, so only a file system can decide about them.
 """
 

@@ -32,7 +32,7 @@ from topics.spark.place import Place
 BATCHES: Final = "topics.batches"
 """The last batch of each query that wrote into the table, as JSON."""
 QUERIES_MAX: Final = 100
-"""So many queries are remembered; one that was forgotten is told from a new one by where it goes on."""
+"""So many queries are remembered; one that was forgotten differs from a new one in where it goes on."""
 CATALOG: Final = "topics"
 CATALOG_FILE: Final = "catalog.db"
 NAMESPACE: Final = "topics"
@@ -73,24 +73,24 @@ class IcebergLake:
         losses = [loss_of(gap) for gap in written if gap.path is None]
         paths = [f"{self.root}/{file.path}" for file in written if file.path is not None]
 
-        def says(said: dict[str, str]) -> dict[str, str]:
-            known = _offsets(said)
+        def offsets_after(before: dict[str, str]) -> dict[str, str]:
+            known = _offsets(before)
             check_begun(self.root, known, offsets, begun)
             return {OFFSETS: json.dumps({**(known or {}), **offsets}), LOSSES: json.dumps(losses)}
 
         def add(change: Any, summary: dict[str, str]) -> None:
             change.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
 
-        self._events.commit(app_id, batch_id, says, add)
+        self._events.commit(app_id, batch_id, offsets_after, add)
         self._lose(app_id, batch_id, losses, time.time_ns() // 1_000_000)
 
     def finish(self, app_id: str, batch_id: int) -> None:
         """Bring the table of losses up to the events."""
         if self._losses.has(app_id, batch_id):
             return
-        for said, seen_ms in self._events.history():
-            if said.get(BATCH) == f"{app_id}:{batch_id}":
-                self._lose(app_id, batch_id, json.loads(said[LOSSES]), seen_ms)
+        for summary, seen_ms in self._events.history():
+            if summary.get(BATCH) == f"{app_id}:{batch_id}":
+                self._lose(app_id, batch_id, json.loads(summary[LOSSES]), seen_ms)
                 return
 
     def _lose(self, app_id: str, batch_id: int, losses: list[list[Any]], seen_ms: int) -> None:
@@ -104,7 +104,7 @@ class IcebergLake:
 
     def offsets(self) -> Offsets | None:
         """How far each topic is archived."""
-        return _offsets(self._events.said())
+        return _offsets(self._events.last_summary())
 
 
 class _Table:
@@ -127,39 +127,39 @@ class _Table:
             )
 
     def history(self) -> Iterator[tuple[dict[str, str], int]]:
-        """What archives have said in the snapshots up to the current one, the newest first, and when."""
+        """The summaries of the snapshots of archives up to the current one, the newest first, and when."""
         from pyiceberg.table.snapshots import ancestors_of
 
         self._table.refresh()
         for snapshot in ancestors_of(self._table.current_snapshot(), self._table.metadata):
-            said = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-            if BATCHES in said:
-                yield dict(said), snapshot.timestamp_ms
+            summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+            if BATCHES in summary:
+                yield dict(summary), snapshot.timestamp_ms
 
-    def said(self) -> dict[str, str]:
-        """What the last archive has said, in its snapshot or, where that has expired, in the table's properties."""
+    def last_summary(self) -> dict[str, str]:
+        """That of the last archive, from its snapshot or, where that has expired, from the properties of the table."""
         newest = next(self.history(), None)
         return dict(self._table.properties) if newest is None else newest[0]
 
     def has(self, app_id: str, batch_id: int) -> bool:
         """Whether a batch of a query, or a later one, is in the table."""
-        return int(_batches(self.said()).get(app_id, -1)) >= batch_id
+        return int(_batches(self.last_summary()).get(app_id, -1)) >= batch_id
 
     def commit(
         self,
         app_id: str,
         batch_id: int,
-        says: Callable[[dict[str, str]], dict[str, str]],
+        properties: Callable[[dict[str, str]], dict[str, str]],
         add: Callable[[Any, dict[str, str]], None],
     ) -> None:
-        """One snapshot for one batch; `says` looks at what was said before, and again if another commit came first."""
+        """One snapshot for one batch; `properties` gets the summary before it, again if another commit came first."""
         from pyiceberg.exceptions import CommitFailedException
 
         for attempt in range(COMMIT_TRIES):
-            said = self.said()
-            known = {query: batch for query, batch in _batches(said).items() if query != app_id}
+            before = self.last_summary()
+            known = {query: batch for query, batch in _batches(before).items() if query != app_id}
             batches = dict([*known.items(), (app_id, batch_id)][-QUERIES_MAX:])
-            summary = {**says(said), BATCH: f"{app_id}:{batch_id}", BATCHES: json.dumps(batches)}
+            summary = {**properties(before), BATCH: f"{app_id}:{batch_id}", BATCHES: json.dumps(batches)}
             change = _tried_once(self._table).transaction()
             add(change, summary)
             change.set_properties({name: summary[name] for name in (OFFSETS, BATCHES) if name in summary})
@@ -228,11 +228,11 @@ def refusal(root: Place, catalog: str | None) -> str | None:
     return None
 
 
-def _offsets(said: dict[str, str]) -> Offsets | None:
-    found: Offsets | None = json.loads(said.get(OFFSETS, "null"))
+def _offsets(summary: dict[str, str]) -> Offsets | None:
+    found: Offsets | None = json.loads(summary.get(OFFSETS, "null"))
     return found
 
 
-def _batches(said: dict[str, str]) -> dict[str, int]:
-    found: dict[str, int] = json.loads(said.get(BATCHES, "{}"))
+def _batches(summary: dict[str, str]) -> dict[str, int]:
+    found: dict[str, int] = json.loads(summary.get(BATCHES, "{}"))
     return found

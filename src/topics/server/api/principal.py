@@ -1,4 +1,4 @@
-"""Principal: who makes a request, and what it may do (the AUTH rules).
+"""Principal: which client makes a request, and what it may do (the AUTH rules).
 
 A principal has scopes and, where its key is limited, name prefixes. The scope check is on the path of every request,
 so scopes are bits of a plain int: `principal.scopes & needed == needed`.
@@ -21,7 +21,7 @@ ADMIN: Final = 8
 ALL_SCOPES: Final = READ | WRITE | DELETE | ADMIN
 
 REVOKED: Final = "the key was removed or its rights were changed; connect again"
-"""What a client is told whose key is not valid any more."""
+"""The answer to a client whose key is no longer valid."""
 
 SCOPE_NAMES: Final = {READ: "read", WRITE: "write", DELETE: "delete", ADMIN: "admin"}
 
@@ -45,7 +45,7 @@ class Principal:
         return (self.key_id, self.scopes, self.prefixes) == (other.key_id, other.scopes, other.prefixes)
 
     def may_touch(self, name: str) -> bool:
-        """Whether the topic or router `name` lies within the key's prefixes."""
+        """Whether the topic or router `name` is within the key's prefixes."""
         return not self.prefixes or name.startswith(self.prefixes)
 
     def require_scopes(self, needed: int) -> None:

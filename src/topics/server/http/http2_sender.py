@@ -82,7 +82,7 @@ class Http2Sender:
         place: Place,
         on_pumped: Callable[[], None],
     ) -> None:
-        """Who waits at `place` pumps when its turn comes; `on_pumped` is called after each time."""
+        """The connection that waits at `place` pumps when its turn comes; `on_pumped` is called after each time."""
         self._h2 = h2
         self._transport = transport
         self._credit = credit
