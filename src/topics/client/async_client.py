@@ -150,12 +150,7 @@ class AsyncClient:
         repeatable: bool = True,
     ) -> bytes:
         """The body of a success, for what has no method of its own; `target` is a path such as /v0/topics."""
-        patience = self._endpoint.patience
-        if deadline_s is not None:
-            patience = patience._replace(deadline_s=deadline_s)
-        if retries is not None:
-            patience = patience._replace(retries=retries)
-        return await self._run(self._calls.request(method, target, body, patience, repeatable))
+        return await self._run(self._calls.request(method, target, body, deadline_s, retries, repeatable))
 
     @overload
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> AsyncProducer[Any]: ...

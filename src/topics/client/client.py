@@ -149,12 +149,7 @@ class Client:
         repeatable: bool = True,
     ) -> bytes:
         """The body of a success, for what has no method of its own; `target` is a path such as /v0/topics."""
-        patience = self._endpoint.patience
-        if deadline_s is not None:
-            patience = patience._replace(deadline_s=deadline_s)
-        if retries is not None:
-            patience = patience._replace(retries=retries)
-        return self._run(self._calls.request(method, target, body, patience, repeatable))
+        return self._run(self._calls.request(method, target, body, deadline_s, retries, repeatable))
 
     @overload
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer[Any]: ...

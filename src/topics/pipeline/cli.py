@@ -17,6 +17,7 @@ from topics.pipeline import options
 from topics.pipeline.display import Display
 from topics.pipeline.errors import PipelineError
 from topics.pipeline.flows.lone_flow import lone_flow
+from topics.pipeline.flows.schema import SPAN, SPAN_TEXT
 from topics.pipeline.flows_cli import check, run
 from topics.pipeline.launch import check_server, failures, need_extra, run_one, server_of, session_of
 from topics.pipeline.launch import fail as _fail
@@ -72,7 +73,7 @@ def archive(
         _compact(root, target_file_bytes)
         return
     chosen = _archived(topic, prefix)
-    _check_format(format, root, catalog, {"--typed": typed, "--compact": compact, "--follow-deletes": follow_deletes})
+    _check_format(format, root, catalog, {"typed": typed, "compact": compact, "follow_deletes": follow_deletes})
     _check_span("--interval", interval)
     server = server_of(url, profile, token_file)
     check_server(server, topic or [])
@@ -340,8 +341,8 @@ def _settle(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
 
 
 def _check_span(option: str, text: str) -> None:
-    if re.fullmatch(r"\d+ (millisecond|second|minute|hour|day)s?", text) is None:
-        _fail(f'{option} is "{text}"; it must be a span of time such as "10 seconds" or "1 minute"')
+    if re.fullmatch(SPAN, text) is None:
+        _fail(f'{option} is "{text}"; it must be {SPAN_TEXT}')
 
 
 def _check_target(topic: str, option: str = "--to") -> None:

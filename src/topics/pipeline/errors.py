@@ -19,4 +19,4 @@ def reason(failure: BaseException) -> str:
     if found is not None:
         return found[1].strip()
     text = re.split(r"\nJVM stacktrace|\n=== Streaming Query|\n\tat ", text)[0]
-    return re.sub(r"^An error occurred while calling \S+\n: ", "", text).strip()
+    return re.sub(r"^An error occurred while calling \S+\n: ", "", text).strip() or type(failure).__name__

@@ -22,7 +22,7 @@ from topics.commands.failures import CommandError
 from topics.commands.link import target
 from topics.pipeline.display import Display
 from topics.pipeline.errors import reason
-from topics.pipeline.flows.flows import Flow
+from topics.pipeline.flows.flows import Flow, source_of
 from topics.pipeline.flows.lone_flow import LoneFlow
 from topics.pipeline.flows.reporter import reporting
 from topics.pipeline.flows.secrets import Secrets
@@ -55,7 +55,7 @@ def server_of(url: str | None, profile: str | None, token_file: Path | None) -> 
         fail(str(error))
     if chosen.ca is not None:
         fail(f"the profile of {chosen.url} has a ca, which pipelines do not take: trust it on the whole machine")
-    return {"url": chosen.url} if chosen.token is None else {"url": chosen.url, "token": chosen.token}
+    return source_of(chosen)
 
 
 def check_server(server: dict[str, str], topics: list[str]) -> None:
@@ -179,7 +179,7 @@ def reported(flow: Flow | None, progress: Progress, stop: Stop, once: bool) -> I
             yield
         except BaseException as failure:
             why = "it could not be started" if isinstance(failure, typer.Exit) else reason(failure)
-            running.end("failed", why or type(failure).__name__)
+            running.end("failed", why)
             raise
         running.end("done" if once and not stop.asked else "stopped")
 

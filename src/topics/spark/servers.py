@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from topics.spark.client import TOPIC_NOT_FOUND, Client, Plan
+from topics.spark.client import TOPIC_NOT_FOUND, Client, Plan, find
 from topics.spark.errors import ServerRefused, SourceError
 from topics.spark.options import Address
 
@@ -47,12 +47,7 @@ class Servers:
 
     def find(self, topic: str) -> Plan | None:
         """The plan of a topic, or None where it does not exist."""
-        try:
-            return self.plan(topic)
-        except ServerRefused as refused:
-            if refused.code != TOPIC_NOT_FOUND:
-                raise
-            return None
+        return find(self.plan, topic)
 
     def kind(self, topic: str) -> str:
         """Whether a topic is a `log` or a `queue`."""
@@ -83,7 +78,7 @@ class Servers:
         if len(self._clients) == 1:
             return 0
         if topic not in self._homes:
-            homes = [number for number, client in enumerate(self._clients) if client.find(topic) is not None]
+            homes = [number for number, client in enumerate(self._clients) if find(client.plan, topic) is not None]
             if not homes:
                 raise ServerRefused(
                     f'topic "{topic}" (options "topic", "topics") exists on none of {self._shown()}',

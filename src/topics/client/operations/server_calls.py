@@ -143,9 +143,20 @@ class ServerCalls:
         return reported(topic, self.patience)
 
     def request(
-        self, method: str, target: str, body: bytes | None, patience: Patience, repeatable: bool
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        deadline_s: float | None,
+        retries: bool | None,
+        repeatable: bool,
     ) -> Operation[bytes]:
-        """The body of a success, whatever it is."""
+        """The body of a success, whatever it is; with a patience of its own where one is given."""
+        patience = self.patience
+        if deadline_s is not None:
+            patience = patience._replace(deadline_s=deadline_s)
+        if retries is not None:
+            patience = patience._replace(retries=retries)
         request = Request(method.encode(), target.encode(), body, repeatable=repeatable)
         answer = yield from call(request, patience)
         return answer.body

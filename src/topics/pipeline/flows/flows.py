@@ -29,6 +29,7 @@ from topics.pipeline.flows.schema import (
 )
 from topics.pipeline.flows.secrets import Secrets
 from topics.pipeline.flows.yaml_file import Where, YamlFile, dotted
+from topics.pipeline.lake.formats import refusal, unsuitable
 from topics.pipeline.query import state_of
 from topics.spark.place import BadPlace, Place
 
@@ -182,13 +183,9 @@ class _Reader:
         except BadPlace as error:
             document.problem((*path, "to"), f"{dotted((*path, 'to'))}: {error}")
             return None
-        wanted = {"typed": keys.typed, "follow_deletes": keys.follow_deletes}
-        for key in (key for key, value in wanted.items() if value and keys.format != "delta"):
-            document.problem((*path, key), f"{dotted((*path, key))} needs the format delta: others only add records")
-        if root.path is None and keys.format == "parquet":
-            document.problem((*path, "format"), f"{dotted((*path, 'format'))}: parquet needs a directory")
-        if keys.catalog is not None and keys.format != "iceberg":
-            document.problem((*path, "catalog"), f"{dotted((*path, 'catalog'))} needs the format iceberg")
+        changes = {"typed": keys.typed, "follow_deletes": keys.follow_deletes}
+        for key, why in unsuitable(keys.format, root, keys.catalog, changes):
+            document.problem((*path, key), f"{dotted((*path, key))} {why}")
         checkpoint = None if keys.checkpoint is None else self._path(keys.checkpoint)
         state = state_of(root, checkpoint)
         self._own_state(name, path, str(state or root))
@@ -203,8 +200,6 @@ class _Reader:
             )  # fmt: skip
 
         def refused() -> str | None:
-            from topics.pipeline.lake.formats import refusal
-
             return refusal(keys.format, root, keys.catalog, {})
 
         return Flow(name, "archive", server, topics, keys.prefix, keys.interval, state, make, refused)

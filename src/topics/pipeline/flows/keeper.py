@@ -19,6 +19,7 @@ import msgspec
 
 from topics.client.operations.pipelines import ENDED, PipelineState
 from topics.clock import Clock
+from topics.pipeline.errors import reason
 from topics.pipeline.flows.flows import Restart
 from topics.pipeline.flows.secrets import Secrets
 
@@ -156,7 +157,7 @@ class Keeper:
         try:
             self._step()
         except Exception as failure:
-            self._fail(_text(failure))
+            self._fail(reason(failure))
 
     def _step(self) -> None:
         if self.ended:
@@ -225,7 +226,7 @@ class Keeper:
             try:
                 run.stop()
             except Exception as second:
-                failure = failure or _text(second)
+                failure = failure or reason(second)
         self._set(error=short(failure, self._secrets), rate=0.0)
         if self._once or self._stop.asked:
             # One that fails while it is to stop is begun again at the next start, as any other.
@@ -250,9 +251,3 @@ def short(failure: str, secrets: Secrets) -> str:
     """What went wrong on one line of bounded length, without secrets."""
     error = secrets.hidden(" ".join(failure.split()))
     return error if len(error) <= ERROR_CHARS_MAX else error[: ERROR_CHARS_MAX - 3] + "..."
-
-
-def _text(failure: BaseException) -> str:
-    from topics.pipeline.errors import reason
-
-    return reason(failure) or type(failure).__name__

@@ -20,13 +20,9 @@ from topics.pipeline.flows.yaml_file import Where, YamlFile, dotted
 Text = Annotated[str, Meta(min_length=1, description="text")]
 Switch = Annotated[bool, Meta(description="true or false")]
 Whole = Annotated[int, Meta(ge=1, le=1 << 62, description="a whole number of at least 1")]
-Span = Annotated[
-    str,
-    Meta(
-        pattern=r"^\d{1,9} (millisecond|second|minute|hour|day)s?$",
-        description='a span of time such as "10 seconds" or "1 minute"',
-    ),
-]
+SPAN: Final = r"^\d{1,9} (millisecond|second|minute|hour|day)s?$"
+SPAN_TEXT: Final = 'a span of time such as "10 seconds" or "1 minute"'
+Span = Annotated[str, Meta(pattern=SPAN, description=SPAN_TEXT)]
 TopicList = Annotated[str | list[str], Meta(description="the name of a topic, or a list of names")]
 Format = Annotated[Literal["delta", "iceberg", "parquet"], Meta(description="delta, iceberg or parquet")]
 Mode = Annotated[Literal["append", "update", "complete"], Meta(description="append, update or complete")]

@@ -86,7 +86,7 @@ class SparkRun:
     def failure(self) -> str | None:
         """Why the query ended; None if it ended well."""
         failure = self._query.exception()
-        return None if failure is None else reason(failure) or "it failed without saying why"
+        return None if failure is None else reason(failure)
 
     def stop(self) -> None:
         """End the query, and what goes on beside it."""

@@ -6,26 +6,34 @@ their catalog also compacts and expires them. Parquet files have no log, so only
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Final
 
-from topics.pipeline.lake import iceberg
-from topics.pipeline.lake.contents import exists
 from topics.spark.place import Place
 
 FORMATS: Final = ("delta", "iceberg", "parquet")
 
 
-def refusal(format: str, root: Place, catalog: str | None, options: dict[str, bool]) -> str | None:
+def unsuitable(format: str, root: Place, catalog: str | None, changes: dict[str, bool]) -> Iterator[tuple[str, str]]:
+    """Each option that does not go with the format, and why; `changes` are those that change tables afterwards."""
+    if format == "parquet" and root.path is None:
+        yield "format", "parquet needs a directory: in an object store, archive keeps Delta or Iceberg tables"
+    for name in (name for name, value in changes.items() if value and format != "delta"):
+        yield name, "needs the format delta: an archive of another format only adds records"
+    if catalog is not None and format != "iceberg":
+        yield "catalog", f"needs the format iceberg; {format} has none"
+
+
+def refusal(format: str, root: Place, catalog: str | None, changes: dict[str, bool]) -> str | None:
     """Why an archive of this format cannot be kept in this place, or with the options that are set; None if it can."""
+    from topics.pipeline.lake import iceberg
+    from topics.pipeline.lake.contents import exists
+
     if format not in FORMATS:
         return f'--format is "{format}"; it must be {", ".join(FORMATS[:-1])} or {FORMATS[-1]}'
-    if format == "parquet" and root.path is None:
-        return "--format parquet needs a directory: in an object store, archive keeps Delta or Iceberg tables"
-    for option in (name for name, value in options.items() if value and format != "delta"):
-        return f"{option} needs --format delta: an archive of another format only adds records"
-    if catalog is not None and format != "iceberg":
-        return f"--catalog needs --format iceberg; {format} has none"
+    for name, why in unsuitable(format, root, catalog, changes):
+        return f"--{name.replace('_', '-')} {why}"
     if format == "iceberg":
         if find_spec("pyiceberg") is None:
             return (
