@@ -27,7 +27,7 @@ SCOPE_NAMES: Final = {READ: "read", WRITE: "write", DELETE: "delete", ADMIN: "ad
 
 
 class Principal:
-    """Who makes a request: one per key, so that two principals are the same key if they are the same object."""
+    """The client of a request: one per key, so that two principals are the same key if they are the same object."""
 
     __slots__ = ("key_id", "prefixes", "scopes")
 
@@ -66,6 +66,11 @@ class Principal:
             self.require_name(config.dead_letter)
 
 
+def scope_names(scopes: int) -> list[str]:
+    """The names of the scopes in `scopes`."""
+    return [name for bit, name in SCOPE_NAMES.items() if scopes & bit]
+
+
 def scope_text(scopes: int) -> str:
     """The scopes in `scopes` as the documentation writes them, such as `read+write`."""
-    return "+".join(name for bit, name in SCOPE_NAMES.items() if scopes & bit)
+    return "+".join(scope_names(scopes))

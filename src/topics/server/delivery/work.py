@@ -35,7 +35,7 @@ from topics.server.http.stream import Stream
 JOB: Final = b"job"
 
 
-class Work:
+class WorkStreams:
     """Answers the route of work streams."""
 
     def __init__(self, engine: Engine, delivery: Delivery, parking: Parking, slots: Slots) -> None:
@@ -79,7 +79,7 @@ class WorkStream(EventStream):
 
     def __init__(
         self,
-        work: Work,
+        work: WorkStreams,
         stream: Stream,
         principal: Principal,
         slot: Slot,

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from topics import __version__, errors
 from topics.names import ROUTER_NAME, TOPIC_NAME
-from topics.server.api.principal import SCOPE_NAMES
+from topics.server.api.principal import scope_names
 from topics.server.api.route import Row
 from topics.server.openapi.operation import JSON, Answer, Errors, Operation, Parameter
 from topics.server.openapi.operations import OPERATIONS
@@ -219,7 +219,7 @@ class Described:
     def _security(self, row: Row) -> list[dict[str, list[str]]]:
         if row.scopes is None and not (row.probe and self._probe_auth):
             return []
-        scopes = [name for bit, name in SCOPE_NAMES.items() if (row.scopes or 0) & bit]
+        scopes = scope_names(row.scopes or 0)
         ways = [{_KEY: scopes}, {_TOKEN: scopes}] if row.token else [{_KEY: scopes}]
         return ways if self._guarded else [*ways, {}]
 
