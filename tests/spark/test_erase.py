@@ -111,7 +111,7 @@ def test_an_archive_follows_deletes_by_itself(archives: Archives, api: Api, topi
     api.fill(jobs, 2)
     api.fill(orders, 6, tag="t")
     archive = archives.run(typed=True, follow_deletes=True)
-    assert archive.settle() == 0
+    assert archive.finish() == 0
     api.erase(orders, before_seq=4)
     job = api.call("POST", f"/v0/topics/{jobs}/claim", {"node": "n", "max": 1}).ok(200)["claimed"][0]
     api.call("POST", f"/v0/topics/{jobs}/ack", {"node": "n", "seqs": [1], "lease_ids": [job["lease_id"]]}).ok(200)

@@ -93,9 +93,9 @@ class AsyncProducer(Generic[T]):
             self._outbox.check()
             if self._outbox.has_room:
                 return
-            await self._settled(until - monotonic())
+            await self._write_ended(until - monotonic())
 
-    async def _settled(self, timeout_s: float | None) -> None:
+    async def _write_ended(self, timeout_s: float | None) -> None:
         """Wait until a write is over."""
         self._room.clear()
         try:
@@ -115,8 +115,8 @@ class AsyncProducer(Generic[T]):
         self._flushing += 1
         self._work.set()
         try:
-            while outbox.settled < goal and outbox.dead is None:
-                await self._settled(None)
+            while outbox.ended < goal and outbox.dead is None:
+                await self._write_ended(None)
         finally:
             self._flushing -= 1
 

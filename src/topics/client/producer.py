@@ -118,7 +118,7 @@ class Producer(Generic[T]):
         self._flushing += 1
         self._work.notify()
         try:
-            while outbox.settled < goal and outbox.dead is None:
+            while outbox.ended < goal and outbox.dead is None:
                 self._room.wait()
         finally:
             self._flushing -= 1

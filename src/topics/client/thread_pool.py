@@ -52,9 +52,9 @@ class ThreadPool:
                 error = raised
             # The loop is gone where the program has given up on this function.
             with contextlib.suppress(RuntimeError):
-                call.loop.call_soon_threadsafe(self._settle, call.outcome, result, error)
+                call.loop.call_soon_threadsafe(self._finish, call.outcome, result, error)
 
-    def _settle(self, outcome: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    def _finish(self, outcome: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._idle += 1
         if outcome.done():
             return

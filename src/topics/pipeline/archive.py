@@ -132,7 +132,7 @@ class Archive:
         self._scratch = tempfile.TemporaryDirectory(prefix="topics-checkpoint-", ignore_cleanup_errors=True)
         return Path(self._scratch.name)
 
-    def settle(self) -> int | None:
+    def finish(self) -> int | None:
         """Follow the deletes of the server to the end; how many records were erased, or None where none is followed."""
         if self._follower is None:
             return None

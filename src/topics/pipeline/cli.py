@@ -85,7 +85,7 @@ def archive(
         lone_flow("archive", name, server, topic or [], prefix, state_of(root, pipeline.checkpoint)) if report else None
     )
     run_one(pipeline, pipeline.progress, flow, master, conf, once, interval, verbose)
-    _settle(pipeline, to, typed, verbose)
+    _finish(pipeline, to, typed, verbose)
     if compact:
         _compact(root, target_file_bytes)
 
@@ -329,10 +329,10 @@ def _archived(topics: list[str] | None, prefix: str | None) -> dict[str, str]:
     return {"topics": ",".join(topics or [])} if prefix is None else {"topicPrefix": prefix}
 
 
-def _settle(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
+def _finish(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
     """Bring an archive to its end, and say where its tables are."""
     with failures(verbose):
-        erased = pipeline.settle()
+        erased = pipeline.finish()
     console = Console()
     if erased is not None:
         console.print(f"{erased:,} records erased that were deleted on the server", soft_wrap=True)

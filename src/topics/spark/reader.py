@@ -48,7 +48,7 @@ class TopicsReader(DataSourceReader):
         try:
             pieces: list[Range] = []
             plans: dict[str, Plan] = {}
-            client.settle(options.starting.homes | options.ending.homes)
+            client.assign_homes(options.starting.homes | options.ending.homes)
             names = names_of(client, options)
             options.starting.check_names(names)
             options.ending.check_names(names)

@@ -35,7 +35,7 @@ class Servers:
             for name in filter(covers, client.topics(prefix)):
                 found.setdefault(name, []).append(number)
         for name, homes in found.items():
-            self._settle(name, homes)
+            self._set_home(name, homes)
         return sorted(found)
 
     def plan(self, topic: str, **query: int) -> Plan:
@@ -57,7 +57,7 @@ class Servers:
         """The runs of seqs in (from_seq, to_seq] that clients deleted, or None where the topic is another one."""
         return self._clients[self._home(topic)].deleted(topic, epoch, from_seq, to_seq)
 
-    def settle(self, homes: Mapping[str, str]) -> None:
+    def assign_homes(self, homes: Mapping[str, str]) -> None:
         """Take topics to be at these addresses, where a query has read them before."""
         urls = [address.url for address in self._addresses]
         for topic, url in homes.items():
@@ -85,10 +85,10 @@ class Servers:
                     404,
                     TOPIC_NOT_FOUND,
                 )
-            self._settle(topic, homes)
+            self._set_home(topic, homes)
         return self._homes[topic]
 
-    def _settle(self, topic: str, homes: list[int]) -> None:
+    def _set_home(self, topic: str, homes: list[int]) -> None:
         known = self._homes.setdefault(topic, homes[0])
         if known not in homes:
             raise SourceError(

@@ -1,6 +1,6 @@
 """Outbox: what a producer has been given and a server has not yet acknowledged, in numbered batches.
 
-Exactly once: a batch has a `producer_seq`, and the next one is sent only when it is settled. So a batch may be sent as
+Exactly once: a batch has a `producer_seq`, and the next one is sent only when it has ended. So a batch may be sent as
 often as it takes, over any number of connections and restarts of the server: the server stores it once, and in order.
 A number is used for one content only; a batch that the server refuses as too large is split under new numbers. A server
 that takes no more producers gets idempotency keys instead, which it remembers for as long as a batch is tried.
@@ -99,7 +99,7 @@ class Outbox:
         self._under_way_bytes = 0
         self.failures: list[NotWritten] = []
         self.dead: NotWritten | None = None
-        self.added = self.settled = self.written = self.last_seq = 0
+        self.added = self.ended = self.written = self.last_seq = 0
 
     @property
     def has_room(self) -> bool:
@@ -187,7 +187,7 @@ class Outbox:
 
     def arrived(self, parcel: Parcel, written: Written) -> None:
         """A parcel is stored."""
-        self._settle(parcel)
+        self._finished(parcel)
         self.written += len(parcel.texts)
         self.last_seq = written.last_seq
 
@@ -202,13 +202,13 @@ class Outbox:
                 self._number += 1
             self._batch_records = max(1, min(self._batch_records, half))
             return
-        self._settle(parcel)
+        self._finished(parcel)
         final = isinstance(error, Unreachable | Conflict) or error.status in (429, 503)
         self._fail(parcel, error, maybe=isinstance(error, Unreachable) and error.sent, final=final)
 
-    def _settle(self, parcel: Parcel) -> None:
+    def _finished(self, parcel: Parcel) -> None:
         self._under_way_bytes -= parcel.bytes
-        self.settled += len(parcel.texts)
+        self.ended += len(parcel.texts)
 
     def _fail(self, parcel: Parcel, error: TopicsError, *, maybe: bool, final: bool) -> None:
         failure = NotWritten(error, parcel.texts, maybe_written=maybe)

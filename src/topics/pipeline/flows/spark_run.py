@@ -34,7 +34,7 @@ class SparkRun:
         try:
             self._query = self._pipeline.start(_session(spark), once, flow.interval, pause_file)
         except BaseException:
-            self._settle()
+            self._finish()
             raise
 
     def look(self) -> bool:
@@ -93,14 +93,14 @@ class SparkRun:
         try:
             self._query.stop()
         finally:
-            self._settle()
+            self._finish()
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         # A server that is away is what a flow may have failed for: what was deleted on it is erased at the next start.
-        settle = getattr(self._pipeline, "settle", None)
-        if settle is not None:
+        finish = getattr(self._pipeline, "finish", None)
+        if finish is not None:
             with contextlib.suppress(Exception):
-                settle()
+                finish()
 
 
 def _session(spark: Any) -> Any:

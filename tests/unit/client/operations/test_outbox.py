@@ -91,7 +91,7 @@ def test_a_retry_has_the_number_and_the_records_of_the_first_attempt() -> None:
     desk.add('{"data":3}')
     [third] = desk.send(desk.take(), written(1, 3))
     assert third["producer_seq"] == 2
-    assert (desk.outbox.written, desk.outbox.settled, desk.outbox.last_seq) == (3, 3, 3)
+    assert (desk.outbox.written, desk.outbox.ended, desk.outbox.last_seq) == (3, 3, 3)
 
 
 def test_a_server_that_takes_no_more_producers_gets_keys() -> None:
@@ -154,7 +154,7 @@ def test_a_batch_that_is_too_large_is_split_in_order_under_new_numbers() -> None
     numbers = [part.number for part in parts]
     assert numbers == sorted(set(numbers))
     assert numbers[0] > 1
-    assert desk.outbox.settled == desk.outbox.written == 6
+    assert desk.outbox.ended == desk.outbox.written == 6
     assert desk.outbox.failures == []
 
 
