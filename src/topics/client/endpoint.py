@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, TypedDict
 
 from topics.client.operations.call import Patience
-from topics.client.operations.keys import node_name
+from topics.client.operations.unique_names import node_name
 from topics.client.options import check_options
 from topics.client.transport.address import DEFAULT_URL, Address
 

@@ -21,10 +21,10 @@ from topics.client.operations.write import WriteOptions
 from topics.client.record import Draft
 from topics.commands.failures import CommandError
 from topics.commands.link import Link, connected
-from topics.commands.naming import TopicName
 from topics.commands.progress import progress
 from topics.commands.spans import span_ms
 from topics.commands.table import counted, print_json
+from topics.commands.topic_names import TopicName
 
 READ_BYTES: Final = 1 << 20
 BATCH_RECORDS: Final = 1_000

@@ -21,10 +21,10 @@ from topics.client.record import Record
 from topics.commands.failures import CommandError
 from topics.commands.link import Link, connected
 from topics.commands.menu import plain_app
-from topics.commands.naming import QueueName, glob, named, topics_at_hand
-from topics.commands.printing import label, one_line
+from topics.commands.printer import label, one_line
 from topics.commands.spans import local_time, shown_span, span_ms
 from topics.commands.table import Json, counted, print_json, print_table
+from topics.commands.topic_names import QueueName, glob, named, topics_at_hand
 from topics.errors import TopicNotFound
 
 LEASES_SEEN: Final = 1_000

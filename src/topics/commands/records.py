@@ -22,11 +22,11 @@ from topics.client.record import Record, Tombstone
 from topics.commands.confirmation import Yes, confirm
 from topics.commands.failures import EXIT_USAGE, CommandError
 from topics.commands.link import Link, connected
-from topics.commands.naming import TopicName, TopicNames, glob, named
-from topics.commands.printing import Printer
+from topics.commands.printer import Printer
 from topics.commands.progress import progress
 from topics.commands.spans import local_time, time_ms
 from topics.commands.table import Json, counted, print_json
+from topics.commands.topic_names import TopicName, TopicNames, glob, named
 
 PROGRESS_EVERY: Final = 1_000
 

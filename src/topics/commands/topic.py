@@ -12,8 +12,8 @@ from topics.commands.failures import CommandError
 from topics.commands.fields import config_of
 from topics.commands.link import Link, connected
 from topics.commands.listing import config_facts
-from topics.commands.naming import TopicName, TopicNames, named
 from topics.commands.table import Json, counted, print_facts, print_json
+from topics.commands.topic_names import TopicName, TopicNames, named
 from topics.errors import TopicNotFound
 
 Fields = Annotated[

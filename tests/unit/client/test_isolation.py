@@ -56,7 +56,7 @@ def test_a_forked_process_has_keys_of_its_own() -> None:
 import os
 from topics.client.operations import identity
 from topics.client.operations.identity import Lanes
-from topics.client.operations.keys import next_key
+from topics.client.operations.unique_names import next_key
 next_key()
 identity.KEYED_WRITES = 0
 lanes = Lanes()

@@ -15,8 +15,8 @@ import msgspec
 from topics.client.answers import Written, decode
 from topics.client.operations.call import Patience, call
 from topics.client.operations.identity import Lanes
-from topics.client.operations.keys import next_key
 from topics.client.operations.operation import Operation
+from topics.client.operations.unique_names import next_key
 from topics.client.record import Draft
 from topics.client.transport.request import Request
 

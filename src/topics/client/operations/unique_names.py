@@ -1,4 +1,4 @@
-"""Keys: names that nothing else in the world has: idempotency keys, producers, nodes.
+"""Unique names, which nothing else in the world has: idempotency keys and nodes.
 
 A key is a random text of this process and a number. A process that forks gets another text in its child: two writes
 under one key would be one write.

@@ -1,4 +1,4 @@
-"""Printing: records and losses as lines, for people or as JSON.
+"""Printer: records and losses as lines, for people or as JSON.
 
 `data` is printed as it was written. A line is never broken and never controls the terminal, whatever a tag holds.
 """

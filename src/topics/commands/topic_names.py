@@ -1,6 +1,6 @@
-"""Naming: which topics a command is for. An argument is a name, or a pattern such as `orders.*`; a shell completes it.
+"""Topic names: which topics a command is for: names, or patterns such as `orders.*`, which a shell completes.
 
-A tag is one, too. No topic has `*`, `?` or `[` in its name, so that a pattern is never taken for a name.
+A tag may be a pattern, too. No topic has `*`, `?` or `[` in its name, so that a pattern is never taken for a name.
 """
 
 from __future__ import annotations
