@@ -19,7 +19,7 @@ from topics.pipeline.errors import PipelineError
 from topics.pipeline.flows.lone_flow import lone_flow
 from topics.pipeline.flows.schema import SPAN, SPAN_TEXT
 from topics.pipeline.flows_cli import check, run
-from topics.pipeline.launch import check_server, failures, need_extra, run_one, server_of, session_of
+from topics.pipeline.launch import Launch, failures, launched, need_extra, server_of
 from topics.pipeline.launch import fail as _fail
 from topics.pipeline.progress import Progress
 from topics.pipeline.query import state_of
@@ -36,7 +36,9 @@ app.command()(status)
 
 
 @app.command()
+@launched
 def archive(
+    launch: Launch,
     to: Annotated[str, typer.Option(help="Where the lake tables are: a directory, or s3://bucket/lake and the like.")],
     topic: Annotated[list[str] | None, typer.Option(help="A topic to archive; may be repeated.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Archive all topics with this prefix, also new ones.")] = None,
@@ -49,23 +51,16 @@ def archive(
     follow_deletes: options.FollowDeletes = False,
     target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.", min=1)] = 128 << 20,
     min_partitions: Annotated[int | None, typer.Option(help="At least this many tasks per batch.", min=1)] = None,
-    url: Url = None,
-    profile: ProfileName = None,
-    token_file: TokenFile = None,
-    master: options.Master = "local[2]",
-    conf: options.Conf = None,
     once: options.Once = False,
     interval: options.Interval = "1 second",
     offsets_max: options.OffsetsMax = None,
     name: options.FlowName = None,
     report: options.Reports = True,
-    verbose: options.Verbose = False,
 ) -> None:
     """Keep lake tables of topics.
 
     Every record is in them once, and every gap in a table of its own.
     """
-    need_extra()
     from topics.pipeline.archive import Archive
 
     root = _place("--to", to)
@@ -75,23 +70,26 @@ def archive(
     chosen = _archived(topic, prefix)
     _check_format(format, root, catalog, {"typed": typed, "compact": compact, "follow_deletes": follow_deletes})
     _check_span("--interval", interval)
-    server = server_of(url, profile, token_file)
-    check_server(server, topic or [])
+    launch.check(topic or [])
     pipeline = Archive(
-        {**server, **chosen}, root, format, checkpoint.absolute() if checkpoint else None, target_file_bytes,
+        {**launch.source, **chosen}, root, format, checkpoint.absolute() if checkpoint else None, target_file_bytes,
         offsets_max, min_partitions, typed, follow_deletes, catalog, namespace,
     )  # fmt: skip
     flow = (
-        lone_flow("archive", name, server, topic or [], prefix, state_of(root, pipeline.checkpoint)) if report else None
+        lone_flow("archive", name, launch.source, topic or [], prefix, state_of(root, pipeline.checkpoint))
+        if report
+        else None
     )
-    run_one(pipeline, pipeline.progress, flow, master, conf, once, interval, verbose)
-    _finish(pipeline, to, typed, verbose)
+    launch.run(pipeline, pipeline.progress, flow, once, interval)
+    _finish(launch, pipeline, to, typed)
     if compact:
         _compact(root, target_file_bytes)
 
 
 @app.command()
+@launched
 def transform(
+    launch: Launch,
     sql: Annotated[Path, typer.Option(help="A file with the SELECT; each topic is a view of its name.")],
     to: Annotated[str, typer.Option(help="The topic that the rows are written to.")],
     topic: Annotated[list[str], typer.Option(help="A topic to read; may be repeated.")],
@@ -100,23 +98,16 @@ def transform(
     mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
     error_topic: Annotated[str | None, typer.Option(help="The topic for rows that cannot become records.")] = None,
     staging: options.Staging = None,
-    url: Url = None,
-    profile: ProfileName = None,
-    token_file: TokenFile = None,
-    master: options.Master = "local[2]",
-    conf: options.Conf = None,
     once: options.Once = False,
     interval: options.Interval = "1 second",
     offsets_max: options.OffsetsMax = None,
     name: options.FlowName = None,
     report: options.Reports = True,
-    verbose: options.Verbose = False,
 ) -> None:
     """Run streaming SQL over topics.
 
     Each row of the result becomes one record.
     """
-    need_extra()
     from topics.pipeline.transform import Transform
 
     try:
@@ -130,18 +121,19 @@ def transform(
     _check_target(to)
     if error_topic is not None:
         _check_target(error_topic, "--error-topic")
-    server = server_of(url, profile, token_file)
-    check_server(server, topic)
+    launch.check(topic)
     pipeline = Transform(
-        server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic, staging
+        launch.source, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic, staging
     )
     progress = Progress(f"transform to {to}")
-    flow = lone_flow("transform", name, server, topic, None, pipeline.checkpoint) if report else None
-    run_one(pipeline, progress, flow, master, conf, once, interval, verbose)
+    flow = lone_flow("transform", name, launch.source, topic, None, pipeline.checkpoint) if report else None
+    launch.run(pipeline, progress, flow, once, interval)
 
 
 @app.command()
+@launched
 def replay(
+    launch: Launch,
     source: Annotated[str, typer.Option("--from", help="Where archive keeps its tables.")],
     to: Annotated[str, typer.Option(help="The topic that the records are written to.")],
     name: Annotated[str, typer.Option(help="The name of this replay: the same name goes on where it stopped.")],
@@ -158,18 +150,11 @@ def replay(
     ] = None,
     rate: Annotated[int | None, typer.Option(help="Most records per second.", min=1)] = None,
     staging: options.Staging = None,
-    url: Url = None,
-    profile: ProfileName = None,
-    token_file: TokenFile = None,
-    master: options.Master = "local[2]",
-    conf: options.Conf = None,
-    verbose: options.Verbose = False,
 ) -> None:
     """Write records of a lake into a topic again.
 
     They are written in order, each once.
     """
-    need_extra()
     from topics.pipeline.lake.contents import exists
     from topics.pipeline.replay import Replay
 
@@ -177,16 +162,15 @@ def replay(
     root = _lake(source)
     if not exists(root):
         _fail(f"--from {source}: there is no archive in it")
-    server = server_of(url, profile, token_file)
-    check_server(server, [])
+    launch.check([])
     pipeline = Replay(
-        server, root, to, name, state.absolute(), topic or [],
+        launch.source, root, to, name, state.absolute(), topic or [],
         from_seq, to_seq, from_time, to_time, where, rate, staging=staging,
     )  # fmt: skip
     progress = Progress(f"replay to {to}")
     console = Console()
-    with Stop() as stop, failures(verbose):
-        with Display(progress.table, console) as display, session_of("replay", master, conf, verbose) as spark:
+    with Stop() as stop, launch.failures():
+        with Display(progress.table, console) as display, launch.session("replay") as spark:
             for done in pipeline.run(spark):
                 progress.step(*done)
                 display.line(progress.line())
@@ -199,7 +183,9 @@ def replay(
 
 
 @app.command()
+@launched
 def erase(
+    launch: Launch,
     source: Annotated[str, typer.Option("--from", help="Where archive keeps its tables.")],
     topic: Annotated[list[str], typer.Option(help="A topic whose deleted records leave the lake; may be repeated.")],
     tag: Annotated[
@@ -208,28 +194,18 @@ def erase(
     vacuum: Annotated[
         bool, typer.Option("--vacuum", help="Also remove the files that only older versions of the tables need.")
     ] = False,
-    url: Url = None,
-    profile: ProfileName = None,
-    token_file: TokenFile = None,
-    master: options.Master = "local[2]",
-    conf: options.Conf = None,
-    verbose: options.Verbose = False,
 ) -> None:
     """Erase from a lake what was deleted on the server.
 
     It leaves the tables of events, typed data and errors; the files go with a vacuum.
     """
-    need_extra()
     from topics.pipeline.lake.erase import Eraser
 
     for name in topic:
         _check_target(name, "--topic")
     console = Console()
-    server = server_of(url, profile, token_file)
-    with failures(verbose), contextlib.ExitStack() as sessions:
-        eraser = Eraser(
-            _lake(source), server, lambda: sessions.enter_context(session_of("erase", master, conf, verbose))
-        )
+    with launch.failures(), contextlib.ExitStack() as sessions:
+        eraser = Eraser(_lake(source), launch.source, lambda: sessions.enter_context(launch.session("erase")))
         for name in topic:
             done = eraser.follow(name) if tag is None else eraser.forget(name, tag)
             console.print(f"{name}: {done.records:,} records erased", soft_wrap=True)
@@ -329,9 +305,9 @@ def _archived(topics: list[str] | None, prefix: str | None) -> dict[str, str]:
     return {"topics": ",".join(topics or [])} if prefix is None else {"topicPrefix": prefix}
 
 
-def _finish(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
+def _finish(launch: Launch, pipeline: Any, to: str, typed: bool) -> None:
     """Bring an archive to its end, and say where its tables are."""
-    with failures(verbose):
+    with launch.failures():
         erased = pipeline.finish()
     console = Console()
     if erased is not None:

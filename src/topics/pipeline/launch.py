@@ -1,15 +1,17 @@
-"""Launch: what every command of pipelines does around its work, from the server that it finds to its end.
+"""Launch: what a command of pipelines runs on, and what it does around its work, from the server to the end.
 
 A failure is one line and an exit code; Spark starts only once the server and the topics are known to exist; and one
-pipeline reports to the server how it is doing, as those of a file do (`reporter`).
+pipeline reports to the server how it is doing, as those of a file do (`reporter`). The options that name the server and
+Spark are added to each command by `launched`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from rich.console import Console
 
 from topics.clock import SystemClock
 from topics.commands.failures import CommandError
-from topics.commands.link import target
+from topics.commands.link import SERVER_OPTIONS, target
+from topics.commands.parameters import after_first, optional, with_parameters
+from topics.pipeline import options
 from topics.pipeline.display import Display
 from topics.pipeline.errors import reason
 from topics.pipeline.flows.flows import Flow, source_of
@@ -58,28 +62,90 @@ def server_of(url: str | None, profile: str | None, token_file: Path | None) -> 
     return source_of(chosen)
 
 
-def check_server(server: dict[str, str], topics: list[str]) -> None:
-    """Fail at once, before a JVM is started, if the server or a topic does not exist."""
-    from topics.spark.client import PLANNING_RETRY_MS
-    from topics.spark.errors import ServerRefused, SourceError
-    from topics.spark.options import ReadOptions
-    from topics.spark.servers import Servers
+class Launch:
+    """What a command of pipelines runs on: a server, and Spark, which starts only once it is needed."""
 
-    try:
-        options = ReadOptions(
-            {**server, "topics": ",".join(topics)} if topics else {**server, "topicPrefix": "a"}, False
-        )
-        with contextlib.closing(Servers(options.addresses, PLANNING_RETRY_MS)) as client:
-            for topic in topics:
-                client.plan(topic)
-            if not topics:
-                client.topics("a", lambda _: False)
-    except ServerRefused as refused:
-        # A key that may only write cannot list topics, and need not.
-        if topics or refused.status != 403:
-            fail(str(refused))
-    except SourceError as error:
-        fail(str(error))
+    def __init__(
+        self,
+        url: str | None,
+        profile: str | None,
+        token_file: Path | None,
+        master: str | None,
+        conf: list[str] | None,
+        verbose: bool,
+    ) -> None:
+        self._named = url, profile, token_file
+        self._master = master or "local[2]"
+        self._conf = conf
+        self._verbose = verbose
+
+    @functools.cached_property
+    def source(self) -> dict[str, str]:
+        """The server, as options of the Spark source."""
+        return server_of(*self._named)
+
+    def check(self, topics: list[str]) -> None:
+        """Fail at once, before a JVM is started, if the server or a topic does not exist."""
+        from topics.spark.client import PLANNING_RETRY_MS
+        from topics.spark.errors import ServerRefused, SourceError
+        from topics.spark.options import ReadOptions
+        from topics.spark.servers import Servers
+
+        chosen = {"topics": ",".join(topics)} if topics else {"topicPrefix": "a"}
+        try:
+            addresses = ReadOptions({**self.source, **chosen}, False).addresses
+            with contextlib.closing(Servers(addresses, PLANNING_RETRY_MS)) as client:
+                for topic in topics:
+                    client.plan(topic)
+                if not topics:
+                    client.topics("a", lambda _: False)
+        except ServerRefused as refused:
+            # A key that may only write cannot list topics, and need not.
+            if topics or refused.status != 403:
+                fail(str(refused))
+        except SourceError as error:
+            fail(str(error))
+
+    def session(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """A Spark session for as long as a command runs."""
+        return session_of(name, self._master, self._conf, self._verbose)
+
+    def failures(self) -> contextlib.AbstractContextManager[None]:
+        """A failure is one line, unless --verbose asks for everything."""
+        return failures(self._verbose)
+
+    def run(self, pipeline: Any, progress: Progress, flow: Flow | None, once: bool, interval: str) -> None:
+        """Run one pipeline to its end; as a flow it reports how it is doing."""
+        with (
+            Stop() as stop,
+            self.failures(),
+            reported(flow, progress, stop, once),
+            Display(progress.table, Console()) as display,
+            self.session(type(pipeline).__name__.lower()) as spark,
+        ):
+            query = pipeline.start(spark, once, interval, stop.file)
+            follow(query, progress, stop, display, once)
+
+
+def launched(command: Callable[..., None]) -> Callable[..., None]:
+    """A command out of a function whose first parameter is a Launch; adds the options of servers and of Spark."""
+
+    @functools.wraps(command)
+    def run(
+        *,
+        url: str | None,
+        profile: str | None,
+        token_file: Path | None,
+        master: str | None,
+        conf: list[str] | None,
+        verbose: bool,
+        **given: Any,
+    ) -> None:
+        need_extra()
+        command(Launch(url, profile, token_file, master, conf, verbose), **given)
+
+    added = after_first(command, {**SERVER_OPTIONS, "master": options.Master, "conf": options.Conf})
+    return with_parameters(run, [*added, optional("verbose", options.Verbose, default=False)])
 
 
 @contextlib.contextmanager
@@ -135,29 +201,6 @@ def failures(verbose: bool) -> Iterator[None]:
         if verbose:
             raise
         fail(reason(failure))
-
-
-def run_one(
-    pipeline: Any,
-    progress: Progress,
-    flow: Flow | None,
-    master: str,
-    conf: list[str] | None,
-    once: bool,
-    interval: str,
-    verbose: bool,
-) -> None:
-    """Run one pipeline to its end; as a flow it reports how it is doing."""
-    name = type(pipeline).__name__.lower()
-    with (
-        Stop() as stop,
-        failures(verbose),
-        reported(flow, progress, stop, once),
-        Display(progress.table, Console()) as display,
-        session_of(name, master, conf, verbose) as spark,
-    ):
-        query = pipeline.start(spark, once, interval, stop.file)
-        follow(query, progress, stop, display, once)
 
 
 @contextlib.contextmanager

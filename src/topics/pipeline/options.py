@@ -25,7 +25,10 @@ FollowDeletes = Annotated[
     bool, typer.Option("--follow-deletes", help="Erase from the tables what is deleted on the server.")
 ]
 
-Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:port, or any other cluster.")]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Where Spark runs: local[N] (by default N is 2), spark://host:port, or any other cluster."),
+]
 Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
 FlowName = Annotated[str | None, typer.Option("--name", help="What it is called in its reports.", show_default=False)]
