@@ -176,7 +176,7 @@ class SparkBench:
 
     def compacted(self, topic: str, records: int) -> Work:
         """A group-by over a lake as its archive wrote it, and merged."""
-        from topics.pipeline.compact import compact
+        from topics.pipeline.lake.compact import compact
 
         written, merged = (self.archive(topic, name, offsets_max=STREAM_BATCH) for name in ("small", "merged"))
         list(compact(Place(merged), 128 << 20))

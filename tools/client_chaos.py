@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.harness.chaos import Chaos
-from topics.client import identity
+from topics.client.operations import identity
 
 
 def main() -> int:

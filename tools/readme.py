@@ -96,8 +96,8 @@ def prepare(page: Path, cwd: Path) -> None:
     if page.name == "erasure.md":
         import pyarrow as pa
 
-        from topics.pipeline.files import FILE_SCHEMA, Files, by_date
-        from topics.pipeline.lake import DeltaLake
+        from topics.pipeline.lake.delta import DeltaLake
+        from topics.pipeline.lake.files import FILE_SCHEMA, Files, by_date
         from topics.spark.place import Place
 
         lake = DeltaLake(Place(cwd / "lake"))

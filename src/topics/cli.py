@@ -36,10 +36,10 @@ class _Commands(Menu):
         Section(
             "Records",
             (
-                Entry("publish", "Append records to a topic.", "topics.commands.publishing:publish"),
-                Entry("tail", "Print the records of topics as they come.", "topics.commands.reading:tail"),
-                Entry("read", "Print the records of topics up to the head.", "topics.commands.reading:read"),
-                Entry("delete", "Delete records by tag, seq or time.", "topics.commands.reading:delete"),
+                Entry("publish", "Append records to a topic.", "topics.commands.publish:publish"),
+                Entry("tail", "Print the records of topics as they come.", "topics.commands.records:tail"),
+                Entry("read", "Print the records of topics up to the head.", "topics.commands.records:read"),
+                Entry("delete", "Delete records by tag, seq or time.", "topics.commands.records:delete"),
             ),
         ),
         Section(
@@ -108,7 +108,7 @@ def verify(
 
     The exit code is 0 if all is well, 1 if something is damaged, 2 if it is not a data directory.
     """
-    from topics.backup.checking import verify as check
+    from topics.backup.verify import verify as check
 
     with _readable(directory):
         code = check(directory, typer.echo, cold_directory=cold_dir)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from dataclasses import Field
 from typing import Annotated, Any
 
 import typer
 
 from topics import settings
+from topics.commands.parameters import optional, with_parameters
 from topics.serve import serve
 
 
@@ -36,15 +36,7 @@ def _flag_parameter(setting: Field[Any]) -> inspect.Parameter:
         show_default=False,
     )
     kind = Annotated[bool | None if is_switch else str | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    return optional(setting.name, kind)
 
 
-def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with a parameter for each setting, in the form that typer reads."""
-    parameters = [_flag_parameter(setting) for setting in settings.table()]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
-
-
-_with_flags(serve_command)
+with_parameters(serve_command, [_flag_parameter(setting) for setting in settings.table()])

@@ -112,7 +112,7 @@ class Archives:
 
     def held(self) -> list[Any]:
         """The files of the table of records."""
-        from topics.pipeline.lake import held
+        from topics.pipeline.lake.contents import held
 
         return held(self.place)
 

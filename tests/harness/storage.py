@@ -290,14 +290,14 @@ class Mini:
         for found in tail:
             builder.add(found)
 
-        def on_sealed(made: Segment | None, error: BaseException | None) -> None:
+        def on_sealed(sealed: list[Segment], error: BaseException | None) -> None:
             assert error is None
-            assert made is not None
+            [made] = sealed
             self.segments.setdefault(topic_id, []).append(made)
             rest = [extent for extent in self.extents[topic_id] if extent not in tail]
             self.extents[topic_id] = sorted([*rest, *made.blocks], key=lambda extent: extent.first_seq)
 
-        job = self.store.segments.seal_job(builder, on_sealed)
+        job = self.store.segments.seal_job([builder], on_sealed)
         job.run()
         if during is not None:
             during()

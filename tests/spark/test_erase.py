@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from tests.harness.api import Api, until
 from tests.harness.spark import Archives
-from topics.pipeline.compact import compact
-from topics.pipeline.erase import Eraser, Follower, Found, steps
-from topics.pipeline.run import PipelineError
+from topics.pipeline.errors import PipelineError
+from topics.pipeline.lake.compact import compact
+from topics.pipeline.lake.erase import DeleteFollower, Eraser, Found, steps
 
 pytestmark = pytest.mark.spark
 
@@ -111,11 +111,11 @@ def test_an_archive_follows_deletes_by_itself(archives: Archives, api: Api, topi
     api.fill(jobs, 2)
     api.fill(orders, 6, tag="t")
     archive = archives.run(typed=True, follow_deletes=True)
-    assert archive.settle() == 0
+    assert archive.finish() == 0
     api.erase(orders, before_seq=4)
     job = api.call("POST", f"/v0/topics/{jobs}/claim", {"node": "n", "max": 1}).ok(200)["claimed"][0]
     api.call("POST", f"/v0/topics/{jobs}/ack", {"node": "n", "seqs": [1], "lease_ids": [job["lease_id"]]}).ok(200)
-    follower = Follower(lambda: eraser(archives), threading.Lock(), every_s=0.05)
+    follower = DeleteFollower(lambda: eraser(archives), threading.Lock(), every_s=0.05)
     follower.start()
     until(lambda: seqs(archives, "events") == [4, 5, 6], "the deletes were followed")
     api.erase(orders, before_seq=6)
@@ -172,7 +172,7 @@ def test_an_erasure_beside_a_compaction_makes_no_record_twice(
     archives: Archives, api: Api, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PIPELINE-12: the table refuses the commit that was overtaken, and it is worked out again."""
-    from topics.pipeline import typed
+    from topics.pipeline.lake import typed
 
     orders = archives.source["topicPrefix"] + ".orders"
     for _ in range(3):

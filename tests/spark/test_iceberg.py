@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from tests.harness.api import Api
 from tests.harness.object_store import BUCKET, SECRET, ObjectStore, object_store, use
 from tests.harness.spark import Archives
-from topics.pipeline import iceberg
 from topics.pipeline.archive import Archive
-from topics.pipeline.files import NAMED_SCHEMA, Files, Written
-from topics.pipeline.iceberg import IcebergLake, open_catalog
-from topics.pipeline.lake import DeltaLake
-from topics.pipeline.run import PipelineError
+from topics.pipeline.errors import PipelineError
+from topics.pipeline.lake import iceberg
+from topics.pipeline.lake.delta import DeltaLake
+from topics.pipeline.lake.files import NAMED_SCHEMA, Files, Written
+from topics.pipeline.lake.iceberg import IcebergLake, open_catalog
 from topics.spark import archived
 from topics.spark.errors import SourceError
 from topics.spark.place import Place
@@ -38,7 +38,7 @@ RUN = """
 import os, signal, sys
 from pathlib import Path
 from topics.pipeline.archive import Archive
-from topics.pipeline.iceberg import IcebergLake
+from topics.pipeline.lake.iceberg import IcebergLake
 from topics.spark import session
 from topics.spark.place import Place
 
@@ -268,11 +268,11 @@ def test_what_an_iceberg_lake_cannot_do_is_said_in_one_line(tmp_path: Path) -> N
         ("erase", *source, "--topic", "t"): "has Iceberg tables",
         ("report", *source): "has Iceberg tables",
         ("archive", "--to", str(lake), "--compact"): "has Iceberg tables",
-        (*iceberg_target, "--typed"): "--typed needs --format delta",
-        (*iceberg_target, "--follow-deletes"): "--follow-deletes needs --format delta",
-        (*iceberg_target, "--compact"): "--compact needs --format delta",
+        (*iceberg_target, "--typed"): "--typed needs the format delta",
+        (*iceberg_target, "--follow-deletes"): "--follow-deletes needs the format delta",
+        (*iceberg_target, "--compact"): "--compact needs the format delta",
         target: "holds an archive of another format than delta",
-        (*target, "--catalog", "prod"): "--catalog needs --format iceberg",
+        (*target, "--catalog", "prod"): "--catalog needs the format iceberg",
         (*target[:-1], "gs://bucket/lake", "--format", "iceberg"): "in a directory or in s3://",
         (*target[:-1], "s3://bucket/lake", "--format", "iceberg"): "needs --catalog",
     }

@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 from tests.harness.api import Api
 from tests.harness.object_store import BUCKET, SECRET, ObjectStore, Turnstile, object_store, use
 from tests.harness.spark import records
-from topics.pipeline import typed as typed_tables
-from topics.pipeline.files import FILE_SCHEMA, Files, Written
-from topics.pipeline.lake import DeltaLake, held
-from topics.pipeline.run import PipelineError
-from topics.pipeline.typed import ERASED, Erasure, Typed
+from topics.pipeline.errors import PipelineError
+from topics.pipeline.lake import typed as typed_tables
+from topics.pipeline.lake.contents import held
+from topics.pipeline.lake.delta import DeltaLake
+from topics.pipeline.lake.files import FILE_SCHEMA, Files, Written
+from topics.pipeline.lake.typed import ERASED, Erasure, Typed
 from topics.spark.client import Client
 from topics.spark.depot import depot_of, plain
 from topics.spark.errors import SourceError

@@ -62,7 +62,7 @@ def test_losses_are_completed_after_a_crash_between_the_two_tables(
     archives: Archives, api: Api, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no atomicity across tables: the gaps ride in the commit of the events."""
-    from topics.pipeline.lake import DeltaLake
+    from topics.pipeline.lake.delta import DeltaLake
 
     api.put(topic_name, cap_records=1)
     api.fill(topic_name, 4)
@@ -139,8 +139,8 @@ def test_a_plain_parquet_archive_holds_every_record_once(
 def test_a_replay_keeps_order_seq_and_ts_and_is_done_once(
     spark: Any, archives: Archives, server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
 ) -> None:
+    from topics.pipeline.errors import PipelineError
     from topics.pipeline.replay import Replay
-    from topics.pipeline.run import PipelineError
 
     for n in range(1, 21):
         api.write(f"{topic_name}.source", {"data": {"n": n}, "tag": f"t{n % 2}", "meta": {"k": "v"}})
@@ -229,7 +229,7 @@ def test_a_transform_runs_windows_over_topics(
     spark: Any, server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
 ) -> None:
     """Each source topic is a view, event time is `ts`, rows become records."""
-    from topics.pipeline.run import PipelineError
+    from topics.pipeline.errors import PipelineError
     from topics.pipeline.transform import Transform
 
     topic = f"{topic_name}.clicks"

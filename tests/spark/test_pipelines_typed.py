@@ -81,7 +81,7 @@ def test_typed_tables_catch_up_and_hold_every_record_once(
     archives: Archives, api: Api, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive that becomes typed later, by executors; one that was not for a while; a crash between two commits."""
-    from topics.pipeline import typed
+    from topics.pipeline.lake import typed
 
     one, two = f"{topic_name}.one", f"{topic_name}.two"
     for topic in (one, two):
@@ -124,8 +124,8 @@ def test_compacting_merges_files_and_changes_nothing_else(
     import pyarrow.parquet as pq
     from deltalake import DeltaTable
 
-    from topics.pipeline import compact as compacting
-    from topics.pipeline.compact import compact
+    from topics.pipeline.lake import compact as compacting
+    from topics.pipeline.lake.compact import compact
     from topics.pipeline.replay import Replay
 
     topic = f"{topic_name}:a"

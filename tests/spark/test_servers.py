@@ -148,8 +148,8 @@ def test_one_key_is_for_all_servers_and_a_write_is_for_one() -> None:
 
 def test_offsets_that_name_no_server_are_taken_as_before() -> None:
     servers = Servers(addresses(GivenOptions({"url": "http://a"})))
-    servers.settle({})
+    servers.assign_homes({})
     assert servers.homes(["t"]) == {}
-    servers.settle({"t": "http://a"})
+    servers.assign_homes({"t": "http://a"})
     with pytest.raises(SourceError, match="new checkpoint"):
-        servers.settle({"t": "http://b"})
+        servers.assign_homes({"t": "http://b"})

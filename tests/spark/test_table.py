@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.harness.api import Api
 from tests.harness.spark import Archives, Streams
-from topics.pipeline.compact import compact
+from topics.pipeline.lake.compact import compact
 from topics.spark import table, unified
 from topics.spark.errors import DataLoss, SourceError
 
@@ -158,8 +158,8 @@ def test_the_page_on_tables_and_erasure_runs_as_it_stands(
 
 def test_a_seq_that_a_crash_handed_out_again_counts_once(archives: Archives, api: Api, topic_name: str) -> None:
     """SPARK-30: where the archive read a topic again from its beginning, the later record of a seq is the record."""
-    from topics.pipeline.files import Written
-    from topics.pipeline.lake import DeltaLake
+    from topics.pipeline.lake.delta import DeltaLake
+    from topics.pipeline.lake.files import Written
 
     api.fill(topic_name, 6)
     archives.run()

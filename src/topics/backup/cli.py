@@ -22,7 +22,7 @@ from topics.commands.link import target as chosen_server
 if TYPE_CHECKING:
     from topics.backup.manifest import Manifest
     from topics.backup.source import Source
-    from topics.backup.taking import Report
+    from topics.backup.transfer import Report
 
 
 def backup(
@@ -42,7 +42,7 @@ def backup(
     Into a directory only segments are copied that its last backup does not have. A backup is checked before it gets
     its name. The exit code is 0 if all is well, and 1 if there is no new backup or the server's own files are damaged.
     """
-    from topics.backup import archive
+    from topics.backup import tar_file
     from topics.backup.source import Source
 
     with _one_line("backup"):
@@ -55,7 +55,7 @@ def backup(
 
         began = time.monotonic()
         try:
-            path, taken = (_to_file if archive.is_archive(target) else _to_directory)(source, target, keep, report)
+            path, taken = (_to_file if tar_file.is_tar(target) else _to_directory)(source, target, keep, report)
         finally:
             source.end()
             source.close()
@@ -64,29 +64,29 @@ def backup(
 
 
 def _to_directory(source: Source, target: Path, keep: int | None, report: Report) -> tuple[Path, Manifest]:
-    from topics.backup.place import Place
-    from topics.backup.taking import Taking
+    from topics.backup.backups import Backups
+    from topics.backup.transfer import Transfer
 
-    place = Place(target)
-    with place.locked() as partial:
-        taken = Taking(source, partial, place.newest(), report).take()
-        path = place.publish(partial, taken)
+    backups = Backups(target)
+    with backups.locked() as partial:
+        taken = Transfer(source, partial, backups.newest(), report).take()
+        path = backups.publish(partial, taken)
         if keep is not None:
-            place.rotate(keep)
+            backups.rotate(keep)
     return path, taken
 
 
 def _to_file(source: Source, target: Path, keep: int | None, report: Report) -> tuple[Path, Manifest]:
-    from topics.backup import archive
-    from topics.backup.place import partial_beside
-    from topics.backup.taking import Taking
+    from topics.backup import tar_file
+    from topics.backup.backups import partial_beside
+    from topics.backup.transfer import Transfer
 
     if keep is not None:
         raise CommandError("--keep is for a directory of backups, and this is one file")
     partial = partial_beside(target)
     try:
-        taken = Taking(source, partial, None, report).take()
-        archive.pack(partial, taken, target)
+        taken = Transfer(source, partial, None, report).take()
+        tar_file.pack(partial, taken, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target, taken
@@ -103,7 +103,7 @@ def _summary(path: Path, taken: Manifest, received: int, seconds: float) -> None
 
 def restore(
     source: Annotated[
-        Path, typer.Argument(help="A backup, a directory of backups (the last one is restored), or an archive.")
+        Path, typer.Argument(help="A backup, a directory of backups (the last one is restored), or a tar file.")
     ],
     target: Annotated[Path, typer.Argument(help="The data directory to make; it must be empty or not exist.")],
     until: Annotated[

@@ -15,9 +15,9 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from topics.backup import archive, place
+from topics.backup import backups, tar_file
 from topics.backup.manifest import Damaged, Manifest, digest
-from topics.backup.taking import FOLDERS, sync_directory, write_durably
+from topics.backup.transfer import FOLDERS, sync_directory, write_durably
 from topics.clock import SystemClock
 from topics.commands.failures import CommandError
 from topics.engine import Engine
@@ -72,11 +72,11 @@ def _prepare(target: Path) -> None:
 
 def _copy(source: Path, target: Path, until_ts: int | None) -> Manifest:
     if source.is_file():
-        if not archive.is_archive(source):
-            raise CommandError(f"{source} is no backup: an archive ends in {', '.join(archive.SUFFIXES)}")
-        (taken,) = archive.unpack(source, target)
+        if not tar_file.is_tar(source):
+            raise CommandError(f"{source} is no backup: a tar file ends in {', '.join(tar_file.SUFFIXES)}")
+        (taken,) = tar_file.unpack(source, target)
     else:
-        directory, taken = place.find(source, until_ts)
+        directory, taken = backups.find(source, until_ts)
         for entry in taken.files:
             with (target / entry.path).open("wb") as file:
                 try:

@@ -89,7 +89,7 @@ class Source:
         time.sleep(seconds)
 
     def end(self) -> None:
-        """Tell the server that the backup needs nothing more; it finds out by itself where it cannot be told."""
+        """Let the server forget the backup; one that cannot be reached does so when the lease has run out."""
         id, self.id = self.id, ""
         self.end_other(id)
 

@@ -1,7 +1,7 @@
 """AsyncConsumer: the records of topics, from where it has got to, with its progress kept. For asyncio.
 
 An `async for` loop over it, or `run` with a function. `stop` ends either after the item in hand, and so does SIGTERM
-while `run` runs on the event loop of the main thread. Its cursors are committed as `consuming` says.
+while `run` runs on the event loop of the main thread. Its cursors are committed as `consumption` says.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from topics.client.consuming import Consuming, Lag
-from topics.client.operation import arun
+from topics.client.operations.consumption import Consumption, Lag
+from topics.client.operations.operation import arun
 from topics.client.transport import waiting
 
 Item = TypeVar("Item")
@@ -24,8 +24,8 @@ Item = TypeVar("Item")
 class AsyncConsumer(Generic[Item]):
     """A reader that remembers. It belongs to one task; `stop` may be called from any."""
 
-    def __init__(self, consuming: Consuming[Any], pool: waiting.Pool) -> None:
-        self._consuming = consuming
+    def __init__(self, consumption: Consumption[Any], pool: waiting.Pool) -> None:
+        self._consumption = consumption
         self._pool = pool
         self._line = waiting.Line(pool)
         self._stopped = False
@@ -34,7 +34,7 @@ class AsyncConsumer(Generic[Item]):
     @property
     def name(self) -> str:
         """The name under which it keeps its cursors."""
-        return self._consuming.name
+        return self._consumption.name
 
     def __aiter__(self) -> AsyncIterator[Item]:
         return self
@@ -42,18 +42,18 @@ class AsyncConsumer(Generic[Item]):
     async def __anext__(self) -> Item:
         while True:
             if self._stopped:
-                self._consuming.handled()
+                self._consumption.handled()
                 self._line.close_stream()
                 await self.commit()
                 raise StopAsyncIteration
-            item: Any = self._consuming.pop()
+            item: Any = self._consumption.pop()
             if item is not None:
                 return item  # type: ignore[no-any-return]
             await self._fetch()
 
     async def _fetch(self) -> None:
         # A task of its own, so that `stop` can end the wait and nothing else.
-        fetching = self._fetching = asyncio.create_task(arun(self._consuming.fetch(), self._line))
+        fetching = self._fetching = asyncio.create_task(arun(self._consumption.fetch(), self._line))
         try:
             await asyncio.wait([fetching])
         finally:
@@ -81,16 +81,16 @@ class AsyncConsumer(Generic[Item]):
                         await result
             finally:
                 # An item whose handler failed is delivered again.
-                self._consuming.put_back()
+                self._consumption.put_back()
                 await self.commit()
 
     async def commit(self) -> None:
         """Keep where it has got to, now."""
-        await arun(self._consuming.commit(), waiting.Line(self._pool))
+        await arun(self._consumption.commit(), waiting.Line(self._pool))
 
     def lag(self) -> dict[str, Lag]:
         """How far it is behind in each topic, in records and in seconds."""
-        return self._consuming.lag()
+        return self._consumption.lag()
 
     def stop(self) -> None:
         """End the iteration after the item in hand, and commit."""
@@ -100,7 +100,7 @@ class AsyncConsumer(Generic[Item]):
 
     async def close(self) -> None:
         """End it, and commit what was handled: every item but the last one, unless the iteration has ended."""
-        self._consuming.put_back()
+        self._consumption.put_back()
         await self.commit()
         self.stop()
         self._line.close_stream()

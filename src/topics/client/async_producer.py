@@ -12,10 +12,10 @@ from time import monotonic
 from typing import Any, Generic, Self, TypeVar
 
 from topics.client.errors import Closed, TimedOut
-from topics.client.operation import arun
-from topics.client.outbox import Outbox, Parcel
+from topics.client.operations.operation import arun
+from topics.client.operations.outbox import Outbox, Parcel
+from topics.client.operations.write import record_text
 from topics.client.transport import waiting
-from topics.client.writing import record_text
 from topics.errors import Internal, TopicsError
 
 T = TypeVar("T")
@@ -93,9 +93,9 @@ class AsyncProducer(Generic[T]):
             self._outbox.check()
             if self._outbox.has_room:
                 return
-            await self._settled(until - monotonic())
+            await self._write_ended(until - monotonic())
 
-    async def _settled(self, timeout_s: float | None) -> None:
+    async def _write_ended(self, timeout_s: float | None) -> None:
         """Wait until a write is over."""
         self._room.clear()
         try:
@@ -115,8 +115,8 @@ class AsyncProducer(Generic[T]):
         self._flushing += 1
         self._work.set()
         try:
-            while outbox.settled < goal and outbox.dead is None:
-                await self._settled(None)
+            while outbox.ended < goal and outbox.dead is None:
+                await self._write_ended(None)
         finally:
             self._flushing -= 1
 

@@ -7,14 +7,14 @@ from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from topics.client.answers import Configured, Deleted, DeletedTopic, LeaseState, Redriven, Settled, TopicState, Written
 from topics.client.job import Job
-from topics.client.operation import Operation, arun
+from topics.client.operations.operation import Operation, arun
+from topics.client.operations.read import FollowOptions, OnLoss, ReadOptions
+from topics.client.operations.topic_calls import ConfigOptions, TopicCalls, as_list
+from topics.client.operations.write import WriteOptions
 from topics.client.reader import AsyncReader
-from topics.client.reading import FollowOptions, OnLoss, ReadOptions
 from topics.client.record import Draft, Record, Tombstone
 from topics.client.topic import follow_options, labels_of
-from topics.client.topic_calls import ConfigOptions, TopicCalls, as_list
 from topics.client.transport import waiting
-from topics.client.writing import WriteOptions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,8 +68,8 @@ class AsyncTopic(Generic[T]):
 
         What was lost is raised as RecordsLost, or with `on_loss="yield"` delivered as a Tombstone in its place.
         """
-        reading = self._calls.read(follow_options(options), follow=False)
-        return AsyncReader(reading, waiting.Line(self._pool), on_loss)
+        read = self._calls.read(follow_options(options), follow=False)
+        return AsyncReader(read, waiting.Line(self._pool), on_loss)
 
     @overload
     def follow(

@@ -22,14 +22,14 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypedDict, TypeVar, overload
 
 from topics.client.async_consumer import stopped_by_signal
-from topics.client.calling import pause_of
-from topics.client.crew import Crew
 from topics.client.errors import Unreachable
 from topics.client.job import Job
-from topics.client.operation import Operation, arun
+from topics.client.operations.call import pause_of
+from topics.client.operations.operation import Operation, arun
+from topics.client.operations.read import PASSING
+from topics.client.operations.topic_calls import TopicCalls
 from topics.client.options import check_options
-from topics.client.reading import PASSING
-from topics.client.topic_calls import TopicCalls
+from topics.client.thread_pool import ThreadPool
 from topics.client.transport import waiting
 from topics.errors import TopicsError
 
@@ -85,7 +85,7 @@ class AsyncWorker(Generic[T]):
         self._nacks: list[tuple[Job[T], int, str]] = []
         self._stops = 0
         self._changed: asyncio.Event | None = None
-        self._crew: Crew | None = None
+        self._threads: ThreadPool | None = None
         self._slots: asyncio.Semaphore | None = None
         self.done = self.failed = 0
 
@@ -127,7 +127,7 @@ class AsyncWorker(Generic[T]):
         if not self._tasks:
             raise ValueError("a worker needs a task: decorate a function with @worker.task")
         self._changed = asyncio.Event()
-        self._crew = Crew(f"topics-worker-{self._calls.name}", self.concurrency)
+        self._threads = ThreadPool(f"topics-worker-{self._calls.name}", self.concurrency)
         self._slots = asyncio.Semaphore(self.concurrency)
         self._stops = 0
         settling = asyncio.create_task(self._settle(), name="topics-worker-settle")
@@ -145,7 +145,7 @@ class AsyncWorker(Generic[T]):
             for each in (settling, beating):
                 each.cancel()
             await asyncio.gather(settling, beating, return_exceptions=True)
-            self._crew.close()
+            self._threads.close()
 
     async def _claim(self) -> None:
         failures = 0
@@ -205,8 +205,8 @@ class AsyncWorker(Generic[T]):
         if inspect.iscoroutinefunction(function):
             await function(job)
             return
-        assert self._crew is not None
-        result = await self._crew.run(function, job)
+        assert self._threads is not None
+        result = await self._threads.run(function, job)
         if inspect.isawaitable(result):
             await result
 

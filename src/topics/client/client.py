@@ -8,20 +8,20 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from topics.client.answers import ConsumerState, Health, Identity, Ready, RouterState, TopicSummary
 from topics.client.async_worker import WorkerOptions
 from topics.client.consumer import Consumer
-from topics.client.consuming import ConsumerOptions, Consuming
-from topics.client.cursors import CURSORS_TOPIC
 from topics.client.endpoint import ClientOptions, Endpoint
-from topics.client.follower import Follower, FollowManyOptions, watching_of
-from topics.client.identity import Identities
-from topics.client.operation import Operation, run
-from topics.client.outbox import DEADLINE_S, Outbox, ProducerOptions
-from topics.client.pipelines import PIPELINES_TOPIC, PipelineState
+from topics.client.follower import Follower, FollowManyOptions, watch_of
+from topics.client.operations.consumption import ConsumerOptions, Consumption
+from topics.client.operations.cursors import CURSORS_TOPIC
+from topics.client.operations.identity import Identities
+from topics.client.operations.operation import Operation, run
+from topics.client.operations.outbox import DEADLINE_S, Outbox, ProducerOptions
+from topics.client.operations.pipelines import PIPELINES_TOPIC, PipelineState
+from topics.client.operations.read import OnLoss
+from topics.client.operations.server_calls import RouterOptions, ServerCalls
+from topics.client.operations.topic_calls import TopicCalls
 from topics.client.producer import Producer
-from topics.client.reading import OnLoss
 from topics.client.record import Record, Tombstone
-from topics.client.server_calls import RouterOptions, ServerCalls
 from topics.client.topic import Topic
-from topics.client.topic_calls import TopicCalls
 from topics.client.transport import blocking
 from topics.client.transport.request import path
 from topics.client.worker import Worker
@@ -91,8 +91,8 @@ class Client:
         **options: Unpack[FollowManyOptions],
     ) -> Follower[Any]:
         """The records of several topics over one stream, and those to come; a mapping names the cursor of each."""
-        watching = watching_of(topics, self._endpoint.patience, options)
-        return Follower(watching, blocking.Line(self._pool), on_loss)
+        watch = watch_of(topics, self._endpoint.patience, options)
+        return Follower(watch, blocking.Line(self._pool), on_loss)
 
     def topics(self, prefix: str = "", *, limit: int | None = None) -> list[TopicSummary]:
         """Every topic with the prefix, in order; with a `limit` only the first of them."""
@@ -149,12 +149,7 @@ class Client:
         repeatable: bool = True,
     ) -> bytes:
         """The body of a success, for what has no method of its own; `target` is a path such as /v0/topics."""
-        patience = self._endpoint.patience
-        if deadline_s is not None:
-            patience = patience._replace(deadline_s=deadline_s)
-        if retries is not None:
-            patience = patience._replace(retries=retries)
-        return self._run(self._calls.request(method, target, body, patience, repeatable))
+        return self._run(self._calls.request(method, target, body, deadline_s, retries, repeatable))
 
     @overload
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer[Any]: ...
@@ -214,8 +209,8 @@ class Client:
         **options: Unpack[ConsumerOptions],
     ) -> Consumer[Any]:
         """What reads topics from where it has got to, and remembers that under its name."""
-        consuming = Consuming[Any](name, topics, type, self._endpoint.patience, on_loss, options)
-        return Consumer(consuming, self._pool)
+        consumption = Consumption[Any](name, topics, type, self._endpoint.patience, on_loss, options)
+        return Consumer(consumption, self._pool)
 
     @overload
     def worker(self, queue: str, **options: Unpack[WorkerOptions]) -> Worker[Any]: ...

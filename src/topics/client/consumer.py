@@ -1,7 +1,7 @@
 """Consumer: the records of topics, from where it has got to, with its progress kept. For threads.
 
 A `for` loop over it, or `run` with a function. `stop` ends either, from another thread or a signal handler, after the
-item in hand; so does SIGTERM while `run` runs in the main thread. Its cursors are committed as `consuming` says.
+item in hand; so does SIGTERM while `run` runs in the main thread. Its cursors are committed as `consumption` says.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from topics.client.consuming import Consuming, Lag
 from topics.client.errors import Closed
-from topics.client.operation import run
+from topics.client.operations.consumption import Consumption, Lag
+from topics.client.operations.operation import run
 from topics.client.transport import blocking
 
 Item = TypeVar("Item")
@@ -24,15 +24,15 @@ Item = TypeVar("Item")
 class Consumer(Generic[Item]):
     """A reader that remembers. It belongs to one thread; `stop` may be called from any."""
 
-    def __init__(self, consuming: Consuming[Any], pool: blocking.Pool) -> None:
-        self._consuming = consuming
+    def __init__(self, consumption: Consumption[Any], pool: blocking.Pool) -> None:
+        self._consumption = consumption
         self._pool = pool
         self._line = blocking.Line(pool)
 
     @property
     def name(self) -> str:
         """The name under which it keeps its cursors."""
-        return self._consuming.name
+        return self._consumption.name
 
     def __iter__(self) -> Iterator[Item]:
         return self
@@ -40,15 +40,15 @@ class Consumer(Generic[Item]):
     def __next__(self) -> Item:
         while True:
             if self._line.interrupted:
-                self._consuming.handled()
+                self._consumption.handled()
                 self._line.close_stream()
                 self.commit()
                 raise StopIteration
-            item: Any = self._consuming.pop()
+            item: Any = self._consumption.pop()
             if item is not None:
                 return item  # type: ignore[no-any-return]
             try:
-                run(self._consuming.fetch(), self._line)
+                run(self._consumption.fetch(), self._line)
             except Closed:
                 if not self._line.interrupted:
                     raise
@@ -67,16 +67,16 @@ class Consumer(Generic[Item]):
                     handler(item)
             finally:
                 # An item whose handler failed is delivered again.
-                self._consuming.put_back()
+                self._consumption.put_back()
                 self.commit()
 
     def commit(self) -> None:
         """Keep where it has got to, now."""
-        run(self._consuming.commit(), blocking.SharedLine(self._pool))
+        run(self._consumption.commit(), blocking.SharedLine(self._pool))
 
     def lag(self) -> dict[str, Lag]:
         """How far it is behind in each topic, in records and in seconds."""
-        return self._consuming.lag()
+        return self._consumption.lag()
 
     def stop(self) -> None:
         """End the iteration after the item in hand, and commit."""
@@ -84,7 +84,7 @@ class Consumer(Generic[Item]):
 
     def close(self) -> None:
         """End it, and commit what was handled: every item but the last one, unless the iteration has ended."""
-        self._consuming.put_back()
+        self._consumption.put_back()
         self.commit()
         self._line.interrupt()
         self._line.close_stream()

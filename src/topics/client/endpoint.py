@@ -1,4 +1,4 @@
-"""Endpoint: where a client connects, who it is there, and how long it waits; the same for both kinds of client."""
+"""Endpoint: where a client connects, as which node, and how long it waits; the same for both kinds of client."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import ssl
 from pathlib import Path
 from typing import Final, Literal, TypedDict
 
-from topics.client.calling import Patience
-from topics.client.keys import node_name
+from topics.client.operations.call import Patience
+from topics.client.operations.unique_names import node_name
 from topics.client.options import check_options
 from topics.client.transport.address import DEFAULT_URL, Address
 

@@ -1,6 +1,6 @@
 """Follower: the records of several topics as one iterator, in threads (`Follower`) and on asyncio (`AsyncFollower`).
 
-One stream serves all topics (`watching`). Within a topic records come in order, between topics as they arrive.
+One stream serves all topics (`watch`). Within a topic records come in order, between topics as they arrive.
 `cursors` says where it has got to in each, so that another one can go on from there.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self, TypedDict, cast
 
-from topics.client.calling import Patience
-from topics.client.iteration import AsyncIteration, Item, Iteration, Position
+from topics.client.item_iterator import AsyncItemIterator, Item, ItemIterator, Position
+from topics.client.operations.call import Patience
+from topics.client.operations.read import Bookmark, FollowOptions, OnLoss
+from topics.client.operations.watch import TopicsWatch
 from topics.client.options import check_options
-from topics.client.reading import FollowOptions, OnLoss, Place
 from topics.client.record import Tombstone
 from topics.client.transport import blocking, waiting
-from topics.client.watching import Watching
 from topics.names import check_topic_name
 
 
@@ -30,9 +30,9 @@ class FollowManyOptions(TypedDict, total=False):
     missing: Literal["raise", "wait"]
 
 
-def watching_of(
+def watch_of(
     topics: Iterable[str] | Mapping[str, int], patience: Patience, options: FollowManyOptions
-) -> Watching[Any]:
+) -> TopicsWatch[Any]:
     """A watch of these topics, from the beginning or from the cursors that a mapping names."""
     check_options("follow", options, FollowManyOptions)
     cursors = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 0)
@@ -40,12 +40,12 @@ def watching_of(
         raise ValueError("follow() needs at least one topic")
     for name in cursors:
         check_topic_name(name)
-    places = {name: Place(cursor) for name, cursor in cursors.items()}
-    return Watching(places, Any, patience, cast("FollowOptions", options))
+    bookmarks = {name: Bookmark(cursor) for name, cursor in cursors.items()}
+    return TopicsWatch(bookmarks, Any, patience, cast("FollowOptions", options))
 
 
 class _Cursors(Position[Item]):
-    """Where an iterator stands in each of its topics."""
+    """Where an iterator is in each of its topics."""
 
     _cursors: dict[str, int]
 
@@ -61,12 +61,12 @@ class _Cursors(Position[Item]):
         return item  # type: ignore[no-any-return]
 
 
-class Follower(_Cursors[Item], Iteration[Item]):
+class Follower(_Cursors[Item], ItemIterator[Item]):
     """An iterator over the records of several topics. It belongs to one thread."""
 
-    def __init__(self, watching: Watching[Any], line: blocking.Line, on_loss: OnLoss) -> None:
-        super().__init__(watching, line, on_loss)
-        self._cursors = {name: place.cursor for name, place in watching.places.items()}
+    def __init__(self, watch: TopicsWatch[Any], line: blocking.Line, on_loss: OnLoss) -> None:
+        super().__init__(watch, line, on_loss)
+        self._cursors = {name: bookmark.cursor for name, bookmark in watch.bookmarks.items()}
 
     def close(self) -> None:
         """End the iteration and its stream."""
@@ -74,12 +74,12 @@ class Follower(_Cursors[Item], Iteration[Item]):
         self._line.close_stream()
 
 
-class AsyncFollower(_Cursors[Item], AsyncIteration[Item]):
+class AsyncFollower(_Cursors[Item], AsyncItemIterator[Item]):
     """An asynchronous iterator over the records of several topics."""
 
-    def __init__(self, watching: Watching[Any], line: waiting.Line, on_loss: OnLoss) -> None:
-        super().__init__(watching, line, on_loss)
-        self._cursors = {name: place.cursor for name, place in watching.places.items()}
+    def __init__(self, watch: TopicsWatch[Any], line: waiting.Line, on_loss: OnLoss) -> None:
+        super().__init__(watch, line, on_loss)
+        self._cursors = {name: bookmark.cursor for name, bookmark in watch.bookmarks.items()}
 
     async def __aenter__(self) -> Self:
         return self

@@ -16,10 +16,10 @@ from time import monotonic
 from typing import Any, Final, Generic, Self, TypeVar
 
 from topics.client.errors import Closed, NotWritten, TimedOut
-from topics.client.operation import run
-from topics.client.outbox import Outbox, Parcel
+from topics.client.operations.operation import run
+from topics.client.operations.outbox import Outbox, Parcel
+from topics.client.operations.write import record_text
 from topics.client.transport import blocking, forks
-from topics.client.writing import record_text
 from topics.errors import Internal, TopicsError
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Producer(Generic[T]):
         self._flushing += 1
         self._work.notify()
         try:
-            while outbox.settled < goal and outbox.dead is None:
+            while outbox.ended < goal and outbox.dead is None:
                 self._room.wait()
         finally:
             self._flushing -= 1

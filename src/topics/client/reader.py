@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from topics.client.iteration import AsyncIteration, Item, Iteration, Position
-from topics.client.operation import Operation
-from topics.client.reading import Batch, OnLoss, Reading
+from topics.client.item_iterator import AsyncItemIterator, Item, ItemIterator, Position
+from topics.client.operations.operation import Operation
+from topics.client.operations.read import Batch, OnLoss, TopicRead
 from topics.client.record import Record, Tombstone
 from topics.client.transport import blocking, waiting
 
 
 class _Cursor(Position[Item]):
-    """Where an iterator stands within a read."""
+    """Where an iterator is within a read."""
 
-    _reading: Reading[Any]
+    _read: TopicRead[Any]
     _last: Record[Any] | Tombstone | None = None
 
     @property
     def cursor(self) -> int:
         """The position after the last item that was delivered."""
-        return self._reading.cursor if self._last is None else self._last.next_from_seq
+        return self._read.cursor if self._last is None else self._last.next_from_seq
 
     @property
     def epoch(self) -> int | None:
         """Which instance of the topic the cursor is of; keep it with the cursor."""
-        return self._reading.epoch
+        return self._read.epoch
 
     @property
     def head_seq(self) -> int:
         """The topic's head when the server answered last."""
-        return self._reading.head_seq
+        return self._read.head_seq
 
     @property
     def lag(self) -> int:
@@ -52,17 +52,17 @@ class _Cursor(Position[Item]):
         return item  # type: ignore[no-any-return]
 
 
-class Reader(_Cursor[Item], Iteration[Item]):
+class Reader(_Cursor[Item], ItemIterator[Item]):
     """An iterator over records. `close` ends it, from any thread."""
 
-    def __init__(self, reading: Reading[Any], line: blocking.Line, on_loss: OnLoss) -> None:
-        super().__init__(reading, line, on_loss)
-        self._reading = reading
+    def __init__(self, read: TopicRead[Any], line: blocking.Line, on_loss: OnLoss) -> None:
+        super().__init__(read, line, on_loss)
+        self._read = read
 
 
-class AsyncReader(_Cursor[Item], AsyncIteration[Item]):
+class AsyncReader(_Cursor[Item], AsyncItemIterator[Item]):
     """An asynchronous iterator over records."""
 
-    def __init__(self, reading: Reading[Any], line: waiting.Line, on_loss: OnLoss) -> None:
-        super().__init__(reading, line, on_loss)
-        self._reading = reading
+    def __init__(self, read: TopicRead[Any], line: waiting.Line, on_loss: OnLoss) -> None:
+        super().__init__(read, line, on_loss)
+        self._read = read

@@ -2,7 +2,7 @@
 
 `data` is decoded when it is looked at, and once; `raw` is its JSON as it was written. With a type it is decoded into
 that type, and what does not fit is a `BadData` that names the topic, the seq and the field. A record refers to the
-answer that it came with: who keeps a few records of many for long should keep their `data`.
+answer that it came with: to keep a few of many records for long, keep their `data`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from topics.client.async_worker import AsyncWorker, WorkerOptions
 from topics.client.endpoint import Endpoint
-from topics.client.topic_calls import TopicCalls
+from topics.client.operations.topic_calls import TopicCalls
 from topics.client.transport import waiting
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from topics.client.cursors import CURSORS_TOPIC
+from topics.client.operations.cursors import CURSORS_TOPIC
 from topics.commands.link import Link, connected
 from topics.commands.menu import plain_app
 from topics.commands.spans import shown_span

@@ -55,8 +55,8 @@ def doctor(
     wrong = sum(each.level == "bad" for each in findings)
     noted = sum(each.level == "note" for each in findings)
     if not as_json:
-        said = f"{counted(wrong, 'thing')} to change" if wrong else "Nothing has to be changed"
-        typer.echo(bold(said + (f", {counted(noted, 'note')}." if noted else ".")))
+        text = f"{counted(wrong, 'thing')} to change" if wrong else "Nothing has to be changed"
+        typer.echo(bold(text + (f", {counted(noted, 'note')}." if noted else ".")))
     if wrong:
         raise typer.Exit(1)
 

@@ -36,27 +36,27 @@ def explain(error: TopicsError, url: str, has_key: bool, client: Client) -> Comm
     """What a failure of the library means for somebody at a shell."""
     if isinstance(error, Unreachable):
         start = "start one with `topics serve`, or " if is_here(url) else ""
-        said = error.message.removesuffix("; is the server running?")
+        text = error.message.removesuffix("; is the server running?")
         hint = f"{start}name another server with --url, --profile or TOPICS_URL"
-        return CommandError(f"{said}; {hint}", EXIT_UNREACHABLE)
+        return CommandError(f"{text}; {hint}", EXIT_UNREACHABLE)
     if isinstance(error, Unauthorized):
         wrong = "does not know this key" if has_key else "wants a key"
         return CommandError(
             f"{url} {wrong} (401 unauthorized); put the right one into TOPICS_TOKEN, or use --token-file or --profile",
             EXIT_DENIED,
         )
-    said = f"{error.message} ({error.status} {error.code})" if error.status else error.message
+    text = f"{error.message} ({error.status} {error.code})" if error.status else error.message
     if isinstance(error, Forbidden):
-        return CommandError(f"{said}; `topics doctor` shows what the key may do", EXIT_DENIED)
+        return CommandError(f"{text}; `topics doctor` shows what the key may do", EXIT_DENIED)
     if isinstance(error, TopicNotFound | RouterNotFound):
-        return CommandError(said + _near(error, client), EXIT_NOT_FOUND)
+        return CommandError(text + _near(error, client), EXIT_NOT_FOUND)
     if isinstance(error, NotFound):
-        return CommandError(said, EXIT_NOT_FOUND)
+        return CommandError(text, EXIT_NOT_FOUND)
     if isinstance(error, RouterCycle):
-        return CommandError(f"{said}; --allow-cycle permits it")
+        return CommandError(f"{text}; --allow-cycle permits it")
     if isinstance(error, NotAQueue):
-        return CommandError(f"{said}; a queue is made with `topics create NAME --queue`")
-    return CommandError(said)
+        return CommandError(f"{text}; a queue is made with `topics create NAME --queue`")
+    return CommandError(text)
 
 
 def _near(error: TopicsError, client: Client) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import typer
 
-from topics.client.topic_calls import ConfigOptions
+from topics.client.operations.topic_calls import ConfigOptions
 from topics.commands.spans import size_bytes, span_ms
 
 _TYPES: Final = typing.get_type_hints(ConfigOptions)

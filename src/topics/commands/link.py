@@ -23,12 +23,13 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from topics.client.calling import log
 from topics.client.client import Client
 from topics.client.endpoint import ClientOptions
+from topics.client.operations.call import log
 from topics.client.transport.address import DEFAULT_URL
 from topics.commands.explanation import explain
 from topics.commands.failures import EXIT_INTERRUPTED, EXIT_USAGE, CommandError
+from topics.commands.parameters import after_first, with_parameters
 from topics.commands.profiles import load, profiles_file, read_token
 from topics.errors import TopicsError
 
@@ -43,6 +44,8 @@ ProfileName = Annotated[str | None, typer.Option("--profile", help="The name of 
 TokenFile = Annotated[
     Path | None, typer.Option("--token-file", help="A file with the key; by default TOPICS_TOKEN is used.")
 ]
+
+SERVER_OPTIONS: Final = {"url": Url, "profile": ProfileName, "token_file": TokenFile}
 
 
 class Target(NamedTuple):
@@ -112,14 +115,6 @@ class Link:
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:
     """A command out of a function whose first parameter is a Link."""
-    signature = inspect.signature(command, eval_str=True)
-    added = {"context": typer.Context, "url": Url, "profile": ProfileName, "token_file": TokenFile}
-    own = list(signature.parameters.values())[1:]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [each.replace(kind=keyword) for each in own]
-    for name, kind in added.items():
-        default = inspect.Parameter.empty if kind is typer.Context else None
-        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
 
     @functools.wraps(command)
     def run(
@@ -132,9 +127,8 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
             with linked(chosen) as link:
                 command(link, **given)
 
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    return with_parameters(run, [*after_first(command, SERVER_OPTIONS), context])
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ import typer
 from topics.client.answers import TopicState
 from topics.commands.fields import QUEUE_ONLY
 from topics.commands.link import Link, connected
-from topics.commands.naming import TopicName, named, topics_at_hand
 from topics.commands.spans import local_time, shown_size, shown_span
 from topics.commands.table import Json, print_facts, print_json, print_table
+from topics.commands.topic_names import TopicName, named, topics_at_hand
 
 _NOT_REPEATED: Final = frozenset({"type", "durable", "auto_create"})
 

@@ -21,10 +21,10 @@ from topics.client.record import Record
 from topics.commands.failures import CommandError
 from topics.commands.link import Link, connected
 from topics.commands.menu import plain_app
-from topics.commands.naming import QueueName, glob, named, topics_at_hand
-from topics.commands.printing import label, one_line
+from topics.commands.printer import label, one_line
 from topics.commands.spans import local_time, shown_span, span_ms
 from topics.commands.table import Json, counted, print_json, print_table
+from topics.commands.topic_names import QueueName, glob, named, topics_at_hand
 from topics.errors import TopicNotFound
 
 LEASES_SEEN: Final = 1_000
@@ -122,12 +122,12 @@ def nack(
     _settled(done, f"gave back {counted(done.nacked, 'job')} of {queue}", as_json)
 
 
-def _settled(done: Settled, said: str, as_json: bool) -> None:
+def _settled(done: Settled, text: str, as_json: bool) -> None:
     """Say what was done. What was skipped is a failure: somebody else may be at work on it."""
     if as_json:
         print_json(done)
     else:
-        typer.echo(f"{said}; {done.ready:,} ready, {done.in_flight:,} in flight")
+        typer.echo(f"{text}; {done.ready:,} ready, {done.in_flight:,} in flight")
     if done.skipped:
         raise CommandError(
             f"not held by this node, and therefore skipped: {', '.join(map(str, done.skipped))};"
@@ -158,8 +158,8 @@ def redrive(
     if as_json:
         print_json(done)
     else:
-        said = "would turn" if done.dry_run else "turned"
-        typer.echo(f"{said} {counted(done.redriven, 'dead letter')} of {done.dead_letter} into jobs of {queue}")
+        text = "would turn" if done.dry_run else "turned"
+        typer.echo(f"{text} {counted(done.redriven, 'dead letter')} of {done.dead_letter} into jobs of {queue}")
 
 
 @app.command()
@@ -231,10 +231,10 @@ def peek(
 
     Nothing is claimed.
     """
-    place = link.now.topic(queue)
-    leases = {lease.seq: lease for lease in place.leases(LEASES_SEEN)}
+    handle = link.now.topic(queue)
+    leases = {lease.seq: lease for lease in handle.leases(LEASES_SEEN)}
     rows = []
-    for item in place.read(on_loss="yield", limit=limit):
+    for item in handle.read(on_loss="yield", limit=limit):
         if not isinstance(item, Record):
             continue
         rows.append((item, leases.get(item.seq)))

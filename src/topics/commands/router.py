@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from topics.client.answers import RouterState
-from topics.client.server_calls import RouterOptions
+from topics.client.operations.server_calls import RouterOptions
 from topics.commands.confirmation import Yes, confirm
 from topics.commands.link import Link, connected
 from topics.commands.menu import plain_app
-from topics.commands.naming import glob, topics_at_hand
 from topics.commands.table import Json, counted, print_json, print_table
+from topics.commands.topic_names import glob, topics_at_hand
 from topics.errors import RouterNotFound
 
 app = plain_app("Copy records from topic to topic.")

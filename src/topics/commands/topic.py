@@ -12,8 +12,8 @@ from topics.commands.failures import CommandError
 from topics.commands.fields import config_of
 from topics.commands.link import Link, connected
 from topics.commands.listing import config_facts
-from topics.commands.naming import TopicName, TopicNames, named
 from topics.commands.table import Json, counted, print_facts, print_json
+from topics.commands.topic_names import TopicName, TopicNames, named
 from topics.errors import TopicNotFound
 
 Fields = Annotated[
@@ -39,11 +39,11 @@ def create(
     docs/api.md#config lists the fields. To change those of a topic that exists, use `topics config`.
     """
     wanted = ({"type": "queue"} if queue else {}) | config_of(fields or [])
-    place = link.now.topic(topic)
+    handle = link.now.topic(topic)
     try:
-        place.state()
+        handle.state()
     except TopicNotFound:
-        done = place.configure(**wanted)
+        done = handle.configure(**wanted)
     else:
         raise CommandError(f'topic "{topic}" exists already; `topics config {topic} FIELD=VALUE` changes it')
     if as_json:
@@ -59,11 +59,11 @@ def config(link: Link, topic: TopicName, fields: Fields = None, as_json: Json = 
 
     Only the fields that are named change. A cap or a TTL that is lowered takes records at once.
     """
-    place = link.now.topic(topic)
-    state = place.state()
+    handle = link.now.topic(topic)
+    state = handle.state()
     if fields:
         wanted = config_of(fields)
-        done = place.configure(**wanted)
+        done = handle.configure(**wanted)
         if as_json:
             print_json(done.config)
         else:
@@ -75,7 +75,7 @@ def config(link: Link, topic: TopicName, fields: Fields = None, as_json: Json = 
 
 
 def _set(done: Configured, wanted: dict[str, Any]) -> str:
-    """What of the wish has become of the config."""
+    """The fields that were asked for, as the config has them now."""
     values = [f"{name}={getattr(done.config, name)}" for name in wanted if name != "type"]
     return f": {' '.join(values)}" if values else ""
 
@@ -86,10 +86,10 @@ def purge(link: Link, topic: TopicName, yes: Yes = False, as_json: Json = False)
 
     Its config, its routers and its seqs stay: the next record gets the next seq.
     """
-    place = link.now.topic(topic)
-    state = place.state()
+    handle = link.now.topic(topic)
+    state = handle.state()
     confirm(f"Delete all {_holding(state)} of {topic} for good?", yes)
-    done = place.delete(before_seq=state.head_seq + 1)
+    done = handle.delete(before_seq=state.head_seq + 1)
     if as_json:
         print_json(done)
     else:

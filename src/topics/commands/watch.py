@@ -31,6 +31,16 @@ WIDE: Final = 110
 SCREEN_ROWS_OTHER: Final = 6
 """Lines of the screen that are not topics."""
 
+Interval = Annotated[
+    int,
+    typer.Option(
+        "--interval", "-i", parser=span_ms, metavar="TIME", help="How often to look: 500ms, 10s.", show_default=False
+    ),
+]
+Count = Annotated[
+    int | None, typer.Option("--count", "-c", help="End after this many looks.", min=1, show_default=False)
+]
+
 
 class Row(msgspec.Struct, frozen=True):
     """One topic at one look; `ready` and `in_flight` are of a queue."""
@@ -91,23 +101,11 @@ def watch(
     prefix: Annotated[
         str, typer.Argument(metavar="PREFIX", help="Only topics that start with this.", show_default=False)
     ] = "",
-    interval: Annotated[
-        int,
-        typer.Option(
-            "--interval",
-            "-i",
-            parser=span_ms,
-            metavar="TIME",
-            help="How often to look; by default 1s.",
-            show_default=False,
-        ),
-    ] = 1_000,
-    count: Annotated[
-        int | None, typer.Option("--count", "-c", help="End after this many looks.", min=1, show_default=False)
-    ] = None,
+    interval: Interval = 1_000,
+    count: Count = None,
     as_json: Json = False,
 ) -> None:
-    """Watch the rates of topics, the busiest first, until Ctrl-C."""
+    """Watch the rates of topics, the busiest first, until Ctrl-C; by default each second."""
     found = Watch()
     looks = _looks(link, prefix, found, interval / 1000, count)
     if as_json or not sys.stdout.isatty():
@@ -183,8 +181,8 @@ def _screen(url: str, rows: list[Row], metrics: Mapping[str, Any], found: Watch,
         table.add_row(*shown, found.picture(row.topic)[-looks:], Text(row.topic), style=style)
     total = sum(row.records_per_s for row in rows)
     pressure = int(metrics.get("topics_pressure_level", 0))
-    said = f"{url}  {counted(len(rows), 'topic')}  {total:,.0f} records/s  pressure {pressure}  "
-    head = Text(said, style="bold").append(time.strftime("%H:%M:%S"), style="not bold dim")
+    text = f"{url}  {counted(len(rows), 'topic')}  {total:,.0f} records/s  pressure {pressure}  "
+    head = Text(text, style="bold").append(time.strftime("%H:%M:%S"), style="not bold dim")
     rest = len(rows) - room
     foot = Text(f"{rest:,} more topics; a prefix shows fewer" if rest > 0 else "Ctrl-C ends it", style="dim")
     return Group(head, Text(), table, Text(), foot)

@@ -14,13 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from topics.pipeline import files
-from topics.pipeline.erase import Eraser, Follower
-from topics.pipeline.iceberg import NAMESPACE, IcebergLake
-from topics.pipeline.lake import DeltaLake, Offsets, ParquetLake
-from topics.pipeline.run import PipelineError, Progress, start, state_of, stream
-from topics.pipeline.source import FORMAT, ArchiveSource, Target
-from topics.pipeline.typed import Typed
+from topics.pipeline.archive_source import FORMAT, ArchiveSource, Target
+from topics.pipeline.checkpoint import batch_offsets, query_id
+from topics.pipeline.errors import PipelineError
+from topics.pipeline.lake import files
+from topics.pipeline.lake.delta import DeltaLake
+from topics.pipeline.lake.erase import DeleteFollower, Eraser
+from topics.pipeline.lake.iceberg import NAMESPACE, IcebergLake
+from topics.pipeline.lake.offsets import Offsets
+from topics.pipeline.lake.parquet import ParquetLake
+from topics.pipeline.lake.typed import Typed
+from topics.pipeline.progress import Progress
+from topics.pipeline.query import start, state_of, stream
 from topics.spark.client import PLANNING_RETRY_MS
 from topics.spark.offsets import BEGINNING
 from topics.spark.options import ReadOptions
@@ -69,7 +74,7 @@ class Archive:
     """Of Iceberg tables: an address or a name; by default a file in the lake."""
     namespace: str = NAMESPACE
     progress: Committed = field(default_factory=Committed)
-    _follower: Follower | None = None
+    _follower: DeleteFollower | None = None
     _scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self, spark: Any, once: bool, interval: str, pause_file: Path) -> Any:
@@ -93,7 +98,7 @@ class Archive:
         turn = threading.Lock()
         if self.follow_deletes:
             server = {key: value for key, value in self.source.items() if key in ("url", "token", "retryTimeoutMs")}
-            self._follower = Follower(lambda: Eraser(self.root, server, lambda: spark), turn)
+            self._follower = DeleteFollower(lambda: Eraser(self.root, server, lambda: spark), turn)
             self._follower.start()
 
         def commit(frame: Any, batch_id: int) -> None:
@@ -127,7 +132,7 @@ class Archive:
         self._scratch = tempfile.TemporaryDirectory(prefix="topics-checkpoint-", ignore_cleanup_errors=True)
         return Path(self._scratch.name)
 
-    def settle(self) -> int | None:
+    def finish(self) -> int | None:
         """Follow the deletes of the server to the end; how many records were erased, or None where none is followed."""
         if self._follower is None:
             return None
@@ -159,16 +164,3 @@ class Archive:
         written = [files.Written(*row) for row in frame.collect()]
         lake.commit(app_id, batch_id, written, offsets, batch_offsets(checkpoint, batch_id - 1) if batch_id else begun)
         self.progress.commit(written)
-
-
-def query_id(checkpoint: Path) -> str:
-    """The id of the query that this checkpoint belongs to; it stays the same over restarts."""
-    found: str = json.loads((checkpoint / "metadata").read_text())["id"]
-    return found
-
-
-def batch_offsets(checkpoint: Path, batch_id: int) -> Offsets:
-    """The offsets at the end of a batch, which Spark writes down before the batch runs."""
-    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
-    found: Offsets = json.loads(lines[-1])
-    return found

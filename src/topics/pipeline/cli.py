@@ -14,33 +14,21 @@ from topics.commands.link import ProfileName, TokenFile, Url
 from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline import options
-from topics.pipeline.launch import (
-    Conf,
-    FlowName,
-    Master,
-    Reports,
-    Verbose,
-    check_server,
-    failures,
-    need_extra,
-    run_one,
-    server_of,
-    session_of,
-)
+from topics.pipeline.display import Display
+from topics.pipeline.errors import PipelineError
+from topics.pipeline.flows.lone_flow import lone_flow
+from topics.pipeline.flows.schema import SPAN, SPAN_TEXT
+from topics.pipeline.flows_cli import check, run
+from topics.pipeline.launch import Launch, failures, launched, need_extra, server_of
 from topics.pipeline.launch import fail as _fail
-from topics.pipeline.run import Display, PipelineError, Progress, Stop, state_of
-from topics.pipeline.several import check, run
-from topics.pipeline.single import alone
+from topics.pipeline.progress import Progress
+from topics.pipeline.query import state_of
 from topics.pipeline.status import status
+from topics.pipeline.stop import Stop
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help="Run data pipelines on Spark."
 )
-
-Once = Annotated[bool, typer.Option("--once", help="Stop when everything that exists now is done.")]
-Interval = Annotated[str, typer.Option(help="How often a continuous pipeline looks for more.")]
-OffsetsMax = Annotated[int | None, typer.Option("--max-offsets", help="Most records of one batch.", min=1)]
-Staging = Annotated[str | None, typer.Option(help="Where to stage records, if not in the state: s3://bucket/staging.")]
 
 app.command()(run)
 app.command()(check)
@@ -48,7 +36,9 @@ app.command()(status)
 
 
 @app.command()
+@launched
 def archive(
+    launch: Launch,
     to: Annotated[str, typer.Option(help="Where the lake tables are: a directory, or s3://bucket/lake and the like.")],
     topic: Annotated[list[str] | None, typer.Option(help="A topic to archive; may be repeated.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Archive all topics with this prefix, also new ones.")] = None,
@@ -61,23 +51,16 @@ def archive(
     follow_deletes: options.FollowDeletes = False,
     target_file_bytes: Annotated[int, typer.Option(help="A file is cut when it reaches this size.", min=1)] = 128 << 20,
     min_partitions: Annotated[int | None, typer.Option(help="At least this many tasks per batch.", min=1)] = None,
-    url: Url = None,
-    profile: ProfileName = None,
-    token_file: TokenFile = None,
-    master: Master = "local[2]",
-    conf: Conf = None,
-    once: Once = False,
-    interval: Interval = "1 second",
-    offsets_max: OffsetsMax = None,
-    name: FlowName = None,
-    report: Reports = True,
-    verbose: Verbose = False,
+    once: options.Once = False,
+    interval: options.Interval = "1 second",
+    offsets_max: options.OffsetsMax = None,
+    name: options.FlowName = None,
+    report: options.Reports = True,
 ) -> None:
     """Keep lake tables of topics.
 
     Every record is in them once, and every gap in a table of its own.
     """
-    need_extra()
     from topics.pipeline.archive import Archive
 
     root = _place("--to", to)
@@ -85,23 +68,28 @@ def archive(
         _compact(root, target_file_bytes)
         return
     chosen = _archived(topic, prefix)
-    _check_format(format, root, catalog, {"--typed": typed, "--compact": compact, "--follow-deletes": follow_deletes})
+    _check_format(format, root, catalog, {"typed": typed, "compact": compact, "follow_deletes": follow_deletes})
     _check_span("--interval", interval)
-    server = server_of(url, profile, token_file)
-    check_server(server, topic or [])
+    launch.check(topic or [])
     pipeline = Archive(
-        {**server, **chosen}, root, format, checkpoint.absolute() if checkpoint else None, target_file_bytes,
+        {**launch.source, **chosen}, root, format, checkpoint.absolute() if checkpoint else None, target_file_bytes,
         offsets_max, min_partitions, typed, follow_deletes, catalog, namespace,
     )  # fmt: skip
-    flow = alone("archive", name, server, topic or [], prefix, state_of(root, pipeline.checkpoint)) if report else None
-    run_one(pipeline, pipeline.progress, flow, master, conf, once, interval, verbose)
-    _settle(pipeline, to, typed, verbose)
+    flow = (
+        lone_flow("archive", name, launch.source, topic or [], prefix, state_of(root, pipeline.checkpoint))
+        if report
+        else None
+    )
+    launch.run(pipeline, pipeline.progress, flow, once, interval)
+    _finish(launch, pipeline, to, typed)
     if compact:
         _compact(root, target_file_bytes)
 
 
 @app.command()
+@launched
 def transform(
+    launch: Launch,
     sql: Annotated[Path, typer.Option(help="A file with the SELECT; each topic is a view of its name.")],
     to: Annotated[str, typer.Option(help="The topic that the rows are written to.")],
     topic: Annotated[list[str], typer.Option(help="A topic to read; may be repeated.")],
@@ -109,24 +97,17 @@ def transform(
     watermark: Annotated[str, typer.Option(help="How late an event may come before its window closes.")] = "10 seconds",
     mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
     error_topic: Annotated[str | None, typer.Option(help="The topic for rows that cannot become records.")] = None,
-    staging: Staging = None,
-    url: Url = None,
-    profile: ProfileName = None,
-    token_file: TokenFile = None,
-    master: Master = "local[2]",
-    conf: Conf = None,
-    once: Once = False,
-    interval: Interval = "1 second",
-    offsets_max: OffsetsMax = None,
-    name: FlowName = None,
-    report: Reports = True,
-    verbose: Verbose = False,
+    staging: options.Staging = None,
+    once: options.Once = False,
+    interval: options.Interval = "1 second",
+    offsets_max: options.OffsetsMax = None,
+    name: options.FlowName = None,
+    report: options.Reports = True,
 ) -> None:
     """Run streaming SQL over topics.
 
     Each row of the result becomes one record.
     """
-    need_extra()
     from topics.pipeline.transform import Transform
 
     try:
@@ -140,18 +121,19 @@ def transform(
     _check_target(to)
     if error_topic is not None:
         _check_target(error_topic, "--error-topic")
-    server = server_of(url, profile, token_file)
-    check_server(server, topic)
+    launch.check(topic)
     pipeline = Transform(
-        server, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic, staging
+        launch.source, topic, text, to, checkpoint.absolute(), watermark, mode, offsets_max, error_topic, staging
     )
     progress = Progress(f"transform to {to}")
-    flow = alone("transform", name, server, topic, None, pipeline.checkpoint) if report else None
-    run_one(pipeline, progress, flow, master, conf, once, interval, verbose)
+    flow = lone_flow("transform", name, launch.source, topic, None, pipeline.checkpoint) if report else None
+    launch.run(pipeline, progress, flow, once, interval)
 
 
 @app.command()
+@launched
 def replay(
+    launch: Launch,
     source: Annotated[str, typer.Option("--from", help="Where archive keeps its tables.")],
     to: Annotated[str, typer.Option(help="The topic that the records are written to.")],
     name: Annotated[str, typer.Option(help="The name of this replay: the same name goes on where it stopped.")],
@@ -167,39 +149,31 @@ def replay(
         str | None, typer.Option(help="A condition in SQL over topic, seq, ts, node, tag, meta, data.")
     ] = None,
     rate: Annotated[int | None, typer.Option(help="Most records per second.", min=1)] = None,
-    staging: Staging = None,
-    url: Url = None,
-    profile: ProfileName = None,
-    token_file: TokenFile = None,
-    master: Master = "local[2]",
-    conf: Conf = None,
-    verbose: Verbose = False,
+    staging: options.Staging = None,
 ) -> None:
     """Write records of a lake into a topic again.
 
     They are written in order, each once.
     """
-    need_extra()
-    from topics.pipeline.lake import exists
+    from topics.pipeline.lake.contents import exists
     from topics.pipeline.replay import Replay
 
     _check_target(to)
     root = _lake(source)
     if not exists(root):
         _fail(f"--from {source}: there is no archive in it")
-    server = server_of(url, profile, token_file)
-    check_server(server, [])
+    launch.check([])
     pipeline = Replay(
-        server, root, to, name, state.absolute(), topic or [],
+        launch.source, root, to, name, state.absolute(), topic or [],
         from_seq, to_seq, from_time, to_time, where, rate, staging=staging,
     )  # fmt: skip
     progress = Progress(f"replay to {to}")
     console = Console()
-    with Stop() as stop, failures(verbose):
-        with Display(progress, console) as display, session_of("replay", master, conf, verbose) as spark:
+    with Stop() as stop, launch.failures():
+        with Display(progress.table, console) as display, launch.session("replay") as spark:
             for done in pipeline.run(spark):
                 progress.step(*done)
-                display.show()
+                display.line(progress.line())
                 if stop.asked:
                     break
         if stop.asked:
@@ -209,7 +183,9 @@ def replay(
 
 
 @app.command()
+@launched
 def erase(
+    launch: Launch,
     source: Annotated[str, typer.Option("--from", help="Where archive keeps its tables.")],
     topic: Annotated[list[str], typer.Option(help="A topic whose deleted records leave the lake; may be repeated.")],
     tag: Annotated[
@@ -218,28 +194,18 @@ def erase(
     vacuum: Annotated[
         bool, typer.Option("--vacuum", help="Also remove the files that only older versions of the tables need.")
     ] = False,
-    url: Url = None,
-    profile: ProfileName = None,
-    token_file: TokenFile = None,
-    master: Master = "local[2]",
-    conf: Conf = None,
-    verbose: Verbose = False,
 ) -> None:
     """Erase from a lake what was deleted on the server.
 
     It leaves the tables of events, typed data and errors; the files go with a vacuum.
     """
-    need_extra()
-    from topics.pipeline.erase import Eraser
+    from topics.pipeline.lake.erase import Eraser
 
     for name in topic:
         _check_target(name, "--topic")
     console = Console()
-    server = server_of(url, profile, token_file)
-    with failures(verbose), contextlib.ExitStack() as sessions:
-        eraser = Eraser(
-            _lake(source), server, lambda: sessions.enter_context(session_of("erase", master, conf, verbose))
-        )
+    with launch.failures(), contextlib.ExitStack() as sessions:
+        eraser = Eraser(_lake(source), launch.source, lambda: sessions.enter_context(launch.session("erase")))
         for name in topic:
             done = eraser.follow(name) if tag is None else eraser.forget(name, tag)
             console.print(f"{name}: {done.records:,} records erased", soft_wrap=True)
@@ -266,8 +232,8 @@ def report(
     It shows volume per topic and hour, lag, and what was lost.
     """
     need_extra()
-    from topics.pipeline import page
-    from topics.pipeline.report import gather
+    from topics.pipeline.report import page
+    from topics.pipeline.report.report import gather
 
     try:
         found = gather(_lake(source), server_of(url, profile, token_file), topic or [])
@@ -291,7 +257,7 @@ def _lake(given: str) -> Any:
 
 
 def _check_format(format: str, root: Any, catalog: str | None, changes: dict[str, bool]) -> None:
-    from topics.pipeline.formats import refusal
+    from topics.pipeline.lake.formats import refusal
 
     with failures(False):
         refused = refusal(format, root, catalog, changes)
@@ -300,7 +266,7 @@ def _check_format(format: str, root: Any, catalog: str | None, changes: dict[str
 
 
 def _check_tables(option: str, root: Any) -> None:
-    from topics.pipeline.formats import unreadable
+    from topics.pipeline.lake.formats import unreadable
 
     with failures(False):
         trouble = unreadable(root)
@@ -321,7 +287,7 @@ def _place(option: str, given: str) -> Any:
 def _compact(root: Any, file_bytes: int) -> None:
     from deltalake.exceptions import DeltaError
 
-    from topics.pipeline.compact import compact
+    from topics.pipeline.lake.compact import compact
 
     _check_tables("--compact", root)
     try:
@@ -339,10 +305,10 @@ def _archived(topics: list[str] | None, prefix: str | None) -> dict[str, str]:
     return {"topics": ",".join(topics or [])} if prefix is None else {"topicPrefix": prefix}
 
 
-def _settle(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
+def _finish(launch: Launch, pipeline: Any, to: str, typed: bool) -> None:
     """Bring an archive to its end, and say where its tables are."""
-    with failures(verbose):
-        erased = pipeline.settle()
+    with launch.failures():
+        erased = pipeline.finish()
     console = Console()
     if erased is not None:
         console.print(f"{erased:,} records erased that were deleted on the server", soft_wrap=True)
@@ -351,8 +317,8 @@ def _settle(pipeline: Any, to: str, typed: bool, verbose: bool) -> None:
 
 
 def _check_span(option: str, text: str) -> None:
-    if re.fullmatch(r"\d+ (millisecond|second|minute|hour|day)s?", text) is None:
-        _fail(f'{option} is "{text}"; it must be a span of time such as "10 seconds" or "1 minute"')
+    if re.fullmatch(SPAN, text) is None:
+        _fail(f'{option} is "{text}"; it must be {SPAN_TEXT}')
 
 
 def _check_target(topic: str, option: str = "--to") -> None:

@@ -1,36 +1,38 @@
-"""Launch: what every command of pipelines does around its work, from the server that it finds to its end.
+"""Launch: what a command of pipelines runs on, and what it does around its work, from the server to the end.
 
 A failure is one line and an exit code; Spark starts only once the server and the topics are known to exist; and one
-pipeline reports to the server how it is doing, as those of a file do (`reporter`).
+pipeline reports to the server how it is doing, as those of a file do (`reporter`). The options that name the server and
+Spark are added to each command by `launched`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
-from topics.client.pipelines import PIPELINES_TOPIC
 from topics.clock import SystemClock
 from topics.commands.failures import CommandError
-from topics.commands.link import target
-from topics.pipeline.flows import Flow
-from topics.pipeline.reporter import reporting
-from topics.pipeline.run import Display, Progress, Stop, follow, reason, silence
-from topics.pipeline.secrets import Secrets
-from topics.pipeline.single import Single
-
-Master = Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:port, or any other cluster.")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark logs.")]
-FlowName = Annotated[str | None, typer.Option("--name", help="What it is called in its reports.", show_default=False)]
-Reports = Annotated[bool, typer.Option("--report/--no-report", help=f"Report to the topic {PIPELINES_TOPIC}.")]
+from topics.commands.link import SERVER_OPTIONS, target
+from topics.commands.parameters import after_first, optional, with_parameters
+from topics.pipeline import options
+from topics.pipeline.display import Display
+from topics.pipeline.errors import reason
+from topics.pipeline.flows.flows import Flow, source_of
+from topics.pipeline.flows.lone_flow import LoneFlow
+from topics.pipeline.flows.reporter import reporting
+from topics.pipeline.flows.secrets import Secrets
+from topics.pipeline.progress import Progress
+from topics.pipeline.query import follow
+from topics.pipeline.stop import Stop
 
 
 def need_extra() -> None:
@@ -57,31 +59,93 @@ def server_of(url: str | None, profile: str | None, token_file: Path | None) -> 
         fail(str(error))
     if chosen.ca is not None:
         fail(f"the profile of {chosen.url} has a ca, which pipelines do not take: trust it on the whole machine")
-    return {"url": chosen.url} if chosen.token is None else {"url": chosen.url, "token": chosen.token}
+    return source_of(chosen)
 
 
-def check_server(server: dict[str, str], topics: list[str]) -> None:
-    """Fail at once, before a JVM is started, if the server or a topic does not exist."""
-    from topics.spark.client import PLANNING_RETRY_MS
-    from topics.spark.errors import ServerRefused, SourceError
-    from topics.spark.options import ReadOptions
-    from topics.spark.servers import Servers
+class Launch:
+    """What a command of pipelines runs on: a server, and Spark, which starts only once it is needed."""
 
-    try:
-        options = ReadOptions(
-            {**server, "topics": ",".join(topics)} if topics else {**server, "topicPrefix": "a"}, False
-        )
-        with contextlib.closing(Servers(options.addresses, PLANNING_RETRY_MS)) as client:
-            for topic in topics:
-                client.plan(topic)
-            if not topics:
-                client.topics("a", lambda _: False)
-    except ServerRefused as refused:
-        # A key that may only write cannot list topics, and need not.
-        if topics or refused.status != 403:
-            fail(str(refused))
-    except SourceError as error:
-        fail(str(error))
+    def __init__(
+        self,
+        url: str | None,
+        profile: str | None,
+        token_file: Path | None,
+        master: str | None,
+        conf: list[str] | None,
+        verbose: bool,
+    ) -> None:
+        self._named = url, profile, token_file
+        self._master = master or "local[2]"
+        self._conf = conf
+        self._verbose = verbose
+
+    @functools.cached_property
+    def source(self) -> dict[str, str]:
+        """The server, as options of the Spark source."""
+        return server_of(*self._named)
+
+    def check(self, topics: list[str]) -> None:
+        """Fail at once, before a JVM is started, if the server or a topic does not exist."""
+        from topics.spark.client import PLANNING_RETRY_MS
+        from topics.spark.errors import ServerRefused, SourceError
+        from topics.spark.options import ReadOptions
+        from topics.spark.servers import Servers
+
+        chosen = {"topics": ",".join(topics)} if topics else {"topicPrefix": "a"}
+        try:
+            addresses = ReadOptions({**self.source, **chosen}, False).addresses
+            with contextlib.closing(Servers(addresses, PLANNING_RETRY_MS)) as client:
+                for topic in topics:
+                    client.plan(topic)
+                if not topics:
+                    client.topics("a", lambda _: False)
+        except ServerRefused as refused:
+            # A key that may only write cannot list topics, and need not.
+            if topics or refused.status != 403:
+                fail(str(refused))
+        except SourceError as error:
+            fail(str(error))
+
+    def session(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """A Spark session for as long as a command runs."""
+        return session_of(name, self._master, self._conf, self._verbose)
+
+    def failures(self) -> contextlib.AbstractContextManager[None]:
+        """A failure is one line, unless --verbose asks for everything."""
+        return failures(self._verbose)
+
+    def run(self, pipeline: Any, progress: Progress, flow: Flow | None, once: bool, interval: str) -> None:
+        """Run one pipeline to its end; as a flow it reports how it is doing."""
+        with (
+            Stop() as stop,
+            self.failures(),
+            reported(flow, progress, stop, once),
+            Display(progress.table, Console()) as display,
+            self.session(type(pipeline).__name__.lower()) as spark,
+        ):
+            query = pipeline.start(spark, once, interval, stop.file)
+            follow(query, progress, stop, display, once)
+
+
+def launched(command: Callable[..., None]) -> Callable[..., None]:
+    """A command out of a function whose first parameter is a Launch; adds the options of servers and of Spark."""
+
+    @functools.wraps(command)
+    def run(
+        *,
+        url: str | None,
+        profile: str | None,
+        token_file: Path | None,
+        master: str | None,
+        conf: list[str] | None,
+        verbose: bool,
+        **given: Any,
+    ) -> None:
+        need_extra()
+        command(Launch(url, profile, token_file, master, conf, verbose), **given)
+
+    added = after_first(command, {**SERVER_OPTIONS, "master": options.Master, "conf": options.Conf})
+    return with_parameters(run, [*added, optional("verbose", options.Verbose, default=False)])
 
 
 @contextlib.contextmanager
@@ -104,6 +168,29 @@ def session_of(name: str, master: str, conf: list[str] | None, verbose: bool) ->
 
 
 @contextlib.contextmanager
+def silence(verbose: bool) -> Iterator[None]:
+    """Keep what the JVM prints out of the display, unless it does not start: then it is the only hint.
+
+    The JVM inherits the stderr that it is started with, and keeps it.
+    """
+    if verbose:
+        yield
+        return
+    with tempfile.TemporaryFile() as printed:
+        own = os.dup(2)
+        os.dup2(printed.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            printed.seek(0)
+            os.write(own, printed.read())
+            raise
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+
+
+@contextlib.contextmanager
 def failures(verbose: bool) -> Iterator[None]:
     """A failure is one line, unless --verbose asks for everything."""
     try:
@@ -116,29 +203,6 @@ def failures(verbose: bool) -> Iterator[None]:
         fail(reason(failure))
 
 
-def run_one(
-    pipeline: Any,
-    progress: Progress,
-    flow: Flow | None,
-    master: str,
-    conf: list[str] | None,
-    once: bool,
-    interval: str,
-    verbose: bool,
-) -> None:
-    """Run one pipeline to its end; as a flow it reports how it is doing."""
-    name = type(pipeline).__name__.lower()
-    with (
-        Stop() as stop,
-        failures(verbose),
-        reported(flow, progress, stop, once),
-        Display(progress, Console()) as display,
-        session_of(name, master, conf, verbose) as spark,
-    ):
-        query = pipeline.start(spark, once, interval, stop.file)
-        follow(query, progress, stop, display, once)
-
-
 @contextlib.contextmanager
 def reported(flow: Flow | None, progress: Progress, stop: Stop, once: bool) -> Iterator[None]:
     """Report a pipeline that runs meanwhile, and how it ended."""
@@ -148,19 +212,19 @@ def reported(flow: Flow | None, progress: Progress, stop: Stop, once: bool) -> I
     clock = SystemClock()
     secrets = Secrets(os.environ)
     secrets.add("the key of the server", flow.server.token)
-    single = Single(flow, progress, clock, secrets)
+    running = LoneFlow(flow, progress, clock, secrets)
 
     def warn(text: str) -> None:
         typer.echo(f"topics pipeline: warning: {text}; --no-report does without", err=True)
 
-    with reporting(flow.server, [(flow, single)], clock, warn):
+    with reporting(flow.server, [(flow, running)], clock, warn):
         try:
             yield
         except BaseException as failure:
-            said = "it could not be started" if isinstance(failure, typer.Exit) else reason(failure)
-            single.end("failed", said or type(failure).__name__)
+            why = "it could not be started" if isinstance(failure, typer.Exit) else reason(failure)
+            running.end("failed", why)
             raise
-        single.end("done" if once and not stop.asked else "stopped")
+        running.end("done" if once and not stop.asked else "stopped")
 
 
 def fail(message: str) -> Any:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from topics.pipeline.files import Written
-from topics.pipeline.lake import held
-from topics.pipeline.run import PipelineError, reason
-from topics.pipeline.typed import RAW_COLUMNS
+from topics.pipeline.errors import PipelineError, reason
+from topics.pipeline.lake.contents import held
+from topics.pipeline.lake.files import Written
+from topics.pipeline.lake.typed import RAW_COLUMNS
 from topics.spark.depot import depot_of, write_once
 from topics.spark.place import Place
 from topics.spark.stage import Stage

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from topics.client.pipelines import PIPELINES_TOPIC, PipelineState
+from topics.client.operations.pipelines import PIPELINES_TOPIC, PipelineState
 from topics.commands.link import Link, connected
-from topics.commands.spans import shown_span, span_ms
+from topics.commands.spans import shown_span
 from topics.commands.table import Json, cell, print_json, print_table
+from topics.commands.watch import Count, Interval
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,20 +49,14 @@ def cells(state: PipelineState, now_ms: int) -> tuple[Any, ...]:
 @connected
 def status(
     link: Link,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")] = False,
-    interval: Annotated[
-        int,
-        typer.Option(
-            "--interval", "-i", parser=span_ms, metavar="TIME", help="How often to look; by default 2s.",
-            show_default=False,
-        ),
-    ] = 2_000,
-    count: Annotated[
-        int | None, typer.Option("--count", "-c", help="End after this many looks.", min=1, show_default=False)
-    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it every 2s, or at --interval, until Ctrl-C.")
+    ] = False,
+    interval: Interval = 2_000,
+    count: Count = None,
     reports: Annotated[str, typer.Option(help="The topic that flows report to.")] = PIPELINES_TOPIC,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Show how flows are doing: state, rate, lag, last error.
 
     A flow whose last report is more than 30 seconds old is marked as old: it is gone, or cannot reach the server.

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topics.pipeline.archive import query_id
-from topics.pipeline.run import PipelineError, reason, start, stream
+from topics.pipeline.checkpoint import query_id
+from topics.pipeline.errors import PipelineError, reason
+from topics.pipeline.query import start, stream
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 

@@ -31,9 +31,9 @@ from topics.server.app import App
 from topics.server.auth import Keys
 from topics.server.delivery.channel import Unsynced
 from topics.server.delivery.delivery import Delivery
-from topics.server.delivery.watch import Watch
+from topics.server.delivery.watch import WatchHandlers
 from topics.server.delivery.websocket import WebSockets
-from topics.server.delivery.work import Work
+from topics.server.delivery.work import WorkStreams
 from topics.server.driver import Driver, Wakeup
 from topics.server.flow.admission import Admission
 from topics.server.flow.governor import Governor
@@ -90,8 +90,8 @@ class Assembly:
             blocks=BlockHandlers(engine, loop, attempts, account),
             queues=QueueHandlers(engine, self.parking, attempts),
             routers=RouterHandlers(engine),
-            work=Work(engine, self.delivery, self.parking, slots),
-            watch=Watch(engine, self.delivery, slots, settings),
+            work=WorkStreams(engine, self.delivery, self.parking, slots),
+            watch=WatchHandlers(engine, self.delivery, slots, settings),
             websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, *shared, loop, large),
             backups=BackupHandlers(None if upkeep is None else upkeep.backups, self.driver.run_then, account),
             probes=Probes(engine, self.phase, keys.principals),

@@ -41,9 +41,9 @@ def set_up(settings: Settings) -> None:
 
 def on_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What the event loop calls for an error that nobody caught; its own way would quote what a callback was given."""
-    said = str(context.get("message", ""))
-    about_callback = "handle" in context or said.startswith("Exception in callback")
-    log.error("%s", "a callback of the loop failed" if about_callback else said, exc_info=context.get("exception"))
+    message = str(context.get("message", ""))
+    about_callback = "handle" in context or message.startswith("Exception in callback")
+    log.error("%s", "a callback of the loop failed" if about_callback else message, exc_info=context.get("exception"))
 
 
 def described(error: BaseException | None) -> list[str]:
@@ -52,8 +52,8 @@ def described(error: BaseException | None) -> list[str]:
     for _ in range(CAUSES_MAX):
         if error is None:
             break
-        said = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
-        lines.append(f"{'caused by ' if lines else ''}{type(error).__qualname__}{said}")
+        message = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+        lines.append(f"{'caused by ' if lines else ''}{type(error).__qualname__}{message}")
         frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
         lines += [f"  at {frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(frames)]
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

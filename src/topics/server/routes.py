@@ -1,4 +1,4 @@
-"""The one table of routes: which there are, who may use them, and which handler answers each (AUTH-11)."""
+"""The one table of routes: which there are, which keys may use them, and which handler answers each (AUTH-11)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from topics.server.api.records import RecordHandlers
 from topics.server.api.route import Row
 from topics.server.api.routers import RouterHandlers
 from topics.server.api.topics import TopicHandlers
-from topics.server.delivery.watch import Watch
+from topics.server.delivery.watch import WatchHandlers
 from topics.server.delivery.websocket import WebSockets
-from topics.server.delivery.work import Work
+from topics.server.delivery.work import WorkStreams
 from topics.server.http.traffic import Traffic
 from topics.server.openapi.reference import Reference
 
@@ -35,8 +35,8 @@ def rows(
     blocks: BlockHandlers,
     queues: QueueHandlers,
     routers: RouterHandlers,
-    work: Work,
-    watch: Watch,
+    work: WorkStreams,
+    watch: WatchHandlers,
     websockets: WebSockets,
     backups: BackupHandlers,
     probes: Probes,

@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -127,15 +127,6 @@ class Client:
         answer["segments"] = [SealedFile(**segment) for segment in answer.get("segments", ())]
         return Plan(**{each.name: answer[each.name] for each in fields(Plan) if each.name in answer} | {"topic": topic})
 
-    def find(self, topic: str) -> Plan | None:
-        """The plan of a topic, or None where it does not exist."""
-        try:
-            return self.plan(topic)
-        except ServerRefused as refused:
-            if refused.code != TOPIC_NOT_FOUND:
-                raise
-            return None
-
     def kind(self, topic: str) -> str:
         """Whether a topic is a `log` or a `queue`."""
         answer = json.loads(self._call("GET", f"{_path(topic)}?touch=false", topic))
@@ -244,6 +235,16 @@ class Client:
         else:
             text = f'option "url": what answers at {url} is not a topics server ({status}: {message})'
         return ServerRefused(text, status, code)
+
+
+def find(plan: Callable[[str], Plan], topic: str) -> Plan | None:
+    """The plan of a topic, or None where it does not exist."""
+    try:
+        return plan(topic)
+    except ServerRefused as refused:
+        if refused.code != TOPIC_NOT_FOUND:
+            raise
+        return None
 
 
 def _path(topic: str) -> str:

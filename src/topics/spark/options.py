@@ -195,7 +195,7 @@ class ReadOptions:
         self.starting_ts = options.number("startingTimestamp", 0)
         self.ending_ts = options.number("endingTimestamp", 0)
         if self.starting_ts is not None and self.ending_ts is not None and self.starting_ts > self.ending_ts:
-            raise BadOption("endingTimestamp", self.ending_ts, f"it lies before startingTimestamp, {self.starting_ts}")
+            raise BadOption("endingTimestamp", self.ending_ts, f"it is before startingTimestamp, {self.starting_ts}")
         self.offsets_max = options.number("maxOffsetsPerTrigger", 1)
         self.partitions_min = options.number("minPartitions", 1) or 1
         self.fail_on_data_loss = options.flag("failOnDataLoss", True)

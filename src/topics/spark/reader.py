@@ -48,7 +48,7 @@ class TopicsReader(DataSourceReader):
         try:
             pieces: list[Range] = []
             plans: dict[str, Plan] = {}
-            client.settle(options.starting.homes | options.ending.homes)
+            client.assign_homes(options.starting.homes | options.ending.homes)
             names = names_of(client, options)
             options.starting.check_names(names)
             options.ending.check_names(names)
@@ -69,7 +69,7 @@ class TopicsReader(DataSourceReader):
         end = resolve(plan, options.ending.of(plan.topic), "endingOffsets", options.fail_on_data_loss)
         if start.seq > end.seq and options.starting.is_named(plan.topic) and options.ending.is_named(plan.topic):
             place = f'{{"{plan.topic}": {end.seq}}}'
-            raise BadOption("endingOffsets", place, f"it lies before startingOffsets, {start.seq}")
+            raise BadOption("endingOffsets", place, f"it is before startingOffsets, {start.seq}")
         from_seq = start.seq if options.starting_ts is None else plan.from_ts_seq
         to_seq = end.seq if options.ending_ts is None else plan.to_ts_seq
         return from_seq, to_seq
@@ -144,7 +144,7 @@ def resolve(plan: Plan, wanted: str | Cursor, option: str, fail_on_data_loss: bo
             raise BadOption(
                 option,
                 f'{{"{plan.topic}": {wanted.seq}}}',
-                f'it lies beyond the head of topic "{plan.topic}", which is {plan.head_seq}; the topic may have been '
+                f'it is beyond the head of topic "{plan.topic}", which is {plan.head_seq}; the topic may have been '
                 f'recreated. Set "failOnDataLoss" to "false" to read what is there',
             )
         return Cursor(plan.epoch, 0 if option == "startingOffsets" else plan.head_seq)
@@ -185,7 +185,7 @@ def unplanned(topic: str, since: Cursor, to: Cursor) -> SourceError:
     """
     return SourceError(
         f'the first batch of this stream was planned to seq {to.seq} of topic "{topic}" before a crash, and now '
-        f'starts at {since.seq}, because "startingOffsets" is not a fixed place: what lies between is not known any '
+        f'starts at {since.seq}, because "startingOffsets" is not a fixed place: what is between is not known any '
         f'more. Start with a new checkpoint and startingOffsets such as {{"{topic}": 0}}, or set "failOnDataLoss" to '
         f'"false"'
     )

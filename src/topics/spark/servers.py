@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from topics.spark.client import TOPIC_NOT_FOUND, Client, Plan
+from topics.spark.client import TOPIC_NOT_FOUND, Client, Plan, find
 from topics.spark.errors import ServerRefused, SourceError
 from topics.spark.options import Address
 
@@ -35,7 +35,7 @@ class Servers:
             for name in filter(covers, client.topics(prefix)):
                 found.setdefault(name, []).append(number)
         for name, homes in found.items():
-            self._settle(name, homes)
+            self._set_home(name, homes)
         return sorted(found)
 
     def plan(self, topic: str, **query: int) -> Plan:
@@ -47,12 +47,7 @@ class Servers:
 
     def find(self, topic: str) -> Plan | None:
         """The plan of a topic, or None where it does not exist."""
-        try:
-            return self.plan(topic)
-        except ServerRefused as refused:
-            if refused.code != TOPIC_NOT_FOUND:
-                raise
-            return None
+        return find(self.plan, topic)
 
     def kind(self, topic: str) -> str:
         """Whether a topic is a `log` or a `queue`."""
@@ -62,7 +57,7 @@ class Servers:
         """The runs of seqs in (from_seq, to_seq] that clients deleted, or None where the topic is another one."""
         return self._clients[self._home(topic)].deleted(topic, epoch, from_seq, to_seq)
 
-    def settle(self, homes: Mapping[str, str]) -> None:
+    def assign_homes(self, homes: Mapping[str, str]) -> None:
         """Take topics to be at these addresses, where a query has read them before."""
         urls = [address.url for address in self._addresses]
         for topic, url in homes.items():
@@ -83,17 +78,17 @@ class Servers:
         if len(self._clients) == 1:
             return 0
         if topic not in self._homes:
-            homes = [number for number, client in enumerate(self._clients) if client.find(topic) is not None]
+            homes = [number for number, client in enumerate(self._clients) if find(client.plan, topic) is not None]
             if not homes:
                 raise ServerRefused(
                     f'topic "{topic}" (options "topic", "topics") exists on none of {self._shown()}',
                     404,
                     TOPIC_NOT_FOUND,
                 )
-            self._settle(topic, homes)
+            self._set_home(topic, homes)
         return self._homes[topic]
 
-    def _settle(self, topic: str, homes: list[int]) -> None:
+    def _set_home(self, topic: str, homes: list[int]) -> None:
         known = self._homes.setdefault(topic, homes[0])
         if known not in homes:
             raise SourceError(

@@ -40,7 +40,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _connected(self) -> Servers:
         if self._client is None:
             self._client = Servers(self._options.addresses)
-            self._client.settle(self._options.starting.homes)
+            self._client.assign_homes(self._options.starting.homes)
         return self._client
 
     def _render(self, cursors: dict[str, Cursor]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint starts."""
         options = self._options
         client = Servers(options.addresses, PLANNING_RETRY_MS)
-        client.settle(options.starting.homes)
+        client.assign_homes(options.starting.homes)
         names = names_of(client, options)
         options.starting.check_names(names)
         cursors = {}
@@ -115,7 +115,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The offsets of the checkpoint, which must be of the topics that are read."""
         topics = self._options.topics
         begun = offsets.parse(start)
-        self._connected().settle(offsets.homes_in(start))
+        self._connected().assign_homes(offsets.homes_in(start))
         strangers = [topic for topic in begun if not topics.covers(topic)]
         if strangers:
             raise BadOption(
@@ -161,7 +161,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             scan.lost(topic, gap, fail)
             pieces.append(Range(topic, epoch or 0, 0, 0, gap))
 
-        client.settle(offsets.homes_in(end))
+        client.assign_homes(offsets.homes_in(end))
         ends = offsets.parse(end)
         for topic in begun.keys() - ends.keys():
             if fail:

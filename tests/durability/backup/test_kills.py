@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.harness.kill import KillLoop, Ledger, Writer, post
 from topics.backup import manifest
-from topics.backup.place import Place
+from topics.backup.backups import Backups
 from topics.backup.restore import restore
 from topics.testing import ServerProcess
 
@@ -22,9 +22,9 @@ VICTIMS = ("command", "server", "command", "nobody")
 COMMAND_S = 60.0
 
 
-def start(place: Path, server: ServerProcess) -> subprocess.Popen[bytes]:
+def start(backups: Path, server: ServerProcess) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "topics", "backup", str(place), "--url", server.url],
+        [sys.executable, "-m", "topics", "backup", str(backups), "--url", server.url],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -47,7 +47,7 @@ def join(writers: list[Writer]) -> None:
 
 def test_backups_under_load_are_whole_whatever_is_killed(tmp_path: Path) -> None:
     """BACKUP-5, BACKUP-6: kill -9 of the command and of the server at any moment of a backup."""
-    rng, place = random.Random(3), Place(tmp_path / "backups")
+    rng, backups = random.Random(3), Backups(tmp_path / "backups")
     settings = {"wal_shards": 2, "segment_max_events": 150, "checkpoint_wal_bytes": 200_000}
     with ServerProcess(data_dir=tmp_path / "data", **settings) as server:
         loop = KillLoop(server, seed=5)
@@ -56,8 +56,8 @@ def test_backups_under_load_are_whole_whatever_is_killed(tmp_path: Path) -> None
             for writer in writers:
                 writer.start()
             time.sleep(0.2)
-            known = {path: read(path) for path in place.backups()}
-            command = start(place.directory, server)
+            known = {path: read(path) for path in backups.all()}
+            command = start(backups.directory, server)
             time.sleep(rng.uniform(0.3, 1.0))
             if victim == "server":
                 server.kill()
@@ -71,7 +71,7 @@ def test_backups_under_load_are_whole_whatever_is_killed(tmp_path: Path) -> None
             join(writers)
             for path, files in known.items():
                 assert read(path) == files, "a later backup has changed an earlier one"
-        check_last(loop, place, tmp_path)
+        check_last(loop, backups, tmp_path)
 
 
 def read(path: Path) -> manifest.Manifest | None:
@@ -81,14 +81,14 @@ def read(path: Path) -> manifest.Manifest | None:
     return found
 
 
-def check_last(loop: KillLoop, place: Place, tmp_path: Path) -> None:
+def check_last(loop: KillLoop, backups: Backups, tmp_path: Path) -> None:
     """A last backup under load, and a server on it."""
     writers = writers_of(loop, len(VICTIMS))
     for writer in writers:
         writer.start()
     time.sleep(0.3)
     before = {ledger.topic: dict(ledger.acked) for ledger in loop.ledgers}
-    command = start(place.directory, loop.server)
+    command = start(backups.directory, loop.server)
     out, err = command.communicate(timeout=COMMAND_S)
     assert command.returncode == 0, err.decode()
     join(writers)

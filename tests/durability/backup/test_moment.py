@@ -14,7 +14,7 @@ from tests.harness.machine import SMALL, Machine, small
 from tests.harness.oracle import difference
 from tests.harness.world import TINY, World
 from topics.backup.manifest import Manifest, damage
-from topics.backup.taking import Taking
+from topics.backup.transfer import Transfer
 from topics.commands.failures import CommandError
 from topics.engine import Write
 from topics.engine.upkeep.backups import LEASE_MS
@@ -34,7 +34,7 @@ def take(
     for _ in range(ATTEMPTS):
         # The clock of this world makes leaps that are longer than a backup may take where text is erased soon.
         with suppress(CommandError):
-            manifest = Taking(source, target, before, reported.append).take()
+            manifest = Transfer(source, target, before, reported.append).take()
             break
     else:
         raise AssertionError(reported)

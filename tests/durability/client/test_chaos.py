@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.chaos import Chaos
 from topics import Record, Tombstone
-from topics.client import identity
+from topics.client.operations import identity
 
 RESTARTS = 5
 

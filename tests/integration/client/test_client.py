@@ -32,7 +32,7 @@ from topics import (
     Tombstone,
     Unreachable,
 )
-from topics.client import identity
+from topics.client.operations import identity
 from topics.errors import HeadMismatch, NotFound, TopicNotFound
 from topics.testing import ServerProcess
 

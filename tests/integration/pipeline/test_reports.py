@@ -11,16 +11,16 @@ import pytest
 from tests.harness.api import Api, StartServer, until
 from tests.harness.commands import Shell
 from topics.client.client import Client
-from topics.client.pipelines import PIPELINES_TOPIC, REPORTS_MAX, PipelineState
+from topics.client.operations.pipelines import PIPELINES_TOPIC, REPORTS_MAX, PipelineState
 from topics.clock import SystemClock
 from topics.commands.link import Target
-from topics.pipeline.flows import Flow
-from topics.pipeline.lag import Lag, Lags
-from topics.pipeline.reporter import reporting
-from topics.pipeline.run import Progress
-from topics.pipeline.secrets import Secrets
-from topics.pipeline.single import Single, alone
-from topics.pipeline.spark_run import cursors_of
+from topics.pipeline.checkpoint import cursors_of
+from topics.pipeline.flows.flows import Flow
+from topics.pipeline.flows.lag import Lag, Lags
+from topics.pipeline.flows.lone_flow import LoneFlow, lone_flow
+from topics.pipeline.flows.reporter import reporting
+from topics.pipeline.flows.secrets import Secrets
+from topics.pipeline.progress import Progress
 from topics.testing import ServerProcess
 
 
@@ -67,9 +67,9 @@ def test_reports_go_into_a_bounded_topic_and_are_read_back(start_server: StartSe
     api = Api(server.host, server.port, "all")
     api.fill("orders", 12)
     said: list[str] = []
-    flow = alone("archive", None, {"url": server.url, "token": "writer"}, ["orders"], None, None)
+    flow = lone_flow("archive", None, {"url": server.url, "token": "writer"}, ["orders"], None, None)
     progress = Progress("archive")
-    single = Single(flow, progress, SystemClock(), Secrets({}))
+    single = LoneFlow(flow, progress, SystemClock(), Secrets({}))
     with Client(server.url, token="all") as client:
         assert client.pipelines() == []
         with reporting(flow.server, [(flow, single)], SystemClock(), said.append):
@@ -90,8 +90,8 @@ def test_reports_that_cannot_be_stored_are_said_once(start_server: StartServer) 
     """PIPELINE-23: the pipeline itself goes on."""
     server = start_server(api_keys="all,reader:read")
     said: list[str] = []
-    flow = alone("transform", "mine", {"url": server.url, "token": "reader"}, ["a", "b"], None, None)
-    single = Single(flow, Progress("transform"), SystemClock(), Secrets({}))
+    flow = lone_flow("transform", "mine", {"url": server.url, "token": "reader"}, ["a", "b"], None, None)
+    single = LoneFlow(flow, Progress("transform"), SystemClock(), Secrets({}))
     with reporting(flow.server, [(flow, single)], SystemClock(), said.append) as reporter:
         until(lambda: said, "it is said")
         reporter.tick()
@@ -135,7 +135,7 @@ def test_a_flow_that_does_not_report_any_more_is_old() -> None:
 def test_the_file_of_the_documentation_is_right(tmp_path: Path) -> None:
     """PIPELINE-20: docs/pipelines.md."""
     pytest.importorskip("yaml")
-    from topics.pipeline.flows import read
+    from topics.pipeline.flows.flows import read
 
     text = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")
     file = tmp_path / "pipelines.yml"

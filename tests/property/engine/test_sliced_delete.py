@@ -70,7 +70,7 @@ class Bustle:
     def claim_and_ack(self) -> None:
         if self.engine.topics["t"].queue is not None:
             claim = self.engine.queues.claim("t", ClaimJobs("w", 5), id)
-            seqs = [lease.seq for lease in claim.hand.leases]
+            seqs = [lease.seq for lease in claim.leased.leases]
             if seqs:
                 self.engine.queues.ack("t", AckJobs("w", seqs[::2]), id)
                 for seq in seqs[::2]:

@@ -54,9 +54,9 @@ def test_a_forked_process_has_keys_of_its_own() -> None:
     """CLIENT-9: two writes under one key would be one write."""
     code = """
 import os
-from topics.client import identity
-from topics.client.identity import Lanes
-from topics.client.keys import next_key
+from topics.client.operations import identity
+from topics.client.operations.identity import Lanes
+from topics.client.operations.unique_names import next_key
 next_key()
 identity.KEYED_WRITES = 0
 lanes = Lanes()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from topics.client import calling
 from topics.client.errors import Unreachable
+from topics.client.operations import call
 from topics.commands.failures import EXIT_USAGE, CommandError
 from topics.commands.link import Link, Target, linked, target
 from topics.errors import ShuttingDown
@@ -49,7 +49,7 @@ def answering(*connections: list[bytes]) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr(call, "PAUSE_FIRST_S", 0.001)
 
 
 def linked_to(url: str, token: str | None = None) -> Link:

@@ -16,7 +16,7 @@ from topics.server.api.attempts import Attempts
 from topics.server.api.diff import DiffHandler
 from topics.server.auth import Keys
 from topics.server.delivery.view import WatchOptions, view_of
-from topics.server.delivery.watch import Watch
+from topics.server.delivery.watch import WatchHandlers
 from topics.server.flow.slots import Slots
 from topics.server.http.account import SMALL_BYTES, Account, Hold
 from topics.server.http.query import Query
@@ -150,7 +150,7 @@ def test_heartbeat_is_between_1_s_and_60_s(heartbeat_ms: int, kept: int) -> None
     engine.write("t", Write.of([1]))
     settings = Settings()
     delivery = SimpleNamespace(refresh=lambda: None, tick_ms=0, now_ms=0)
-    watch = Watch(engine, cast("Any", delivery), Slots(settings), settings)
+    watch = WatchHandlers(engine, cast("Any", delivery), Slots(settings), settings)
     exchange = asked({"topics": {"t": {}}, "heartbeat_ms": heartbeat_ms})
     watch.create(exchange)
     wid = json.loads(exchange.answers[0][1])["wid"]

@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from topics.pipeline.cli import app
-from topics.pipeline.run import Progress, reason
+from topics.pipeline.errors import reason
+from topics.pipeline.progress import Progress
 
 ARCHIVE = ("archive", "--topic", "orders", "--to", "lake")
 TRANSFORM = ("transform", "--topic", "orders", "--sql", "q.sql", "--checkpoint", "c")
@@ -23,8 +24,8 @@ REPLAY = ("replay", "--name", "n", "--state", "s")
         (("archive", "--to", "lake"), "say what to archive: --topic (one or more) or --prefix"),
         ((*ARCHIVE, "--prefix", "o"), "say what to archive: --topic (one or more) or --prefix"),
         ((*ARCHIVE, "--format", "csv"), '--format is "csv"; it must be delta, iceberg or parquet'),
-        ((*ARCHIVE, "--format", "parquet", "--typed"), "--typed needs --format delta"),
-        ((*ARCHIVE, "--format", "parquet", "--compact"), "--compact needs --format delta"),
+        ((*ARCHIVE, "--format", "parquet", "--typed"), "--typed needs the format delta"),
+        ((*ARCHIVE, "--format", "parquet", "--compact"), "--compact needs the format delta"),
         ((*ARCHIVE, "--interval", "soon"), '--interval is "soon"; it must be a span of time'),
         ((*ARCHIVE, "--token-file", "none"), "--token-file none: No such file or directory"),
         ((*ARCHIVE, "--url", "ftp://x"), 'option "url" is "ftp://x": it must be an address'),
@@ -122,7 +123,7 @@ def test_check_reads_a_file_without_spark_and_without_a_server(tmp_path: Path, m
     ended = CliRunner().invoke(app, ("check", str(file)))
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert ended.stdout.splitlines()[1].split() == ["archive", "orders", "http://127.0.0.1:1", "orders-lake"]
-    monkeypatch.setattr("topics.pipeline.several.find_spec", lambda name: None)
+    monkeypatch.setattr("topics.pipeline.flows_cli.find_spec", lambda name: None)
     ended = CliRunner().invoke(app, ("check", str(file)))
     assert ended.exit_code == 1
     assert ended.stderr.startswith("topics pipeline: yaml not installed: pipelines need the extra `spark`")

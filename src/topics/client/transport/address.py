@@ -2,7 +2,7 @@
 
 A proxy is taken from the argument, or from `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` (in lower case first, as curl
 does): a request over plain HTTP is sent to it in absolute form, and TLS goes through a tunnel (CONNECT), so that the
-proxy never sees what is said. The key goes into the head of each request, never into an address or a log line.
+proxy never sees the content. The key goes into the head of each request, never into an address or a log line.
 """
 
 from __future__ import annotations

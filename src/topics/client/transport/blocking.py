@@ -183,7 +183,7 @@ class Connection:
         return parser.complete and parser.keep_alive and not parser.surplus
 
     def shut(self) -> None:
-        """End it from another thread: who waits for it gets an error at once."""
+        """End it from another thread: a thread that waits for it gets an error at once."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -233,7 +233,7 @@ class Pool:
     def _wait(self, until: float) -> Connection | None:
         """A connection that is idle, or None where there is room for another."""
         with self._changed:
-            # In this order: who gives one back looks at `_waiting` after it has put it there.
+            # In this order: a thread that gives one back looks at `_waiting` after it has put it there.
             self._waiting += 1
             try:
                 while True:

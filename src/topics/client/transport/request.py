@@ -12,7 +12,7 @@ EVENTS: Final = b"Accept: text/event-stream\r\n"
 
 
 class Request:
-    """One request, also as the effect that asks for its answer (`topics.client.operation`).
+    """One request, also as the effect that asks for its answer (`topics.client.operations.operation`).
 
     `timeout_s` is how long the server may be silent, and `until` (a reading of `time.monotonic`) when it is too late
     for any answer; `attempts` counts how often it was sent. `repeatable` says that to send it twice does no more than

@@ -109,7 +109,7 @@ class Archive:
         self.trim()
 
     def trim(self) -> None:
-        """Drop what lies below the first live record: tags, and segments that hold nothing any more."""
+        """Drop what is below the first live record: tags, and segments that hold nothing any more."""
         start = self._log.start
         if self.tags is not None:
             self.tags.sweep(start)

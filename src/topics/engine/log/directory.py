@@ -370,7 +370,7 @@ class Directory:
         return emptied
 
     def _move_start(self) -> None:
-        """Move `start` to the first live record and drop what lies before it."""
+        """Move `start` to the first live record and drop what is before it."""
         entries = self.entries
         base = self._base
         while base < len(entries):

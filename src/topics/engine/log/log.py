@@ -4,7 +4,7 @@ What it keeps of the LOSS, RETAIN and DELETE rules:
 
 1. `evict_floor` moves only when cap or TTL take *live* records. It never exceeds `start`. A cursor below it gets a
    tombstone; a cursor below `start` but not below it fell into a deleted gap, which is silent.
-2. A lost range (corruption, a lost tail, `source_trim`) lies above the floors and does not move them. A read stops
+2. A lost range (corruption, a lost tail, `source_trim`) is above the floors and does not move them. A read stops
    before it, and a cursor at its edge gets one tombstone with exactly that range.
 3. What is gone stays gone: a loosened TTL or cap, or a clock that steps back, brings nothing back.
 """

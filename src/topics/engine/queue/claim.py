@@ -2,7 +2,7 @@
 
 A `Claimer` waits for jobs: it is a `Claim`, which is answered once, or the `Worker` of a /work stream, which is never
 done. A pass serves a whole cohort of them at once: each gets a share in proportion to what it asked for, the remainder
-goes to those that have waited longest, and the jobs are dealt in turns, so that no claimer gets only the oldest.
+goes to those that have waited longest, and the jobs go round in turns, so that no claimer gets only the oldest.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from topics.storage.block import HAS_META, HAS_NODE, HAS_TAG, PLAIN, SINGLE_DATA
 _encode = msgspec.json.Encoder().encode
 
 
-class Hand:
-    """What a pass dealt to one claimer: leases, lowest seq first, and the text of each job as a client reads it."""
+class LeasedJobs:
+    """What a pass gives to one claimer: leases, lowest seq first, and the text of each job as a client reads it."""
 
     __slots__ = ("leases", "texts")
 
@@ -29,13 +29,13 @@ class Hand:
         self.texts = texts
 
 
-NOTHING: Final = Hand([], [])
+NOTHING: Final = LeasedJobs([], [])
 
 
 class Claim:
     """One `POST /v0/topics/:q/claim`; `on_done` is called once with it, when the jobs or `error` are there."""
 
-    __slots__ = ("context", "demand", "done", "error", "hand", "lease_ms", "node", "on_done", "ready", "until_ms")
+    __slots__ = ("context", "demand", "done", "error", "lease_ms", "leased", "node", "on_done", "ready", "until_ms")
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Claim:
         self.until_ms = until_ms
         self.on_done = on_done
         self.context = context
-        self.hand = NOTHING
+        self.leased = NOTHING
         self.ready = 0
         self.done = False
         self.error: TopicsError | None = None
@@ -64,9 +64,9 @@ class Claim:
         """Jobs were leased to this claim; `deliver` follows, at once or when the lease is durable."""
         self.demand = 0
 
-    def deliver(self, hand: Hand, ready: int) -> None:
+    def deliver(self, leased: LeasedJobs, ready: int) -> None:
         """Answer with these jobs; `ready` more are waiting. There may be none where the wait has ended."""
-        self.hand = hand
+        self.leased = leased
         self.ready = ready
         self.give_up()
         if self.on_done is not None:
@@ -87,7 +87,7 @@ class Claim:
     @property
     def text(self) -> bytes:
         """The jobs as JSON objects separated by commas."""
-        return b",".join(self.hand.texts)
+        return b",".join(self.leased.texts)
 
     @property
     def claimed(self) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ class Worker:
         node: str,
         max: int,
         lease_ms: int | None,
-        on_jobs: Callable[[Hand], None],
+        on_jobs: Callable[[LeasedJobs], None],
         on_end: Callable[[TopicsError], None],
     ) -> None:
         self.node = node
@@ -135,10 +135,10 @@ class Worker:
             self.held[lease.seq] = lease
             lease.worker = self
 
-    def deliver(self, hand: Hand, ready: int) -> None:
+    def deliver(self, leased: LeasedJobs, ready: int) -> None:
         """Push these jobs."""
-        if hand.leases and not self.closed:
-            self.on_jobs(hand)
+        if leased.leases and not self.closed:
+            self.on_jobs(leased)
 
     def lost(self, lease: Lease) -> None:
         """A job of this stream is no longer leased to it; the Queue calls this."""
@@ -171,18 +171,18 @@ def shares(available: int, demands: Sequence[int]) -> list[int]:
     return given
 
 
-def deal(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candidate]]:
-    """The jobs dealt in turns, one per turn, until each hand has its quota."""
-    hands: list[list[Candidate]] = [[] for _ in quotas]
+def divide(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candidate]]:
+    """The jobs in turns, one for each claimer and turn, until each has its quota."""
+    parts: list[list[Candidate]] = [[] for _ in quotas]
     at = 0
     turn = 0
     while at < len(jobs) and at < sum(quotas):
-        for hand, quota in zip(hands, quotas, strict=True):
+        for part, quota in zip(parts, quotas, strict=True):
             if turn < quota and at < len(jobs):
-                hand.append(jobs[at])
+                part.append(jobs[at])
                 at += 1
         turn += 1
-    return hands
+    return parts
 
 
 def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease], deadline_ms: int) -> list[bytes]:

@@ -17,7 +17,7 @@ from topics.engine.config import clamp_lease_ms
 from topics.engine.journal import Journal
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.burials import Burials
-from topics.engine.queue.claim import NOTHING, Claim, Claimer, Hand, deal, job_texts, shares
+from topics.engine.queue.claim import NOTHING, Claim, Claimer, LeasedJobs, divide, job_texts, shares
 from topics.engine.queue.dead_letter import DeadLetters
 from topics.engine.queue.event import Claimed, Event
 from topics.engine.queue.lease import LAPSED, Candidate, Lease
@@ -28,7 +28,7 @@ from topics.engine.write.ticket import Promise, Receipt
 from topics.errors import TopicsError
 from topics.storage.wal import frame as frames
 
-Served = tuple[Claimer, Hand, Receipt | None]
+Served = tuple[Claimer, LeasedJobs, Receipt | None]
 """A claimer that was answered, with what, and what the answer waits for."""
 
 LEASE_ID_SHIFT: Final = 20
@@ -68,12 +68,12 @@ class Dispatch:
             del jobs[count:]
         queue.stopped |= more and len(jobs) < sum(demands)
         served: list[Served] = []
-        hands = [jobs] if len(claimers) == 1 else deal(jobs, shares(len(jobs), demands))
-        for claimer, dealt in zip(claimers, hands, strict=True):
+        parts = [jobs] if len(claimers) == 1 else divide(jobs, shares(len(jobs), demands))
+        for claimer, part in zip(claimers, parts, strict=True):
             # A claim whose wait is over is answered once it is known that there is nothing for it.
-            if dealt or (isinstance(claimer, Claim) and claimer.until_ms <= steady_ms and not queue.stopped):
+            if part or (isinstance(claimer, Claim) and claimer.until_ms <= steady_ms and not queue.stopped):
                 try:
-                    served.append((claimer, *self._lease(topic, queue, claimer, dealt, now, steady_ms)))
+                    served.append((claimer, *self._lease(topic, queue, claimer, part, now, steady_ms)))
                 except TopicsError as error:
                     claimer.fail(error)
         if queue.free:
@@ -81,11 +81,11 @@ class Dispatch:
         # A client that sees from the answer that a job was moved must find it where it went.
         moving = self._dead_letters.moving
         moved = moving.get(topic) if moving else None
-        for claimer, hand, receipt in served:
+        for claimer, leased, receipt in served:
             if moved is None and receipt is None:
-                claimer.deliver(hand, queue.ready)
+                claimer.deliver(leased, queue.ready)
             else:
-                _deliver_after(claimer, hand, queue.ready, [each for each in (receipt, moved) if each is not None])
+                _deliver_after(claimer, leased, queue.ready, [each for each in (receipt, moved) if each is not None])
         return served
 
     def _choose(self, topic: Topic, queue: Queue, wanted: int, now: int) -> list[Candidate]:
@@ -114,7 +114,7 @@ class Dispatch:
 
     def _lease(
         self, topic: Topic, queue: Queue, claimer: Claimer, jobs: list[Candidate], now: int, steady_ms: int
-    ) -> tuple[Hand, Receipt | None]:
+    ) -> tuple[LeasedJobs, Receipt | None]:
         if not jobs:
             claimer.took([])
             return NOTHING, None
@@ -149,7 +149,7 @@ class Dispatch:
                 self._burials.look(topic, steady_ms + lease_ms + 1)
         if receipt is not None and receipt.done:
             receipt = None
-        return Hand(leased, job_texts(jobs, leased, deadline_ms)), receipt
+        return LeasedJobs(leased, job_texts(jobs, leased, deadline_ms)), receipt
 
     def log(self, topic: Topic, event: Event, receipt: Receipt | None = None) -> None:
         """Append to the leases log. Where the jobs are only in memory, so are the leases."""
@@ -196,13 +196,13 @@ def _within(jobs: list[Candidate], bytes_max: int, at_least: int) -> int:
     return len(jobs)
 
 
-def _deliver_after(claimer: Claimer, hand: Hand, ready: int, after: list[Receipt]) -> None:
+def _deliver_after(claimer: Claimer, leased: LeasedJobs, ready: int, after: list[Receipt]) -> None:
     """Deliver once these are done."""
 
     def safe(durable: Promise) -> None:
         if durable.error is not None:
             claimer.fail(durable.error)
         else:
-            claimer.deliver(hand, ready)
+            claimer.deliver(leased, ready)
 
     Promise(safe).follow_all(after)

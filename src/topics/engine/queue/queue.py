@@ -7,7 +7,7 @@ takes.
 
 `ready` = live records - `in_flight` - `delayed` - `leaving` whenever `advance` was called for the present, because a
 record that leaves the log in any way takes its Lease with it: an ack or a delete by tag names the seqs (`forget`), and
-what a cap, a TTL or a `before_seq` took lies below `log.start` (`trim`).
+what a cap, a TTL or a `before_seq` took is below `log.start` (`trim`).
 
 Whatever may happen to any number of jobs at once is done for STEP_JOBS of them per call, or in slices: leases that run
 out, delays that end, jobs that leave, a freelist of which most is stale. Until it is done the counters are behind, and

@@ -139,7 +139,7 @@ class Queues:
         return found
 
     def job(self, name: str, seq: int) -> JobState:
-        """How one job stands, and what has happened to it as far as that is kept (QUEUE-41)."""
+        """The state of one job, and what has happened to it as far as that is kept (QUEUE-41)."""
         topic, queue = self._present(name)
         lease = queue.leases.get(seq)
         steps = queue.history.jobs.get(seq, [])

@@ -35,7 +35,7 @@ class _Newest:
         self.bytes += block.live_bytes
 
     def take(self, bound_head: int) -> tuple[int, int]:
-        """Forget what lies up to `bound_head` (-1: all of it); how many records lie after it, and their bytes."""
+        """Forget what there is up to `bound_head` (-1: all of it); how many records come after it, and their bytes."""
         blocks = self.blocks
         while blocks and (bound_head < 0 or blocks[0].last_seq <= bound_head):
             block = blocks.popleft()

@@ -211,7 +211,7 @@ class Recovery:
         return self._new(id, name, TopicConfig(durability="fsync"), self._engine.clock.now_ms())
 
     def _lose_holes(self, topic: Topic, expected: int, tail: Sequence[Extent]) -> None:
-        """Lose what lies between `expected` and the head and is in none of these."""
+        """Lose what is between `expected` and the head and is in none of these."""
         for block in tail:
             if block.first_seq > expected and not topic.log.lost_at(expected):
                 self._lose(topic, expected, block.first_seq - 1)

@@ -6,7 +6,7 @@ again. What that takes depends on the classes of the two topics:
 1. No copy is shown before the router that made it is durable.
 2. Into `fsync`, a copy is shown once what it follows from is synced, in whichever shards that is.
 3. Where the source itself does not survive (`ephemeral`, and `memory` when the power goes), or the destination has
-   direct writes that may not, the seqs of the copies lie below the destination's ceiling.
+   direct writes that may not, the seqs of the copies are below the destination's ceiling.
 4. Where a `disk` destination has direct writes too, and a loss of power takes one of them, nothing says how many copies
    came after the last frame that is left: they are made again above the ceiling. To keep these few, a mark is logged
    with every slice.

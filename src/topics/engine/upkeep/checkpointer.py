@@ -19,7 +19,7 @@ from typing import Final
 from topics.engine.engine import Engine
 from topics.engine.restart.checkpoint import Capture
 from topics.engine.upkeep.backups import Backups
-from topics.engine.upkeep.eraser import Eraser, Pass
+from topics.engine.upkeep.eraser import Eraser, Erasing
 from topics.engine.upkeep.reclaimer import Reclaimer
 from topics.engine.upkeep.sealer import Sealer
 from topics.engine.upkeep.timing import Timing
@@ -48,7 +48,7 @@ class Checkpointer:
         self._backups = backups
         self._reclaimer = Reclaimer(engine, store)
         # What is erased with the checkpoint that is under way.
-        self._erasing: list[Pass] = []
+        self._erasing: list[Erasing] = []
         self._wal_bytes = wal_bytes
         # From its beginning until it is handed to a job: what is captured, and what has to be synced first.
         self._capture: Capture | None = None

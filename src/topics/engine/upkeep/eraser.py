@@ -32,7 +32,7 @@ from topics.storage.splice import erased
 TAIL_BLOCKS: Final = 64
 
 # What is erased once the checkpoint under way is durable: whose, and up to what.
-Pass = tuple[Erasure, int, int]
+Erasing = tuple[Erasure, int, int]
 
 
 class Eraser:
@@ -49,7 +49,7 @@ class Eraser:
         self._rewriting = False
         self._failed = False
         # Topics that are through, and wait for a checkpoint.
-        self._through: list[Pass] = []
+        self._through: list[Erasing] = []
         self._through_ms = 0
         # Topics that were deleted, counted as the records of one.
         self._topics = Erasure(engine.clock.now_ms())
@@ -101,7 +101,7 @@ class Eraser:
         topic.erasure.asked = False
         self._topic = None
 
-    def _come_through(self, done: Pass) -> None:
+    def _come_through(self, done: Erasing) -> None:
         if not self._through:
             self._through_ms = self._engine.clock.now_ms()
         self._through.append(done)
@@ -158,12 +158,12 @@ class Eraser:
         idle = self._topic is None and not self._asked
         return idle or self._engine.clock.now_ms() - self._through_ms >= self._after_ms // 8
 
-    def take(self) -> list[Pass]:
+    def take(self) -> list[Erasing]:
         """What the checkpoint that begins now erases, if it leaves the WAL files of before."""
         taken, self._through = self._through, []
         return taken
 
-    def erased(self, taken: list[Pass], *, complete: bool) -> None:
+    def erased(self, taken: list[Erasing], *, complete: bool) -> None:
         """That checkpoint is over; `complete` says that everything it replaces is gone from the disk."""
         for erasure, gone_then, began_ms in taken:
             if complete:

@@ -1,4 +1,4 @@
-"""Reclaimer: says when a checkpoint is worth making because of the files that go with it .
+"""Reclaimer: says when a checkpoint is worth making because of the files that go with it.
 
 Segments that hold nothing live, and WAL files and a snapshot full of what is gone, go only with a checkpoint. So one
 falls due soon after something was freed, whether or not anything is written. What is freed within a second shares one,

@@ -136,7 +136,7 @@ class Sealer:
                     self._take(seal, segment)
             self._finish(written)
 
-        self._shelf.enqueue(self._shelf.segments.seal_all_job([seal.builder for seal in written], sealed))
+        self._shelf.enqueue(self._shelf.segments.seal_job([seal.builder for seal in written], sealed))
 
     def _take(self, seal: Seal, segment: Segment) -> None:
         if seal.topic.deleted:

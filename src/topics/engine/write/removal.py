@@ -104,7 +104,7 @@ def delete(
     apply_acks: Callable[[Topic], object],
     done: Callable[[int], None],
 ) -> Work:
-    """Delete what lies below `before_seq` and matches; `done` gets the number before the receipt is done.
+    """Delete what is below `before_seq` and matches; `done` gets the number before the receipt is done.
 
     `apply_acks` has the jobs that were acked leave the topic.
     """

@@ -20,7 +20,7 @@ GONE: Final = 2
 
 
 class Unkept:
-    """What becomes of records at a restart, by ascending ranges of seqs; what lies in none of them is kept."""
+    """What becomes of records at a restart, by ascending ranges of seqs; what is in none of them is kept."""
 
     __slots__ = ("_lasts", "_ranges")
 

@@ -196,7 +196,7 @@ def _blocks(bytes_max: int, topic: Topic, query: Query) -> tuple[BlocksHeader, l
     bytes_max = min(query.number("bytes", BYTES_DEFAULT, least=1), bytes_max)
     to_seq = query.number("to_seq", log.head)
     if query.has("to_seq") and to_seq < from_seq:
-        raise InvalidRequest(f"to_seq {to_seq} lies before from_seq {from_seq}", field="to_seq", from_seq=from_seq)
+        raise InvalidRequest(f"to_seq {to_seq} is before from_seq {from_seq}", field="to_seq", from_seq=from_seq)
     tombstone, cursor = gap_at(log, from_seq)
     chunks, next_from_seq, sent = _scan(log, cursor, max(to_seq, cursor), limit, bytes_max)
     header = BlocksHeader(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from topics.server.api.principal import SCOPE_NAMES, Principal
+from topics.server.api.principal import Principal, scope_names
 from topics.server.api.shapes import KeyList, KeyState
 
 
@@ -17,8 +17,7 @@ def listed(principals: Iterable[Principal], asking: Principal) -> KeyList:
 
 
 def _described(principal: Principal, asking: Principal) -> KeyState:
-    scopes = [name for bit, name in SCOPE_NAMES.items() if principal.scopes & bit]
-    return KeyState(principal.key_id, scopes, [*principal.prefixes], principal is asking)
+    return KeyState(principal.key_id, scope_names(principal.scopes), [*principal.prefixes], principal is asking)
 
 
 def _within(principal: Principal, asking: Principal) -> bool:

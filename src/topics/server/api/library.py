@@ -6,17 +6,15 @@ holds no data, therefore it needs no key, and any page may load it.
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
 from typing import Final
 
+from topics.server.api import assets
 from topics.server.http.exchange import Exchange
 
 HEADERS: Final = (
     b"X-Content-Type-Options: nosniff\r\nCache-Control: no-cache\r\nAccess-Control-Allow-Origin: *\r\n"
     b"Cross-Origin-Resource-Policy: cross-origin\r\n"
 )
-CONTENT_TYPE: Final = b"text/javascript; charset=utf-8"
 
 
 class Library:
@@ -24,9 +22,4 @@ class Library:
 
     def script(self, exchange: Exchange) -> None:
         """The module."""
-        exchange.respond(200, _module(), CONTENT_TYPE, HEADERS)
-
-
-@cache
-def _module() -> bytes:
-    return files("topics").joinpath("javascript", "topics.js").read_bytes()
+        exchange.respond(200, assets.content("javascript", "topics.js"), assets.CONTENT_TYPES["js"], HEADERS)

@@ -3,7 +3,7 @@
 Values are read when they are asked for. What counts, counts in plain numbers of its own, and knows nothing of metrics.
 The totals are those of the instance, whatever key asks; what names topics is limited to those that the key may see.
 
-What is said of topics takes a look at every one of them. That is done a piece at a time between the requests of others,
+The figures of topics take a look at every one of them. That is done a piece at a time between the requests of others,
 once for all that ask for it meanwhile; where there are many topics, the outcome is given again for a while.
 """
 

@@ -1,9 +1,9 @@
 """Overview: all that a person who looks at the server needs at a glance, in one answer (CONSOLE-13).
 
 `GET /v0/overview` is what an open console asks for every two seconds. It must cost next to nothing, with thousands of
-topics and with many who look. So it shows a bounded number of topics, chosen among a bounded number of them, the rates
-come from `Rounds`, and an answer is given again for a moment to everybody with the same key and the same question, for
-longer where it took long to make.
+topics and any number of open consoles. So it shows a bounded number of topics, chosen among a bounded number of them,
+the rates come from `Rounds`, and an answer is given again for a moment to every request with the same key and the same
+question, for longer where it took long to make.
 
 A key that is limited to prefixes sees its own topics, queues and losses and no others; totals are those of the server.
 """

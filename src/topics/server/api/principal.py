@@ -1,4 +1,4 @@
-"""Principal: who makes a request, and what it may do (the AUTH rules).
+"""Principal: which client makes a request, and what it may do (the AUTH rules).
 
 A principal has scopes and, where its key is limited, name prefixes. The scope check is on the path of every request,
 so scopes are bits of a plain int: `principal.scopes & needed == needed`.
@@ -21,13 +21,13 @@ ADMIN: Final = 8
 ALL_SCOPES: Final = READ | WRITE | DELETE | ADMIN
 
 REVOKED: Final = "the key was removed or its rights were changed; connect again"
-"""What a client is told whose key is not valid any more."""
+"""The answer to a client whose key is no longer valid."""
 
 SCOPE_NAMES: Final = {READ: "read", WRITE: "write", DELETE: "delete", ADMIN: "admin"}
 
 
 class Principal:
-    """Who makes a request: one per key, so that two principals are the same key if they are the same object."""
+    """The client of a request: one per key, so that two principals are the same key if they are the same object."""
 
     __slots__ = ("key_id", "prefixes", "scopes")
 
@@ -45,7 +45,7 @@ class Principal:
         return (self.key_id, self.scopes, self.prefixes) == (other.key_id, other.scopes, other.prefixes)
 
     def may_touch(self, name: str) -> bool:
-        """Whether the topic or router `name` lies within the key's prefixes."""
+        """Whether the topic or router `name` is within the key's prefixes."""
         return not self.prefixes or name.startswith(self.prefixes)
 
     def require_scopes(self, needed: int) -> None:
@@ -66,6 +66,11 @@ class Principal:
             self.require_name(config.dead_letter)
 
 
+def scope_names(scopes: int) -> list[str]:
+    """The names of the scopes in `scopes`."""
+    return [name for bit, name in SCOPE_NAMES.items() if scopes & bit]
+
+
 def scope_text(scopes: int) -> str:
     """The scopes in `scopes` as the documentation writes them, such as `read+write`."""
-    return "+".join(name for bit, name in SCOPE_NAMES.items() if scopes & bit)
+    return "+".join(scope_names(scopes))

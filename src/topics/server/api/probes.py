@@ -10,7 +10,7 @@ from topics.errors import RETRY_AFTER_MS, StorageReadOnly
 from topics.server.api.answers import answer
 from topics.server.api.keys import listed
 from topics.server.api.phase import Phase
-from topics.server.api.principal import SCOPE_NAMES, Principal
+from topics.server.api.principal import Principal, scope_names
 from topics.server.api.shapes import Health, Ready, WhoAmI
 from topics.server.http.exchange import Exchange
 
@@ -31,8 +31,7 @@ class Probes:
     def whoami(self, exchange: Exchange) -> None:
         """`GET /v0/whoami`: what the key of this request may do."""
         principal: Principal = exchange.head.route.principal
-        scopes = [name for bit, name in SCOPE_NAMES.items() if principal.scopes & bit]
-        answer(exchange, 200, WhoAmI(principal.key_id, scopes, list(principal.prefixes)))
+        answer(exchange, 200, WhoAmI(principal.key_id, scope_names(principal.scopes), list(principal.prefixes)))
 
     def keys(self, exchange: Exchange) -> None:
         """`GET /v0/keys`: which keys there are, without their secrets."""

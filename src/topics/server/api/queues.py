@@ -118,7 +118,7 @@ def _claimed(claim: Claim) -> None:
         return
     head = b'{"topic":"%b","claimed":[' % exchange.head.route.name_bytes
     elapsed_ms = (perf_counter_ns() - exchange.started_ns) / 1e6
-    tail = _CLAIMED_TAIL % (len(claim.hand.texts), claim.ready, elapsed_ms, exchange.throttled_ns / 1e6)
+    tail = _CLAIMED_TAIL % (len(claim.leased.texts), claim.ready, elapsed_ms, exchange.throttled_ns / 1e6)
     exchange.respond_parts([head, claim.text, tail])
 
 

@@ -1,4 +1,4 @@
-"""Repeats: whether an object of ours names a field twice, told exactly and without decoding what is inside (HTTP-14).
+"""Repeats: whether an object of ours names a field twice, exactly and without decoding what is inside (HTTP-14).
 
 The decoder keeps the last of two fields with the same name and says nothing. But it also gives the text of every value
 as it is, so a repeat shows in the lengths: an object is as long as its distinct fields and their punctuation, white

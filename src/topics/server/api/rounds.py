@@ -28,7 +28,7 @@ STALE_NS: Final = 60_000_000_000
 """What was looked at longer ago says nothing about a rate of now."""
 LOSSES_MAX: Final = 100
 RANGES_MAX: Final = 10
-"""Of the lost ranges of a topic, so many are told apart."""
+"""So many lost ranges of a topic are counted one by one."""
 
 
 class Loss(Struct):

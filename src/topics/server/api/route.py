@@ -17,7 +17,7 @@ Handler = Callable[[Exchange], None]
 
 
 class Row(NamedTuple):
-    """One route: who may use it, and what answers it."""
+    """One route: which keys may use it, and what answers it."""
 
     method: str
     path: str
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 class Route(Struct, eq=False):
-    """What a head resolved to: who asks, for what, and what answers. Shared by all requests with the same head."""
+    """What a head resolved to: which client asks, for what, what answers. Shared by all requests with the same head."""
 
     handle: Handler
     always_open: bool

@@ -1,7 +1,7 @@
 """The HTTP API of routers: `/v0/routers` (the ROUTER rules).
 
 A key's prefixes apply to the router's name and, where it creates or moves one, to its source and dest too: both are
-created on its behalf. What lies outside of them is not named, neither in an answer nor in an error (AUTH-15).
+created on its behalf. What is outside of them is not named, neither in an answer nor in an error (AUTH-15).
 """
 
 from __future__ import annotations

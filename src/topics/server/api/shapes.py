@@ -90,7 +90,7 @@ class Lost(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """What a cursor would be told was lost on its way, both ends included."""
+    """What a cursor would get a tombstone for on its way, both ends included."""
 
     gap_from: int
     gap_to: int

@@ -170,7 +170,7 @@ class Channel:
             self._begin_round()
         topic, todo, begin = self.topic, self._todo, self._at
         if topic.deleted:
-            return self._say_goodbye(feeds_max), 0
+            return self._end_feeds(feeds_max), 0
         now_ms, clock = self._delivery.now_ms, self._delivery.engine.clock
         topic.expire(now_ms)
         topic.touch(now_ms)
@@ -264,7 +264,7 @@ class Channel:
         self.round_since_ns, self._fresh_since_ns = self._fresh_since_ns, 0
         self._backlog.clear()
 
-    def _say_goodbye(self, feeds_max: int) -> int:
+    def _end_feeds(self, feeds_max: int) -> int:
         """The topic is gone: notify every feed that takes it now, and forget that feed."""
         goodbye = notices.topic_deleted(self.name, self.topic.log.head)
         begin, end = self._at, min(len(self._todo), self._at + feeds_max)

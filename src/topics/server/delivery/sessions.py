@@ -25,7 +25,7 @@ WID_BYTES: Final = 16
 
 
 class Session(Struct, eq=False):
-    """One subscription: which topics, how, for whom, and how far."""
+    """One subscription: which topics, how, for which key, and how far."""
 
     principal: Principal
     layout: Layout

@@ -37,7 +37,7 @@ PROGRESS_BYTES: Final = 4096
 """How much a stalled stream must take to count as one that still reads."""
 
 
-class Link(Protocol):
+class FlowControl(Protocol):
     """The way to a client, as far as its flow control is concerned."""
 
     @property
@@ -75,7 +75,7 @@ class Subscriber(ABC):
     kind: ClassVar[str]
     """What the stream is called in the metrics."""
 
-    def __init__(self, delivery: Delivery, link: Link, principal: Principal) -> None:
+    def __init__(self, delivery: Delivery, link: FlowControl, principal: Principal) -> None:
         self.delivery = delivery
         self.link = link
         self.principal = principal

@@ -98,7 +98,7 @@ def _cursor_of(request: WatchRequest, layout: Layout) -> dict[str, Position]:
     return {name: position for name, position in found.items() if name in layout.names}
 
 
-class Watch:
+class WatchHandlers:
     """Answers the watch routes."""
 
     def __init__(self, engine: Engine, delivery: Delivery, slots: Slots, settings: Settings) -> None:

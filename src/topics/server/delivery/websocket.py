@@ -4,7 +4,7 @@ A client sends commands and is sent answers and notices; `FrameLink` carries bot
 wait for their ack; beyond that nothing more is read, nor while a large publish is taken (api/large_writes.py).
 
 Every command is authorised on its own: `subscribe` needs `read`, `publish` needs `write` and with `config` also
-`admin`, and every topic must lie within the key's prefixes.
+`admin`, and every topic must be within the key's prefixes.
 
 A client that sends nothing at all for a while is pinged, and given up if it does not answer that either.
 """

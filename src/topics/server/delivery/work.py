@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from topics.engine import Engine
-from topics.engine.queue.claim import Hand, Worker
+from topics.engine.queue.claim import LeasedJobs, Worker
 from topics.errors import InvalidRequest, NotAQueue, TopicsError
 from topics.server.api.principal import Principal
 from topics.server.api.route import Route
@@ -35,7 +35,7 @@ from topics.server.http.stream import Stream
 JOB: Final = b"job"
 
 
-class Work:
+class WorkStreams:
     """Answers the route of work streams."""
 
     def __init__(self, engine: Engine, delivery: Delivery, parking: Parking, slots: Slots) -> None:
@@ -79,7 +79,7 @@ class WorkStream(EventStream):
 
     def __init__(
         self,
-        work: Work,
+        work: WorkStreams,
         stream: Stream,
         principal: Principal,
         slot: Slot,
@@ -98,10 +98,10 @@ class WorkStream(EventStream):
         self.greet(RETRY + heartbeat(self.delivery.now_ms))
         work.queues.work(name, self._worker)
 
-    def _push(self, hand: Hand) -> None:
+    def _push(self, leased: LeasedJobs) -> None:
         frames = [
             b"id: %d\n%b" % (lease.seq, event(JOB, b'{"topic":"%b",%b' % (self._name, text[1:])))
-            for lease, text in zip(hand.leases, hand.texts, strict=True)
+            for lease, text in zip(leased.leases, leased.texts, strict=True)
         ]
         written = b"".join(frames)
         self.stream.write(written)

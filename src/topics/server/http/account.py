@@ -6,16 +6,16 @@
 | answers | what a client has not taken of its answers, once its socket is full | the client reads, or is gone |
 | streams | what streams have not taken, once their sockets are full; a frame that many share counts once | the same |
 
-A connection counts with its `Hold`, which it tells how much it holds now. What fits into the socket's own buffers is
+A connection counts with its `Hold`, in which it notes how much it holds now. What fits into the socket's own buffers is
 not counted: an honest client that reads what it asked for hardly appears here.
 
 Rules:
 
-1. Over the bound, whoever adds more than a little gives way: a body is refused with the limit's name, a request for a
-   large answer too. Small requests are served as long as there is any memory.
+1. Over the bound, a connection that adds more than a little gives way: a body is refused with the limit's name, and so
+   is a request for a large answer. Small requests are served as long as there is any memory.
 2. The fuller the account, the smaller the answers: one may take a part of what is free (`share_bytes`), so that many at
    a time approach the bound and do not pass it.
-3. From `TIGHT` on, those who hold the most and do not move are cut off (`Connections.sweep`, `Delivery.pulse`).
+3. From `TIGHT` on, connections that hold the most and do not move are cut off (`Connections.sweep`, `Delivery.pulse`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Account:
 
     @property
     def tight(self) -> bool:
-        """Whether those who hold much and do not move have to go."""
+        """Whether connections that hold much and do not move have to go."""
         return self.total_bytes > self.max_bytes * TIGHT
 
     def share_bytes(self) -> int:

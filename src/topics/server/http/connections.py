@@ -87,7 +87,7 @@ class Connections:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Where too much is buffered, cut off those who hold the most of it and have not moved since the last sweep."""
+        """Where too much is buffered, cut off what holds the most of it and has not moved since the last sweep."""
         holders = [each for each in self.live if each.hold.total_bytes > SMALL_BYTES]
         still = [each for each in holders if each.hold.mark()]
         still.sort(key=lambda each: each.hold.total_bytes)

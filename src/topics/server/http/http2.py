@@ -1,11 +1,11 @@
 """HTTP/2 with prior knowledge on the same port: many exchanges at a time over one connection.
 
 `h2` speaks the protocol: frames, header compression, flow control windows, stream states; it answers bad frames with a
-GOAWAY. This module gives each HTTP/2 stream a `Lane`, so that the app sees the same `Exchange` as on HTTP/1.1, and
+GOAWAY. This module makes an `Http2Stream` of each stream, so that the app sees the same `Exchange` as on HTTP/1.1, and
 bounds what a client can cost: the body of each request and of all together, header fields and their size, streams at a
 time, streams opened only to be reset, and time (`Connections.sweep` looks at the deadlines as it does for HTTP/1.1).
 
-Answers are sent in turns of one frame per lane, so that a long one does not hold up the others.
+Answers are sent in turns of one frame per stream, so that a long one does not hold up the others.
 
 Rules:
 
@@ -46,9 +46,9 @@ from topics.server.http.credit import LIVE_RESET_EARNS, Credit, FrameMeter, Over
 from topics.server.http.deadlines import NEVER
 from topics.server.http.exchange import as_answer
 from topics.server.http.head import Head, add_field
+from topics.server.http.http2_sender import Http2Sender, protocol
+from topics.server.http.http2_stream import Http2Stream
 from topics.server.http.intake import PROGRESS_BYTES
-from topics.server.http.lane import Lane
-from topics.server.http.road import Road, protocol
 from topics.server.http.turns import Place
 from topics.server.http.upgrade import Upgraded
 
@@ -64,7 +64,7 @@ class Http2(Upgraded):
 
     __slots__ = (
         "_account", "_app", "_at", "_awaited", "_body_limit", "_connection", "_credit", "_deadlines", "_h2", "_limits",
-        "_linger_left", "_mark", "_meter", "_place", "_progress", "_reading", "_receiving", "_road", "_stopping",
+        "_linger_left", "_mark", "_meter", "_place", "_progress", "_reading", "_receiving", "_sender", "_stopping",
         "_traffic", "_transport", "_unread", "_waiting",
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ class Http2(Upgraded):
         self._h2 = protocol(self._limits.max_header_bytes)
         self._credit = Credit(connections.turns.clock_ns)
         self._meter = FrameMeter(self._credit, self._limits.max_header_bytes)
-        self._road = Road(
+        self._sender = Http2Sender(
             self._h2, transport, self._credit, connection.hold, connections.turns, self._place, self._when_pumped
         )
         self._unread = b""
@@ -89,7 +89,7 @@ class Http2(Upgraded):
         self._reading = True
         self._linger_left = -1
         # Complete requests that wait until there is less to send.
-        self._waiting: deque[Lane] = deque()
+        self._waiting: deque[Http2Stream] = deque()
         self._receiving = False
         self._stopping = False
         self._awaited = False
@@ -97,7 +97,7 @@ class Http2(Upgraded):
         self._mark = 0
         self._traffic = connections.traffic
         self._traffic.http2 += 1
-        self._road.flush()
+        self._sender.flush()
         self._await_next()
 
     def data_received(self, data: bytes) -> None:
@@ -121,13 +121,13 @@ class Http2(Upgraded):
         """Look at what was read, piece by piece, until it ends, has to wait, or the time is up (rules 1 and 2)."""
         self._receiving = True
         try:
-            while self._at < len(self._unread) and not self._road.paused:
+            while self._at < len(self._unread) and not self._sender.paused:
                 begin, self._at = self._at, self._meter.piece(self._unread, self._at)
                 for event in self._h2.receive_data(self._unread[begin : self._at]):
                     self._on_event(event)
                     if self._transport.is_closing():
                         return
-                self._road.flush()
+                self._sender.flush()
                 if self._at < len(self._unread) and self._place.give_way():
                     break
             if self._at == len(self._unread):
@@ -144,13 +144,13 @@ class Http2(Upgraded):
             return
         finally:
             self._receiving = False
-        self._road.pump()
+        self._sender.pump()
         self._await_next()
         self._set_reading()
 
     def _set_reading(self) -> None:
         """Read from the socket exactly while what is read has somewhere to go."""
-        reading = self._linger_left >= 0 or not (self._road.paused or self._place.waits)
+        reading = self._linger_left >= 0 or not (self._sender.paused or self._place.waits)
         if reading != self._reading and not self._transport.is_closing():
             self._reading = reading
             if reading:
@@ -161,14 +161,14 @@ class Http2(Upgraded):
     def _calm_down(self) -> None:
         """The client only makes work: say so, and close once it had the time to read that."""
         self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-        self._road.flush()
-        self._road.end()
+        self._sender.flush()
+        self._sender.end()
         if self._transport.is_closing():
             return
         self._linger_left = LINGER_MAX_BYTES
         self._unread = b""
         self._at = 0
-        self._road.paused = False
+        self._sender.paused = False
         self._set_reading()
         self._deadlines.clear()
         self._deadlines.read = self._deadlines.clock.after(LINGER_MS)
@@ -178,20 +178,20 @@ class Http2(Upgraded):
         """Every exchange ends."""
         self._traffic.http2 -= 1
         self._waiting.clear()
-        self._road.end()
+        self._sender.end()
 
     def pause_writing(self) -> None:
         """The client does not read: send and read nothing more until it does."""
         if self._linger_left < 0:
-            self._road.paused = True
+            self._sender.paused = True
             self._set_reading()
             self._await_next()
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        self._road.paused = False
+        self._sender.paused = False
         if self._linger_left < 0 and not self._transport.is_closing():
-            self._road.pump()
+            self._sender.pump()
             self._await_next()
             if self._at < len(self._unread):
                 self._place.wait()
@@ -206,20 +206,20 @@ class Http2(Upgraded):
         if self._linger_left >= 0:
             self._transport.abort()
             return
-        for lane in list(self._road.lanes.values()):
-            if lane.stream is not None:
-                lane.stream.close()
-            elif lane.exchange is not None:
-                lane.exchange.hurry()
+        for stream in list(self._sender.streams.values()):
+            if stream.open_body is not None:
+                stream.open_body.close()
+            elif stream.exchange is not None:
+                stream.exchange.hurry()
         self._await_next()
 
     def revoke(self, is_revoked: Callable[[Head], bool], error: TopicsError) -> None:
         """Keys have changed: turn away the requests that wait, or whose body arrives, with a revoked one."""
-        for lane in [each for each in self._road.lanes.values() if is_revoked(each.head)]:
-            if lane.exchange is None:
-                lane.fail(error)
-            elif lane.stream is None:
-                lane.exchange.turn_away(error)
+        for stream in [each for each in self._sender.streams.values() if is_revoked(each.head)]:
+            if stream.exchange is None:
+                stream.fail(error)
+            elif stream.open_body is None:
+                stream.exchange.turn_away(error)
 
     def expire(self, now: float) -> None:
         """A deadline has passed: the connection is idle, a body is too slow, or answers are not read."""
@@ -227,18 +227,18 @@ class Http2(Upgraded):
             self._transport.abort()
             return
         if self._deadlines.write <= now:
-            if self._road.sent_bytes - self._mark < PROGRESS_BYTES:
+            if self._sender.sent_bytes - self._mark < PROGRESS_BYTES:
                 self._transport.abort()
                 return
             self._deadlines.write = NEVER
         if self._deadlines.read <= now:
-            if not self._road.lanes:
+            if not self._sender.streams:
                 self._h2.close_connection()
                 self._close()
                 return
             limit = self._limits.body_timeout_ms
-            for lane in [each for each in self._road.lanes.values() if each.receiving]:
-                lane.fail(RequestTimeout("The body arrived too slowly.", limit="body_timeout_ms", max=limit))
+            for stream in [each for each in self._sender.streams.values() if each.receiving]:
+                stream.fail(RequestTimeout("The body arrived too slowly.", limit="body_timeout_ms", max=limit))
         self._await_next()
 
     def _when_pumped(self) -> None:
@@ -254,10 +254,10 @@ class Http2(Upgraded):
             return
         # Each answer would otherwise come back here by itself.
         self._receiving = True
-        while self._waiting and not self._road.clogged:
-            lane = self._waiting.popleft()
-            if not lane.over:
-                self._handle(lane)
+        while self._waiting and not self._sender.clogged:
+            stream = self._waiting.popleft()
+            if not stream.over:
+                self._handle(stream)
             if self._place.give_way():
                 break
         self._receiving = False
@@ -268,48 +268,48 @@ class Http2(Upgraded):
         elif isinstance(event, events.DataReceived):
             self._receive(event)
         elif isinstance(event, events.StreamEnded):
-            lane = self._road.lanes.get(event.stream_id)
-            if lane is not None:
-                lane.receiving = False
-                if lane.exchange is None:
-                    self._dispatch(lane)
+            stream = self._sender.streams.get(event.stream_id)
+            if stream is not None:
+                stream.receiving = False
+                if stream.exchange is None:
+                    self._dispatch(stream)
         elif isinstance(event, events.StreamReset):
-            lane = self._road.lanes.get(event.stream_id)
-            if lane is not None:
+            stream = self._sender.streams.get(event.stream_id)
+            if stream is not None:
                 self._credit.earn(LIVE_RESET_EARNS)
-                self._road.drop(lane)
+                self._sender.drop(stream)
         elif isinstance(event, (events.WindowUpdated, events.RemoteSettingsChanged)):
-            self._road.pump()
+            self._sender.pump()
         elif isinstance(event, events.ConnectionTerminated):
             self._close()
 
     def _begin(self, event: events.RequestReceived) -> None:
         """A request's head: have it resolved before its body."""
-        lane = Lane(self._road, event.stream_id)
-        lane.receiving = event.stream_ended is None
-        self._road.lanes[lane.id] = lane
+        stream = Http2Stream(self._sender, event.stream_id)
+        stream.receiving = event.stream_ended is None
+        self._sender.streams[stream.id] = stream
         if self._stopping:
-            self._h2.reset_stream(lane.id, ErrorCodes.REFUSED_STREAM)
-            self._road.drop(lane)
+            self._h2.reset_stream(stream.id, ErrorCodes.REFUSED_STREAM)
+            self._sender.drop(stream)
             return
         try:
-            lane.head = self._read_head([(bytes(name), bytes(value)) for name, value in event.headers])
-            lane.head.chunked = lane.receiving and lane.head.content_length is None
-            self._admit(lane)
+            stream.head = self._read_head([(bytes(name), bytes(value)) for name, value in event.headers])
+            stream.head.chunked = stream.receiving and stream.head.content_length is None
+            self._admit(stream)
         except Exception as error:
-            lane.fail(as_answer(error, "resolving", lane.head))
+            stream.fail(as_answer(error, "resolving", stream.head))
 
-    def _admit(self, lane: Lane) -> None:
-        head = lane.head
+    def _admit(self, stream: Http2Stream) -> None:
+        head = stream.head
         head.route = self._app.resolve(head)
         limit = head.body_limit or self._body_limit
         if (head.content_length or 0) > limit.max_bytes:
             raise limit.exceeded(head.content_length)
         head.require_supported()
-        if b"expect" in head.headers and lane.receiving:
+        if b"expect" in head.headers and stream.receiving:
             if head.headers[b"expect"].lower() != b"100-continue":
                 raise ExpectationFailed()
-            self._h2.send_headers(lane.id, [(b":status", b"100")])
+            self._h2.send_headers(stream.id, [(b":status", b"100")])
 
     def _read_head(self, fields: list[tuple[bytes, bytes]]) -> Head:
         headers: dict[bytes, bytes] = {}
@@ -328,37 +328,37 @@ class Http2(Upgraded):
         return Head(method.decode(), target, headers, b"2")
 
     def _receive(self, event: events.DataReceived) -> None:
-        lane = self._road.lanes.get(event.stream_id)
+        stream = self._sender.streams.get(event.stream_id)
         limit = self._limits.max_body_bytes
         try:
-            if lane is not None and lane.exchange is None:
-                lane.receive(event.data, lane.head.body_limit or self._body_limit)
-                if self._road.held_bytes > HELD_BODIES * limit:
+            if stream is not None and stream.exchange is None:
+                stream.receive(event.data, stream.head.body_limit or self._body_limit)
+                if self._sender.held_bytes > HELD_BODIES * limit:
                     raise Throttled("Too many large requests at a time.", limit="max_body_bytes", max=limit)
-                if self._account.full and lane.held_bytes > SMALL_BYTES:
+                if self._account.full and stream.held_bytes > SMALL_BYTES:
                     raise self._account.refusal()
                 self._progress += len(event.data)
         except TopicsError as error:
-            assert lane is not None
-            lane.fail(error)
+            assert stream is not None
+            stream.fail(error)
         with contextlib.suppress(StreamClosedError):
             self._h2.acknowledge_received_data(event.flow_controlled_length or 0, event.stream_id)
 
-    def _dispatch(self, lane: Lane) -> None:
+    def _dispatch(self, stream: Http2Stream) -> None:
         """The request is complete."""
-        if self._road.clogged or self._waiting:
-            self._waiting.append(lane)
+        if self._sender.clogged or self._waiting:
+            self._waiting.append(stream)
         else:
-            self._handle(lane)
+            self._handle(stream)
 
-    def _handle(self, lane: Lane) -> None:
+    def _handle(self, stream: Http2Stream) -> None:
         try:
-            lane.dispatch(self._app.handle, lane.head.body_limit or self._body_limit)
+            stream.dispatch(self._app.handle, stream.head.body_limit or self._body_limit)
         except Exception as error:
-            lane.fail(as_answer(error, "handling", lane.head))
+            stream.fail(as_answer(error, "handling", stream.head))
 
     def _close(self) -> None:
-        self._road.flush()
+        self._sender.flush()
         self._connection.close()
 
     def _await_next(self) -> None:
@@ -366,21 +366,21 @@ class Http2(Upgraded):
         deadlines = self._deadlines
         if self._transport.is_closing():
             return
-        if self._stopping and not self._road.lanes:
+        if self._stopping and not self._sender.streams:
             self._h2.close_connection()
             self._close()
             return
-        awaited = any(lane.receiving and lane.exchange is None for lane in self._road.lanes.values())
+        awaited = any(stream.receiving and stream.exchange is None for stream in self._sender.streams.values())
         if not awaited:
-            deadlines.read = NEVER if self._road.lanes else deadlines.clock.idle_deadline
+            deadlines.read = NEVER if self._sender.streams else deadlines.clock.idle_deadline
         elif not self._awaited or self._progress >= PROGRESS_BYTES:
             self._progress = 0
             deadlines.read = deadlines.clock.after(self._limits.body_timeout_ms)
         self._awaited = awaited
-        if not self._road.paused and not any(
-            lane.unsent_bytes for lane in self._road.lanes.values() if lane.stream is None
+        if not self._sender.paused and not any(
+            stream.unsent_bytes for stream in self._sender.streams.values() if stream.open_body is None
         ):
             deadlines.write = NEVER
         elif deadlines.write == NEVER:
-            self._mark = self._road.sent_bytes
+            self._mark = self._sender.sent_bytes
             deadlines.write = deadlines.clock.after(self._limits.write_timeout_ms)

@@ -5,8 +5,9 @@ go they would hold up everybody else. So:
 
 1. What a read begins with is always looked at: a client that sends something and waits for the answer never queues.
 2. What comes after it shares `TURN_NS` per turn of the loop, over all connections.
-3. Who has more than that waits in line and reads nothing meanwhile, so that the kernel's buffers push back. The line is
-   served once per turn of the loop, `TURN_NS` altogether and `SHARE_NS` for each, first come, first served.
+3. A connection that has more than that waits in line and reads nothing meanwhile, so that the kernel's buffers push
+   back. The line is served once per turn of the loop, `TURN_NS` altogether and `SHARE_NS` for each, first come, first
+   served.
 4. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment.
    After one that took long the line rests for a moment, so that a small request meets at most one of them on its way.
 
@@ -97,7 +98,7 @@ class Turns:
         if now_ns - end_ns > TURN_NS:
             self._rest = REST_TURNS
         if line:
-            # Whoever comes while others wait goes to the end of the line.
+            # A connection that comes while others wait goes to the end of the line.
             self._deadline_ns = 0
             self._wake()
         else:

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from topics import __version__, errors
 from topics.names import ROUTER_NAME, TOPIC_NAME
-from topics.server.api.principal import SCOPE_NAMES
+from topics.server.api.principal import scope_names
 from topics.server.api.route import Row
 from topics.server.openapi.operation import JSON, Answer, Errors, Operation, Parameter
 from topics.server.openapi.operations import OPERATIONS
@@ -144,34 +144,35 @@ class Described:
         codes = self.schemas.components["Problem"]["properties"]["code"]
         codes["enum"] = [kind.code for kind in kinds()]
 
-    def operation(self, row: Row, said: Operation) -> dict[str, Any]:
+    def operation(self, row: Row, described: Operation) -> dict[str, Any]:
         """One operation of the document."""
-        responses = {str(status): self._answers(answers) for status, answers in said.answers.items()}
+        responses = {str(status): self._answers(answers) for status, answers in described.answers.items()}
         by_status: dict[int, list[type[errors.TopicsError]]] = {}
-        for kind in dict.fromkeys((*self._failing(row), *said.errors)):
+        for kind in dict.fromkeys((*self._failing(row), *described.errors)):
             by_status.setdefault(kind.status, []).append(kind)
         for status, failing in sorted(by_status.items()):
             responses[str(status)] = self.failure(status, tuple(failing))
         found: dict[str, Any] = {
-            "operationId": said.id,
-            "tags": [said.group],
-            "summary": said.summary,
-            "description": said.text,
-            "parameters": [*_in_path(row.path), *map(_parameter, said.parameters)],
+            "operationId": described.id,
+            "tags": [described.group],
+            "summary": described.summary,
+            "description": described.text,
+            "parameters": [*_in_path(row.path), *map(_parameter, described.parameters)],
             "responses": responses,
             "security": self._security(row),
         }
-        if said.body is not None:
-            content: dict[str, Any] = {"schema": self.schemas.request(said.body), "example": said.example}
-            found["requestBody"] = {"required": said.body_required, "content": {JSON: content}}
-        if said.events:
-            found["x-events"] = {name: self.schemas.answer(shape, timed=False) for name, shape in said.events.items()}
-        if said.header is not None:
-            found["x-header"] = self.schemas.answer(said.header, timed=True)
-        if said.sends:
+        if described.body is not None:
+            content: dict[str, Any] = {"schema": self.schemas.request(described.body), "example": described.example}
+            found["requestBody"] = {"required": described.body_required, "content": {JSON: content}}
+        if described.events:
+            events = described.events.items()
+            found["x-events"] = {name: self.schemas.answer(shape, timed=False) for name, shape in events}
+        if described.header is not None:
+            found["x-header"] = self.schemas.answer(described.header, timed=True)
+        if described.sends:
             found["x-messages"] = {
-                "sends": [self.schemas.request(shape) for shape in said.sends],
-                "receives": [self.schemas.answer(shape, timed=False) for shape in said.receives],
+                "sends": [self.schemas.request(shape) for shape in described.sends],
+                "receives": [self.schemas.answer(shape, timed=False) for shape in described.receives],
             }
         return found
 
@@ -218,7 +219,7 @@ class Described:
     def _security(self, row: Row) -> list[dict[str, list[str]]]:
         if row.scopes is None and not (row.probe and self._probe_auth):
             return []
-        scopes = [name for bit, name in SCOPE_NAMES.items() if (row.scopes or 0) & bit]
+        scopes = scope_names(row.scopes or 0)
         ways = [{_KEY: scopes}, {_TOKEN: scopes}] if row.token else [{_KEY: scopes}]
         return ways if self._guarded else [*ways, {}]
 
@@ -230,9 +231,9 @@ def _in_path(path: str) -> list[Schema]:
     ]
 
 
-def _parameter(said: Parameter) -> Schema:
-    found = {"name": said.name, "in": said.place, "description": said.text, "schema": said.schema}
-    return {**found, "required": True} if said.required else found
+def _parameter(parameter: Parameter) -> Schema:
+    found = {"name": parameter.name, "in": parameter.place, "description": parameter.text, "schema": parameter.schema}
+    return {**found, "required": True} if parameter.required else found
 
 
 def _message(kind: type[errors.TopicsError]) -> str:

@@ -146,7 +146,7 @@ TEXTS: Final[dict[str, str]] = {
     "to_ts_seq": "The last seq before `to_ts`.",
     "Plan.deleted": "Runs of seqs that clients deleted, both ends included, at most 1000.",
     "deleted_to_seq": "Up to which seq `deleted` is known; ask again from there.",
-    "gaps": "What a cursor would be told was lost on its way from `from_seq` to `to_seq`, at most 1000.",
+    "gaps": "What a cursor would get tombstones for on its way from `from_seq` to `to_seq`, at most 1000.",
     "segments": "The sealed segments, oldest first.",
     "file": "The file, relative to the data directory or the cold directory.",
     "cold": "Whether it is in the cold directory.",

@@ -3,7 +3,7 @@
 What the engine does with it, on its own thread:
 
     builder = Builder(topic_id); builder.add(block) ...       # in slices; small Blocks merged first
-    job = segments.seal_job(builder, on_sealed)               # on_sealed(segment | None, error) when durable
+    job = segments.seal_job([builder, ...], on_sealed)        # on_sealed(segments, error) when durable
     segment.blocks                                            # SealedBlocks, to put in the place of the Blocks
     sealed.delete(i, j)                                       # the flags are written by a job that `store.jobs` gives,
                                                               # at the latest before the next checkpoint
@@ -65,14 +65,13 @@ class Segments:
         self.left_bytes_total = 0
         """How many bytes of files were given up since the start, and go with a checkpoint."""
 
-    def seal_job(self, builder: Builder, on_sealed: Callable[[Segment | None, BaseException | None], None]) -> Job:
-        """Write a segment. Deletes that came since the Blocks were added are taken over when it is done."""
-        return self.seal_all_job([builder], lambda sealed, error: on_sealed(sealed[0] if sealed else None, error))
-
-    def seal_all_job(
+    def seal_job(
         self, builders: Sequence[Builder], on_sealed: Callable[[list[Segment], BaseException | None], None]
     ) -> Job:
-        """As `seal_job`, for several segments, in the order of the builders: all of them are written, or none."""
+        """Write segments, in the order of the builders: all of them, or none.
+
+        Deletes that came since the Blocks were added are taken over when it is done.
+        """
         hot = self.tiers.hot
         index_bytes: list[int] = []
 

@@ -81,7 +81,7 @@ def test_closed_stream_returns_a_job_for_the_last_time() -> None:
     """QUEUE-14, WORK-3."""
     queue = mortal()
     queue.produce()
-    worker = Worker("w", 5, None, lambda hand: None, lambda error: None)
+    worker = Worker("w", 5, None, lambda leased: None, lambda error: None)
     topic = queue.queues.work("q", worker)
     queue.engine.run_until_idle()
     queue.queues.stop_work(topic, worker)

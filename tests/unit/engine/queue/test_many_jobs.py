@@ -40,7 +40,7 @@ class Crowd:
         """Claim as a client does; the seqs, once the claim is answered."""
         claim = self.begin(max, lease_ms)
         self.turns_until(lambda: claim.done)
-        return [lease.seq for lease in claim.hand.leases]
+        return [lease.seq for lease in claim.leased.leases]
 
     def begin(self, max: int, lease_ms: int = 1000) -> Claim:
         return self.engine.queues.claim("q", ClaimJobs("w", max, lease_ms), id)
@@ -70,7 +70,7 @@ def test_many_leases_run_out_together() -> None:
     assert crowd.claim(MANY) == list(range(1, MANY + 1))
     crowd.clock.advance(5000)
     claim = crowd.begin(10)
-    assert len(claim.hand.leases) == 10, "it waits for nobody"
+    assert len(claim.leased.leases) == 10, "it waits for nobody"
     assert crowd.queue.in_flight > MANY // 2, "the others are for later"
     assert crowd.counters() == (MANY - 10, 10, 0)
     claimed = [seq for _ in range(3) for seq in crowd.claim(STEP_JOBS)]
@@ -125,7 +125,7 @@ def test_many_dead_letters_are_moved_a_few_at_a_time() -> None:
     crowd.produce(2)
     claim = crowd.begin(2)
     crowd.turns_until(lambda: claim.done)
-    assert [lease.seq for lease in claim.hand.leases] == [dead + 1, dead + 2]
+    assert [lease.seq for lease in claim.leased.leases] == [dead + 1, dead + 2]
     assert crowd.counters() == (0, 2, dead)
     assert crowd.engine.state("dlq").count == dead
 
@@ -159,7 +159,7 @@ def test_stale_freelist_is_passed_over_in_steps() -> None:
     claim = crowd.begin(1)
     assert not claim.done
     crowd.turns_until(lambda: claim.done)
-    assert [lease.seq for lease in claim.hand.leases] == [many + 1]
+    assert [lease.seq for lease in claim.leased.leases] == [many + 1]
 
 
 @pytest.mark.parametrize("by", ["match", "before_seq"])

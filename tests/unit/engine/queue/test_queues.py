@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.memory import OneQueue
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, Write
-from topics.engine.queue.claim import Hand, Worker, shares
+from topics.engine.queue.claim import LeasedJobs, Worker, shares
 from topics.engine.queue.dispatch import CLAIM_BYTES_MAX
 from topics.engine.queue.lease import GONE, TRANSITIONS
 from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
@@ -30,8 +30,8 @@ class Stream:
         self.topic = queue.queues.work("q", self.worker)
         queue.engine.run_until_idle()
 
-    def _pushed(self, hand: Hand) -> None:
-        self.jobs += [msgspec.json.decode(text) for text in hand.texts]
+    def _pushed(self, leased: LeasedJobs) -> None:
+        self.jobs += [msgspec.json.decode(text) for text in leased.texts]
 
     def _end(self, error: TopicsError) -> None:
         self.ended = error

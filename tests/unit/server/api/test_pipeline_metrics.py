@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness.server import ManualServer
-from topics.client.pipelines import PIPELINES_TOPIC
+from topics.client.operations.pipelines import PIPELINES_TOPIC
 from topics.server.api import pipeline_metrics
 from topics.server.api.pipeline_metrics import TOPIC
 

@@ -28,8 +28,8 @@ from topics.errors import NotFound
 from topics.server.http.account import MAX_BYTES_DEFAULT
 from topics.server.http.credit import CREDIT_MAX, LIVE_RESET_EARNS, RESET_COSTS
 from topics.server.http.http2 import Http2
-from topics.server.http.lane import PAUSE_BYTES
-from topics.server.http.road import UNSENT_MAX_BYTES
+from topics.server.http.http2_sender import UNSENT_MAX_BYTES
+from topics.server.http.http2_stream import PAUSE_BYTES
 
 
 class Http2Client:
@@ -438,7 +438,7 @@ def test_a_large_answer_is_not_copied() -> None:
     assert client.body[stream] == b"".join(parts)
 
 
-def test_unfinished_bodies_of_lanes_count_and_a_large_one_is_refused_over_the_bound() -> None:
+def test_unfinished_bodies_of_http2_streams_count_and_a_large_one_is_refused_over_the_bound() -> None:
     """FAIR-3."""
     client = Http2Client(buffered=1 << 20)
     stream = client.ask("POST", "/a", b"", end=False)

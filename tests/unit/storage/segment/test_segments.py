@@ -346,7 +346,7 @@ def test_a_failed_seal_changes_nothing() -> None:
     builder.add(found)
     outcome: list[BaseException | None] = []
     disk.fail("sync", 2)
-    run_inline([mini.store.segments.seal_job(builder, lambda made, error: outcome.append(error))])
+    run_inline([mini.store.segments.seal_job([builder], lambda made, error: outcome.append(error))])
     assert isinstance(outcome[0], OSError)
     fake.crash("kill", random.Random(1))
     assert Mini(fake).records() == {(7, 1): b"1"}

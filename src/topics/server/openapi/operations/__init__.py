@@ -1,4 +1,4 @@
-"""Every operation of the API, by method and path. The table of routes says who may use each (routes.py)."""
+"""Every operation of the API, by method and path. The table of routes says which keys may use each (routes.py)."""
 
 from __future__ import annotations
 
