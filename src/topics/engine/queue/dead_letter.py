@@ -76,8 +76,21 @@ class DeadLetters:
             append_block(self._journal, dest, block)
         else:
             lagging = [] if topic.outbound is None else topic.outbound.lagging()
-            place = position_of(dest)
-            self._log(topic, dest, block, Buried(seqs, dest.id, block.raw, total, place[0], lagging, *place[1:]))
+            position, source_id, run = position_of(dest)
+            log = topic.log
+            buried = Buried(
+                seqs,
+                dest.id,
+                block.raw,
+                total,
+                position,
+                lagging,
+                source_id,
+                run,
+                bound_head=log.head,
+                evicted=(log.cap_evicted, log.ttl_expired),
+            )
+            self._log(topic, dest, block, buried)
         topic.log.delete_seqs(seqs)
         history = queue.history.buried((lease for _, _, lease in jobs), now)
         queue.forget(seqs)

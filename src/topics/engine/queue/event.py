@@ -64,7 +64,8 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     """DEAD_LETTER: the jobs `seqs` left the queue for the topic `dest_id`; `block` is the Block of their copies there.
 
     `total` is the queue's `dead_lettered` after this move. `position` in `source_id` and `run` are those of the router
-    into the destination at this moment, -1 without one. `lagging` are routers out of the queue, as in a delete.
+    into the destination at this moment, -1 without one. `lagging` are routers out of the queue, as in a delete, and so
+    are `bound_head` and `evicted`: how far the queue's caps had come.
     """
 
     seqs: Seqs
@@ -75,6 +76,8 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     lagging: list[tuple[int, int]] = []
     source_id: int = 0
     run: tuple[int, int] | None = None
+    bound_head: int = -1
+    evicted: tuple[int, int] = (0, 0)
 
 
 class LeaseImage(msgspec.Struct, array_like=True, frozen=True):

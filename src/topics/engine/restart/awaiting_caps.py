@@ -4,11 +4,15 @@ A write that waits for its sync has its frame in the WAL before that of a delete
 at once. It became visible after that change, so the caps counted it after it, and must do so again: otherwise a restart
 would evict records that readers saw, and that were promised to survive. Whether there is such a change is known only
 when it comes, so the caps act a little late; the change says how far they had come (`bound_head`).
+
+Where a topic has a TTL as well, a reader was told which of the two took a record (LOSS-8). A record that has expired by
+now may have been evicted long before. So there the caps act once more for every moment at which something was written.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from topics.engine.config import TopicConfig
@@ -33,6 +37,17 @@ class _Newest:
         self.blocks.append(block)
         self.records += block.n
         self.bytes += block.live_bytes
+
+    def upto(self, bound_head: int) -> Iterator[tuple[Block, int, int, int]]:
+        """Each Block up to `bound_head`: how many of its records, and the records after these, and their bytes."""
+        records, size = self.records, self.bytes
+        for block in self.blocks:
+            n = block.n if bound_head < 0 else min(block.n, bound_head + 1 - block.first_seq)
+            if n <= 0:
+                return
+            records -= n
+            size -= block.size_bytes(0, n)
+            yield block, n, records, size
 
     def take(self, bound_head: int) -> tuple[int, int]:
         """Forget what there is up to `bound_head` (-1: all of it); how many records come after it, and their bytes."""
@@ -70,8 +85,15 @@ class AwaitingCaps:
 
     def apply(self, topic: Topic, bound_head: int = -1) -> None:
         """Let the caps act as they did when `bound_head` was the last visible seq; -1: on everything."""
-        newest = self._newest.get(topic)
-        topic.hold_caps(*((0, 0) if newest is None else newest.take(bound_head)))
+        newest, config = self._newest.get(topic), topic.config
+        if newest is None:
+            topic.hold_caps()
+            return
+        if config.ttl_ms and (config.cap_records or config.cap_bytes):
+            for block, n, besides, besides_bytes in newest.upto(bound_head):
+                if _exceeds(topic, besides, besides_bytes):
+                    _hold_in_time(topic, block, n, besides, besides_bytes)
+        topic.hold_caps(*newest.take(bound_head))
 
     def reconfigure(self, topic: Topic, config: TopicConfig, ts: int, bound_head: int) -> None:
         """Apply a config that was given when `bound_head` was the last visible seq."""
@@ -81,3 +103,29 @@ class AwaitingCaps:
         topic.count_tail()
         topic.expire(ts, upto)
         self.apply(topic, bound_head)
+
+
+def _exceeds(topic: Topic, besides: int, besides_bytes: int) -> bool:
+    log, config = topic.log, topic.config
+    return bool(
+        (config.cap_records and log.count - besides > config.cap_records)
+        or (config.cap_bytes and log.bytes - besides_bytes > config.cap_bytes)
+    )
+
+
+def _hold_in_time(topic: Topic, block: Block, n: int, besides: int, besides_bytes: int) -> None:
+    """Let TTL and caps act as they did while the first `n` records of a Block were written, in this order each time.
+
+    What was written in the same millisecond makes no difference, so that a Block of many writes is looked at by the
+    times that it has.
+    """
+    expired_before = block.ts_at(n - 1) - topic.config.ttl_ms
+    oldest = next(topic.log.retained())
+    if oldest.first_ts < expired_before and block.first_ts < block.ts_at(n - 1):
+        at, size = 0, block.size_bytes(0, n)
+        while at < n:
+            ts = block.ts_at(at)
+            at = min(n, block.ts_index(ts + 1))
+            topic.hold_caps(besides + n - at, besides_bytes + size - block.size_bytes(0, at), ts)
+    else:
+        topic.hold_caps(besides, besides_bytes, block.ts_at(n - 1))

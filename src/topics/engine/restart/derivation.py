@@ -317,8 +317,9 @@ class Derivation:
                 self._refill.letters.setdefault(dest, {})[block.first_seq] = Letter(block, *place[1:])
             dest.letters = True
             self._graph.lineage.link(topic, dest)
+        self._caps.apply(topic, buried.bound_head)
+        topic.reading(log.raise_floors, *buried.evicted)
         topic.fetch(ranges(sorted(buried.seqs)))
-        self._caps.apply(topic)
         log.delete_seqs(buried.seqs)
         queue = queue_of(topic)
         if queue is not None:
@@ -373,5 +374,6 @@ def _deleted_by(event: Control) -> tuple[frames.Deletion, dict[int, int]] | None
         return delete, dict(extras.decode_delete(delete.extra).lagging) if delete.extra else {}
     if event.kind == frames.DEAD_LETTER:
         buried = lease_event.decode_buried(event.payload)
-        return frames.Deletion(0, [(seq, seq) for seq in buried.seqs], 0), dict(buried.lagging)
+        ranges_of = [(seq, seq) for seq in buried.seqs]
+        return frames.Deletion(0, ranges_of, 0, bound_head=buried.bound_head), dict(buried.lagging)
     return None
