@@ -252,29 +252,29 @@ class Topic:
 
     # Retention
 
-    def hold_caps(self, besides: int = 0, besides_bytes: int = 0) -> None:
+    def hold_caps(self, besides: int = 0, besides_bytes: int = 0, ts: int | None = None) -> None:
         """Evict what is beyond the caps; where a sealed Block has to be read for that first, with the next write.
 
-        The newest `besides` records, of `besides_bytes`, do not count.
+        The newest `besides` records, of `besides_bytes`, do not count, and `ts` is when the newest of the others came.
         """
         config = self.config
         if not (config.cap_records or config.cap_bytes):
             return
         try:
-            self.reading(self._evict, besides, besides_bytes)
+            self.reading(self._evict, besides, besides_bytes, self.last_ts if ts is None else ts)
         except Miss as miss:
             self.read_then(miss, lambda: None)
         except TopicsError:
             logger.warning("topic %s: evicting waits for a cold store that cannot be read", self.name)
         self.archive.trim()
 
-    def _evict(self, besides: int, besides_bytes: int) -> None:
+    def _evict(self, besides: int, besides_bytes: int, ts: int) -> None:
         config = self.config
         if self.outbound is not None:
             self.outbound.before_eviction()
         # What has expired is gone already and takes no place under the cap.
         if config.ttl_ms:
-            self.log.expire(self.last_ts - config.ttl_ms)
+            self.log.expire(ts - config.ttl_ms)
         self.log.evict(
             config.cap_records + besides if config.cap_records else 0,
             config.cap_bytes + besides_bytes if config.cap_bytes else 0,

@@ -4,6 +4,9 @@ A write that waits for its sync has its frame in the WAL before that of a delete
 at once. It became visible after that change, so the caps counted it after it, and must do so again: otherwise a restart
 would evict records that readers saw, and that were promised to survive. Whether there is such a change is known only
 when it comes, so the caps act a little late; the change says how far they had come (`bound_head`).
+
+Where a topic has a TTL too, which of the two took a record depends on when each acted. So there they act Block by Block,
+at the times of the Blocks, and a tombstone names the reason that it named before.
 """
 
 from __future__ import annotations
@@ -33,6 +36,10 @@ class _Newest:
         self.blocks.append(block)
         self.records += block.n
         self.bytes += block.live_bytes
+
+    def upto(self, bound_head: int) -> list[Block]:
+        """What lies up to `bound_head` (-1: all of it) as a whole."""
+        return [block for block in self.blocks if bound_head < 0 or block.last_seq <= bound_head]
 
     def take(self, bound_head: int) -> tuple[int, int]:
         """Forget what lies up to `bound_head` (-1: all of it); how many records lie after it, and their bytes."""
@@ -71,7 +78,13 @@ class AwaitingCaps:
     def apply(self, topic: Topic, bound_head: int = -1) -> None:
         """Let the caps act as they did when `bound_head` was the last visible seq; -1: on everything."""
         newest = self._newest.get(topic)
-        topic.hold_caps(*((0, 0) if newest is None else newest.take(bound_head)))
+        if newest is None:
+            topic.hold_caps()
+            return
+        if topic.config.ttl_ms:
+            for block in newest.upto(bound_head):
+                topic.hold_caps(*newest.take(block.last_seq), block.last_ts)
+        topic.hold_caps(*newest.take(bound_head))
 
     def reconfigure(self, topic: Topic, config: TopicConfig, ts: int, bound_head: int) -> None:
         """Apply a config that was given when `bound_head` was the last visible seq."""
