@@ -182,6 +182,27 @@ def test_caps_and_floors_survive_a_restart() -> None:
         assert machine.read("t") == expected
 
 
+def test_a_restart_names_the_reasons_that_were_named_before() -> None:
+    """DURABLE-9: where a cap and a TTL both act, the restart finds what each of them took."""
+    machine = Machine()
+    machine.engine.put_topic("t", ConfigPatch(cap_records=5, ttl_ms=200, durability="fsync"))
+    for first, last in ((1, 8), (9, 11)):
+        machine.engine.write("t", numbers(first, last))
+        machine.run_until_idle()
+        machine.clock.advance(300)
+
+    def reasons() -> list[str]:
+        return [machine.read("t", cursor)[1][0][2] for cursor in range(8)]
+
+    expected = ["mixed"] * 3 + ["ttl"] * 5
+    assert reasons() == expected
+    machine.crash("kill")
+    assert reasons() == expected
+    machine.checkpoint()
+    machine.crash("dropped")
+    assert reasons() == expected
+
+
 def test_retries_stay_safe_across_a_restart() -> None:
     """RETRY-8: the dedupe window and the producers survive a restart."""
     machine = Machine()

@@ -108,7 +108,7 @@ class WatchHandlers:
         self._body = WatchBody(settings.max_watch_topics)
         self._topics_max = settings.max_watch_topics
         self._limit_max = settings.max_limit
-        self.sessions = Sessions(slots.watch_sessions, settings.session_ttl_ms)
+        self.sessions = Sessions(slots.watch_sessions, slots.subscription_bytes, settings.session_ttl_ms)
 
     def create(self, exchange: Exchange) -> None:
         """`POST /v0/watch`."""
@@ -121,9 +121,11 @@ class WatchHandlers:
             if topic is None and not lenient:
                 raise TopicNotFound(f'topic "{printable_name(name)}" does not exist', topic=printable_name(name))
         found = {name: topic for name, topic in topics.items() if topic is not None}
-        layout = Layout(list(found))
+        # The names that the topics have already, not once more as this request spelled them.
+        layout = Layout([topic.name for topic in found.values()])
         # Those of topics that are skipped too: what they ask for must be valid.
-        views = {name: view_of(request, self._limit_max, asked.match) for name, asked in request.topics.items()}
+        cap = self._slots.subscription_bytes
+        views = {name: view_of(request, self._limit_max, asked.match, cap) for name, asked in request.topics.items()}
         positions = [Position(cursor_for(request.topics[name], found[name]), None) for name in layout.names]
         if request.cursor is not None:
             for name, position in _cursor_of(request, layout).items():
