@@ -62,7 +62,7 @@ def _disk(directory: Path, min_free_bytes: int, *, guessed: bool) -> Iterator[Fi
         return
     made = "" if existing == directory else ", which is made at the first start"
     if guessed and made:
-        advice = "name the server's with --data-dir, or run this with its settings (set -a; . /etc/topics.env)"
+        advice = "name the server's with --data-dir; the systemd service has its own in /var/lib/topics"
         yield note("data", f"{directory}{made}; a server that runs already has another one", advice)
     else:
         yield ok("data", f"{directory}{made}")
@@ -153,7 +153,7 @@ def _open_files(settings: Settings) -> Finding:
 
     aside = reserved(settings, BACKLOG)
     room = hard - aside
-    found = f"a server may open {hard:,} files: {aside:,} for its own, {max(room, 0):,} for connections"
+    found = f"a server of this shell may open {hard:,}: {aside:,} for its own, {max(room, 0):,} for connections"
     if settings.max_connections and room < settings.max_connections:
         advice = f"raise it for TOPICS_MAX_CONNECTIONS={settings.max_connections}: ulimit -n, LimitNOFILE= in systemd"
         return (bad if hard < FILES_MIN else note)("files", found, advice)

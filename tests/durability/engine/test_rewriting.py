@@ -192,6 +192,30 @@ def test_a_damaged_block_of_a_merge_is_a_lost_range_and_the_rest_is_merged() -> 
     assert found.read("t") == (seqs, gaps)
 
 
+def test_records_of_a_damaged_block_are_not_counted_after_a_restart_either() -> None:
+    """DURABLE-18: its segment goes on listing the Block, and its file may even be whole again, as in a backup."""
+    found = machine()
+    fill(found, "t", 3)
+    found.checkpoint()
+    segment = found.engine.topics["t"].archive.segments[1]
+    sealed = segment.blocks[0]
+    path = f"data/segments/{segment.name.data_file}"
+    was = found.disk.files()[path][sealed.offset + 70 : sealed.offset + 71]
+    found.disk.damage(path, sealed.offset + 70, bytes([was[0] ^ 1]))
+    found.store.segments.tiers.cache.drop(sealed)
+    seqs, gaps = found.read("t")
+    assert gaps == [(11, 20, "corruption")]
+    found.checkpoint()
+    log = found.engine.topics["t"].log
+    held = (log.count, log.bytes)
+    assert held[0] == len(seqs) == 20
+    found.disk.damage(path, sealed.offset + 70, was)
+    found.crash()
+    log = found.engine.topics["t"].log
+    assert (log.count, log.bytes) == held
+    assert found.read("t") == (seqs, gaps)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_deleted_while_segments_are_merged_stays_deleted(seed: int) -> None:
     """SPACE-1: whether the new segment was made before the delete or after it."""

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from topics.engine.log.directory import Directory, Totals, held_by
-from topics.engine.log.loss import CAP, TTL, LostRange, with_range
+from topics.engine.log.loss import CAP, CORRUPTION, TTL, LostRange, with_range
 from topics.storage.block import Block, Extent
 
 # A seq after every record.
@@ -42,13 +42,19 @@ class Log(Directory):
         return max(self.cap_evicted, self.ttl_expired) + 1
 
     def restore(self, entries: list[Extent], start: int, head: int) -> None:
-        """Take over the entries that a checkpoint holds, with its floors."""
+        """Take over the entries that a checkpoint holds, with its floors; `lost` is set before.
+
+        A segment goes on listing a Block that turned out to be damaged. Its records were reported as lost, and stay so.
+        """
         assert not self.entries
+        self.sealed_to = max((entry.last_seq for entry in entries if not isinstance(entry, Block)), default=0)
+        if self.lost:
+            damaged = [lost for lost in self.lost if lost.reason == CORRUPTION]
+            entries = [entry for entry in entries if not _within(entry, start, damaged)]
         self.entries = entries
         self.firsts = [entry.first_seq for entry in entries]
         self.head = head
         self.start = start
-        self.sealed_to = max((entry.last_seq for entry in entries if not isinstance(entry, Block)), default=0)
         self._hold(*held_by(entries))
         for entry in entries:
             live, size = entry.live_in(max(0, min(entry.n, start - entry.first_seq)), entry.n)
@@ -214,3 +220,9 @@ class Log(Directory):
             if lost.first > seq:
                 return lost.first
         return self.head + 1
+
+
+def _within(entry: Extent, start: int, ranges: list[LostRange]) -> bool:
+    """Whether all that a reader could get of an entry is in one of the ranges."""
+    first = max(entry.first_seq, start)
+    return any(lost.first <= first and entry.last_seq <= lost.last for lost in ranges)
