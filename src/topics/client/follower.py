@@ -7,7 +7,7 @@ One stream serves all topics (`watching`). Within a topic records come in order,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from topics.client.calling import Patience
 from topics.client.iteration import AsyncIteration, Item, Iteration, Position
@@ -80,14 +80,3 @@ class AsyncFollower(_Cursors[Item], AsyncIteration[Item]):
     def __init__(self, watching: Watching[Any], line: waiting.Line, on_loss: OnLoss) -> None:
         super().__init__(watching, line, on_loss)
         self._cursors = {name: place.cursor for name, place in watching.places.items()}
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the stream."""
-        self._items = iter(())
-        self._line.close_stream()

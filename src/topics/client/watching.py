@@ -7,7 +7,7 @@ reported as a loss, as in `reading`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -16,7 +16,8 @@ from topics.client.answers import decode
 from topics.client.calling import Patience, call, log, pause_of
 from topics.client.errors import Unreachable, refusal
 from topics.client.operation import Close, Open, Operation, Pause, Read
-from topics.client.reading import LIMIT, PASSING, Batch, FollowOptions, Place
+from topics.client.options import check_choice
+from topics.client.reading import LIMIT, MISSING, PASSING, Absence, Batch, FollowOptions, Place
 from topics.client.record import Record, Tombstone, typed
 from topics.client.transport.answer import Answer
 from topics.client.transport.events import Event, EventParser
@@ -50,12 +51,14 @@ class Watching(Generic[T]):
     """One watch of several topics; `batch` is an operation."""
 
     def __init__(self, places: Mapping[str, Place], data: Any, patience: Patience, options: FollowOptions) -> None:
+        check_choice("missing", options.get("missing", "raise"), MISSING)
         self.places = dict(places)
         self.heads: dict[str, int] = {name: place.cursor for name, place in places.items()}
         self._patience = patience._replace(retries=False, replaces=False)
         self._waits = options.get("missing") == "wait"
         self._tail = set(places) if options.get("tail") else set()
         self._missing: set[str] = set()
+        self._absence = Absence()
         self._looked_at = 0.0
         self._watched = {"match": options["match"]} if "match" in options else {}
         self._fields: dict[str, Any] = {"include_tags": True, "limit": options.get("limit", LIMIT)}
@@ -83,15 +86,13 @@ class Watching(Generic[T]):
                     raise
                 failures += 1
                 pause_s = pause_of(failures, (failure.retry_after_ms or 0) / 1000)
-                log.warning("following %s: %s; trying again in %.2f s", self._names(), failure.message, pause_s)
+                if not isinstance(failure, TopicNotFound):
+                    names = _names(self.places)
+                    log.warning("following %s: %s; trying again in %.2f s", names, failure.message, pause_s)
                 yield Pause(pause_s)
                 continue
             if batch is not None:
                 return batch
-
-    def _names(self) -> str:
-        names = sorted(self.places)
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
     def _is_passing(self, failure: TopicsError) -> bool:
         if isinstance(failure, TopicNotFound):
@@ -123,6 +124,8 @@ class Watching(Generic[T]):
             if gap is not None:
                 lost.append(gap)
         self._looked_at = self._patience.now()
+        if self._missing:
+            self._absence.report(_names(self._missing), self._looked_at)
         if lost:
             return lost
         wanted = {
@@ -131,7 +134,7 @@ class Watching(Generic[T]):
             if name not in self._missing
         }
         if not wanted:
-            raise TopicNotFound(f"none of the topics exists: {self._names()}")
+            raise TopicNotFound(f"none of the topics exists: {_names(self.places)}")
         heartbeat_ms = 1_000 if self._missing else HEARTBEAT_MS
         body = msgspec.json.encode({"topics": wanted, "heartbeat_ms": heartbeat_ms, **self._fields})
         answer = yield from call(Request(b"POST", b"/v0/watch", body), self._patience)
@@ -161,6 +164,7 @@ class Watching(Generic[T]):
     def _look(self) -> Operation[None]:
         """Look for topics that did not exist; where there is one, the stream is opened again with it."""
         self._looked_at = self._patience.now()
+        self._absence.report(_names(self._missing), self._looked_at)
         for name in sorted(self._missing):
             try:
                 yield from call(Request(b"GET", path("v0", "topics", name) + b"/plan"), self._patience)
@@ -191,6 +195,11 @@ class Watching(Generic[T]):
             if error.code != _PACED:
                 raise Unreachable(f"the server has ended the stream: {error.error}", sent=True)
         return None
+
+
+def _names(topics: Iterable[str]) -> str:
+    names = sorted(topics)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 _frames: Final[dict[Any, Any]] = {}
