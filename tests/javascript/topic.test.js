@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { EventParser, Record, RecordsLost, Tombstone, TopicsError } from "../../src/topics/javascript/topics.js";
-import { all, client, name, take } from "./server.js";
+import { Client, EventParser, Record, RecordsLost, Tombstone, TopicsError } from "../../src/topics/javascript/topics.js";
+import { all, client, name, relay, take } from "./server.js";
 
 test("a record is read back with everything that was written", async () => {
   const topic = client({ node: "n1" }).topic(name("read"));
@@ -188,4 +188,71 @@ test("events are parsed however their text is split", () => {
     const parser = new EventParser();
     assert.deepEqual([...parser.feed(text.slice(0, i)), ...parser.feed(text.slice(i))], whole, `split at ${i}`);
   }
+});
+
+test("an option that a call does not know is refused by name", async () => {
+  const server = client();
+  const topic = server.topic(name("misspelt"));
+  const misspelt = {
+    fromseq: () => topic.follow({ fromseq: 3 }),
+    tagg: () => topic.write(1, { tagg: "x" }),
+    idempotency_key: () => topic.writeMany([{ data: 1 }], { idempotency_key: "x" }),
+    total: () => topic.writeMany([{ total: 1 }]),
+    from_seq: () => topic.read({ from_seq: 3 }),
+    taill: () => server.follow({ [topic.name]: { taill: true } }),
+    lease_ms: () => server.queue(topic.name).claim({ lease_ms: 1 }),
+    parallel: () => server.worker(topic.name, () => {}, { parallel: 3 }),
+    tokn: () => new Client("http://127.0.0.1:4000", { tokn: "secret" }),
+  };
+  for (const [option, call] of Object.entries(misspelt)) {
+    await assert.rejects(async () => call(), { name: "TypeError", message: new RegExp(`has no "${option}"; there is`) });
+  }
+  await assert.rejects(async () => topic.read({ onLoss: "skip" }), { name: "TypeError", message: /must be "throw" or "yield"/ });
+  assert.equal(await topic.state(), null);
+});
+
+test("an address that is none is refused at once, and a server that is away is named with the reason", async () => {
+  for (const url of ["127.0.0.1:4000", "localhost:4000", "ws://127.0.0.1", ""]) {
+    assert.throws(() => new Client(url), { name: "TypeError", message: /is no address like http:/ });
+  }
+  const nobody = new Client("http://localhost:4/");
+  assert.equal(nobody.url, "http://localhost:4");
+  await assert.rejects(nobody.request("GET", "/v0/health", undefined, { retry: false }), { code: "unreachable", message: /refused.*; is it running\?/i });
+});
+
+test("a topic that was created anew says where to go on, which is not after the gap", async (t) => {
+  const path = await relay(t);
+  const topic = client().topic(name("anew"));
+  await topic.writeMany([1, 2, 3].map((data) => ({ data })));
+  const reading = new Client(path.url).topic(topic.name).follow({ onLoss: "yield" });
+  for (let seq = 1; seq <= 3; seq++) assert.equal((await reading.next()).value.seq, seq);
+  const next = reading.next();
+  path.refuse = true;
+  path.cut();
+  await topic.drop();
+  await topic.writeMany([{ data: "new 1" }, { data: "new 2" }]);
+  path.refuse = false;
+  const lost = new RecordsLost((await next).value);
+  assert.deepEqual([lost.reason, lost.nextFromSeq], ["recreated", 0]);
+  const rest = await all(topic.read({ fromSeq: lost.nextFromSeq }));
+  assert.deepEqual(rest.map(({ data }) => data), ["new 1", "new 2"]);
+  assert.equal((await reading.next()).value.data, "new 1");
+  await reading.return();
+});
+
+test("a stream that has gone silent is opened again, and goes on where it was", async (t) => {
+  const path = await relay(t);
+  const retried = [];
+  const far = new Client(path.url, { onRetry: (error) => retried.push(error.message) });
+  const topic = client().topic(name("silent"));
+  await topic.write(1);
+  const reading = far.topic(topic.name).follow({ heartbeatMs: 1_000 });
+  assert.equal((await reading.next()).value.seq, 1);
+  const next = reading.next();
+  path.silence();
+  await topic.write(2);
+  assert.equal((await next).value.seq, 2);
+  // Once for the stream, and once more where the new one went out over another connection that was dead too.
+  assert.deepEqual(new Set(retried), new Set(["nothing has come for too long"]));
+  await reading.return();
 });

@@ -42,7 +42,7 @@ class AsyncClient:
         )
         self._calls = ServerCalls(self._endpoint.patience)
         self._identities = Identities()
-        self._line = waiting.Line(self._pool)
+        self._line = waiting.SharedLine(self._pool)
 
     def __repr__(self) -> str:
         return f"AsyncClient({self._endpoint.url!r})"

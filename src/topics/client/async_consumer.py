@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, Self, TypeVar
 
+from topics.client.operations.call import log
 from topics.client.operations.consumption import Consumption, Lag
 from topics.client.operations.operation import arun
+from topics.client.signals import stops_task
 from topics.client.transport import waiting
+from topics.errors import TopicsError
 
 Item = TypeVar("Item")
 """What is delivered: records, or also tombstones."""
@@ -73,16 +75,20 @@ class AsyncConsumer(Generic[Item]):
 
     async def run(self, handler: Callable[[Item], Any]) -> None:
         """Call a function, plain or async, with each item, until `stop` or SIGTERM."""
-        with stopped_by_signal(self.stop):
+        with stops_task(self.stop, self._consumption.signals):
             try:
                 async for item in self:
                     result = handler(item)
                     if inspect.isawaitable(result):
                         await result
-            finally:
-                # An item whose handler failed is delivered again.
+            except BaseException:
+                # An item whose handler failed is delivered again, and what it raised matters more than a commit.
                 self._consumption.put_back()
-                await self.commit()
+                try:
+                    await self.commit()
+                except TopicsError as error:
+                    log.error("the consumer %s could not commit at its end: %s", self.name, error.message)
+                raise
 
     async def commit(self) -> None:
         """Keep where it has got to, now."""
@@ -104,18 +110,3 @@ class AsyncConsumer(Generic[Item]):
         await self.commit()
         self.stop()
         self._line.close_stream()
-
-
-@contextlib.contextmanager
-def stopped_by_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM calls `stop` inside, where the event loop can catch signals."""
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_signal_handler(signal.SIGTERM, stop)
-    except (NotImplementedError, RuntimeError, ValueError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)

@@ -1,13 +1,15 @@
 """AsyncProducer: many records, written in the background in large batches, each of them once. For asyncio.
 
 The same as `Producer`, with a task in the place of its thread. It must be closed: an event loop that ends takes the
-task with it.
+task with it. What is left then is lost, and a ResourceWarning says so.
 """
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Mapping
+from datetime import datetime
 from time import monotonic
 from typing import Any, Generic, Self, TypeVar
 
@@ -34,6 +36,11 @@ class AsyncProducer(Generic[T]):
         self._flushing = 0
         self._closing = False
         self._task: asyncio.Task[None] | None = None
+
+    def __del__(self, warn: Any = warnings.warn) -> None:
+        left = self._outbox.added - self._outbox.ended
+        if left:
+            warn(f"a producer of {self.topic} was not closed: {left:,} records are lost", ResourceWarning, source=self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,7 +76,7 @@ class AsyncProducer(Generic[T]):
         node: str | None = None,
         meta: Mapping[str, Any] | None = None,
         delay_ms: int | None = None,
-        deliver_at: int | None = None,
+        deliver_at: int | datetime | None = None,
     ) -> None:
         """Put a record into the buffer; waits where that is full. Raises NotWritten for records before it."""
         text = record_text(data, tag, node, meta, delay_ms, deliver_at)
@@ -104,9 +111,17 @@ class AsyncProducer(Generic[T]):
         except TimeoutError:
             raise TimedOut(f"the buffer of the producer has been full for {self._deadline_s:g} s") from None
 
-    async def flush(self) -> None:
-        """Wait until everything that was given so far is stored; raises NotWritten for what is not."""
-        await self._flush()
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything that was given so far is stored; raises NotWritten for what is not.
+
+        With `timeout_s`, raises TimedOut where that takes longer; what is left is still tried.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._flush()
+        except TimeoutError:
+            left = self._outbox.added - self._outbox.ended
+            raise TimedOut(f"{left:,} records are not stored after {timeout_s:g} s") from None
         self._outbox.check()
 
     async def _flush(self) -> None:
@@ -120,14 +135,19 @@ class AsyncProducer(Generic[T]):
         finally:
             self._flushing -= 1
 
-    async def close(self) -> None:
-        """Store what is left, and end; raises NotWritten for what could not be stored."""
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Store what is left, and end; raises NotWritten for what could not be stored.
+
+        What is not stored after `timeout_s`, or when the wait is cancelled, is given up.
+        """
         self._closing = True
         try:
-            await self._flush()
+            async with asyncio.timeout(timeout_s):
+                await self._flush()
+        except TimeoutError:
+            self._line.interrupt()
         except asyncio.CancelledError:
-            if self._task is not None:
-                self._task.cancel()
+            self._line.interrupt()
             raise
         self._work.set()
         if self._task is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from topics.client.answers import Configured, Deleted, DeletedTopic, LeaseState, Redriven, Settled, TopicState, Written
@@ -26,7 +27,7 @@ class AsyncTopic(Generic[T]):
     def __init__(self, calls: TopicCalls[T], pool: waiting.Pool) -> None:
         self._calls = calls
         self._pool = pool
-        self._line = waiting.Line(pool)
+        self._line = waiting.SharedLine(pool)
 
     def __repr__(self) -> str:
         return f"AsyncTopic({self.name!r})"
@@ -44,7 +45,7 @@ class AsyncTopic(Generic[T]):
         node: str | None = None,
         meta: Mapping[str, Any] | None = None,
         delay_ms: int | None = None,
-        deliver_at: int | None = None,
+        deliver_at: int | datetime | None = None,
         **options: Unpack[WriteOptions],
     ) -> Written:
         """Append one record; returns once it is as safe as the topic's class promises."""

@@ -6,7 +6,7 @@ What it promises:
   delay that doubles with each delivery and has some chance in it, so that jobs that failed together do not come back
   together.
 - While a job is held its lease is extended, every third of its time. A job whose lease is lost all the same may be
-  given to another worker; that is logged, and its ack is refused by the server.
+  given to another worker; that is logged, `job.lost` tells its task, and its ack is refused by the server.
 - `stop`, or SIGTERM while it runs on the main thread, ends it gracefully: no job is claimed any more, what runs gets
   `grace_s` to finish, and what has not finished by then is given back.
 - A server that is away costs time and nothing else: acks that could not be sent are sent later.
@@ -21,7 +21,6 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypedDict, TypeVar, overload
 
-from topics.client.async_consumer import stopped_by_signal
 from topics.client.errors import Unreachable
 from topics.client.job import Job
 from topics.client.operations.call import pause_of
@@ -29,6 +28,7 @@ from topics.client.operations.operation import Operation, arun
 from topics.client.operations.read import PASSING
 from topics.client.operations.topic_calls import TopicCalls
 from topics.client.options import check_options
+from topics.client.signals import stops_task
 from topics.client.thread_pool import ThreadPool
 from topics.client.transport import waiting
 from topics.errors import TopicsError
@@ -53,6 +53,7 @@ class WorkerOptions(TypedDict, total=False):
     - `lease_ms`: how long a job is leased without a sign of life (30000).
     - `backoff_ms`, `backoff_max_ms`: the delay after the first failure of a job (1000), and the longest (300000).
     - `grace_s`: how long jobs may take to finish after `stop` (30).
+    - `signals`: False to leave SIGTERM to the program.
     """
 
     concurrency: int
@@ -61,6 +62,7 @@ class WorkerOptions(TypedDict, total=False):
     backoff_ms: int
     backoff_max_ms: int
     grace_s: float
+    signals: bool
 
 
 class AsyncWorker(Generic[T]):
@@ -78,12 +80,14 @@ class AsyncWorker(Generic[T]):
         self._backoff_ms = options.get("backoff_ms", 1_000)
         self._backoff_max_ms = min(options.get("backoff_max_ms", 300_000), DELAY_MS_MAX)
         self._grace_s = options.get("grace_s", 30.0)
+        self._signals = options.get("signals", True)
         self._tasks: dict[str | None, Callable[[Job[T]], Any]] = {}
         self._held: dict[int, Job[T]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._acks: list[Job[T]] = []
         self._nacks: list[tuple[Job[T], int, str]] = []
         self._stops = 0
+        self._over = False
         self._changed: asyncio.Event | None = None
         self._threads: ThreadPool | None = None
         self._slots: asyncio.Semaphore | None = None
@@ -114,6 +118,7 @@ class AsyncWorker(Generic[T]):
     def stop(self) -> None:
         """End gracefully; a second time: give back at once what still runs."""
         self._stops += 1
+        self._over = False
         self._wake()
 
     async def run(self) -> None:
@@ -129,11 +134,13 @@ class AsyncWorker(Generic[T]):
         self._changed = asyncio.Event()
         self._threads = ThreadPool(f"topics-worker-{self._calls.name}", self.concurrency)
         self._slots = asyncio.Semaphore(self.concurrency)
-        self._stops = 0
+        # A stop that came before the run counts; what ended the run before does not.
+        self._stops = 0 if self._over else self._stops
+        self._over = False
         settling = asyncio.create_task(self._settle(), name="topics-worker-settle")
         beating = asyncio.create_task(self._beat(), name="topics-worker-beat")
         try:
-            with stopped_by_signal(self.stop):
+            with stops_task(self.stop, self._signals):
                 try:
                     await self._claim()
                 finally:
@@ -146,6 +153,7 @@ class AsyncWorker(Generic[T]):
                 each.cancel()
             await asyncio.gather(settling, beating, return_exceptions=True)
             self._threads.close()
+            self._over = True
 
     async def _claim(self) -> None:
         failures = 0
@@ -180,19 +188,28 @@ class AsyncWorker(Generic[T]):
                     self._nacks.append((job, 0, STOPPED))
                     return
                 await self._call(job)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                # Nobody has cancelled this: the task has waited for something else that was.
+                self._failed(job, error)
+                return
             self._nacks.append((job, 0, STOPPED))
             raise
         except Exception as error:
-            self.failed += 1
-            delay_ms = self._delay_ms(job.deliveries)
-            log.exception(
-                "job %d of %s failed, delivery %d; again in %d ms", job.seq, job.topic, job.deliveries, delay_ms
-            )
-            self._nacks.append((job, delay_ms, f"{type(error).__name__}: {error}"))
+            self._failed(job, error)
         else:
             self.done += 1
             self._acks.append(job)
+
+    def _failed(self, job: Job[T], error: BaseException) -> None:
+        self.failed += 1
+        delay_ms = self._delay_ms(job.deliveries)
+        log.error(
+            "job %d of %s failed, delivery %d; again in %d ms",
+            job.seq, job.topic, job.deliveries, delay_ms, exc_info=error,
+        )  # fmt: skip
+        self._nacks.append((job, delay_ms, _reason(error)))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -262,16 +279,19 @@ class AsyncWorker(Generic[T]):
         """Keep the leases of what is held."""
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
-            jobs = list(self._held.values())
+            jobs = [job for job in self._held.values() if not job.lost]
             for at in range(0, len(jobs), ACKS_MAX):
                 try:
                     settled = await self._run(self._calls.extend(jobs[at : at + ACKS_MAX], self._lease_ms))
                 except TopicsError as error:
                     log.warning("leases of %s could not be extended: %s", self._calls.name, error.message)
                 else:
-                    lost = [seq for seq in settled.skipped if seq in self._held]
-                    if lost:
-                        log.warning("the leases of jobs %s of %s are lost", lost, self._calls.name)
+                    self._lose([job for job in jobs if job.seq in settled.skipped and self._held.get(job.seq) is job])
+
+    def _lose(self, jobs: list[Job[T]]) -> None:
+        for job in jobs:
+            job.lost = True
+            log.warning("the lease of job %d of %s is lost: another worker may have it", job.seq, job.topic)
 
     async def _finish(self) -> None:
         """Let what runs finish within the grace, and give back the rest."""
@@ -303,6 +323,10 @@ class AsyncWorker(Generic[T]):
     async def _run(self, operation: Operation[R]) -> R:
         assert self._pool is not None
         return await arun(operation, waiting.Line(self._pool))
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _is_passing(error: TopicsError) -> bool:

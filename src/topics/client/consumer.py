@@ -6,16 +6,16 @@ item in hand; so does SIGTERM while `run` runs in the main thread. Its cursors a
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from topics.client.errors import Closed
+from topics.client.operations.call import log
 from topics.client.operations.consumption import Consumption, Lag
 from topics.client.operations.operation import run
+from topics.client.signals import stops_thread
 from topics.client.transport import blocking
+from topics.errors import TopicsError
 
 Item = TypeVar("Item")
 """What is delivered: records, or also tombstones."""
@@ -61,14 +61,18 @@ class Consumer(Generic[Item]):
 
     def run(self, handler: Callable[[Item], Any]) -> None:
         """Call a function with each item, until `stop` or SIGTERM; what it raises ends the run, after a commit."""
-        with _stopped_by_signal(self.stop):
+        with stops_thread(self.stop, self._consumption.signals):
             try:
                 for item in self:
                     handler(item)
-            finally:
-                # An item whose handler failed is delivered again.
+            except BaseException:
+                # An item whose handler failed is delivered again, and what it raised matters more than a commit.
                 self._consumption.put_back()
-                self.commit()
+                try:
+                    self.commit()
+                except TopicsError as error:
+                    log.error("the consumer %s could not commit at its end: %s", self.name, error.message)
+                raise
 
     def commit(self) -> None:
         """Keep where it has got to, now."""
@@ -88,16 +92,3 @@ class Consumer(Generic[Item]):
         self.commit()
         self._line.interrupt()
         self._line.close_stream()
-
-
-@contextlib.contextmanager
-def _stopped_by_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM calls `stop` inside, where this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

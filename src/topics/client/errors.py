@@ -81,14 +81,14 @@ class RecordsLost(TopicsError):
 class NotWritten(TopicsError):
     """Records of a producer were not written.
 
-    `records` are their texts and `cause` says why. With `maybe_written` the connection broke and stayed broken, so that
-    they may have been stored.
+    `records` are their texts, in order, and `cause` says why. `maybe_written` says how many of them, the first ones,
+    may have been stored all the same, because the connection broke and stayed broken.
     """
 
     code = "not_written"
     status = 0
 
-    def __init__(self, cause: TopicsError, records: list[bytes], *, maybe_written: bool) -> None:
+    def __init__(self, cause: TopicsError, records: list[bytes], *, maybe_written: int = 0) -> None:
         count = "1 record was" if len(records) == 1 else f"{len(records):,} records were"
         super().__init__(f"{count} {'perhaps ' if maybe_written else ''}not written: {cause.message}")
         self.cause = cause

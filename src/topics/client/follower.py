@@ -7,7 +7,7 @@ One stream serves all topics (`watch`). Within a topic records come in order, be
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from topics.client.item_iterator import AsyncItemIterator, Item, ItemIterator, Position
 from topics.client.operations.call import Patience
@@ -77,17 +77,6 @@ class Follower(_Cursors[Item], ItemIterator[Item]):
 class AsyncFollower(_Cursors[Item], AsyncItemIterator[Item]):
     """An asynchronous iterator over the records of several topics."""
 
-    def __init__(self, watch: TopicsWatch[Any], line: waiting.Line, on_loss: OnLoss) -> None:
-        super().__init__(watch, line, on_loss)
-        self._cursors = {name: bookmark.cursor for name, bookmark in watch.bookmarks.items()}
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the stream."""
-        self._items = iter(())
-        self._line.close_stream()
+    def __init__(self, watching: TopicsWatch[Any], line: waiting.Line, on_loss: OnLoss) -> None:
+        super().__init__(watching, line, on_loss)
+        self._cursors = {name: bookmark.cursor for name, bookmark in watching.bookmarks.items()}

@@ -11,7 +11,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from topics.client.errors import Closed
 from topics.client.operations.operation import Operation, arun, run
-from topics.client.operations.read import Batch, OnLoss
+from topics.client.operations.read import ON_LOSS, Batch, OnLoss
+from topics.client.options import check_choice
 from topics.client.transport import blocking, waiting
 
 Item = TypeVar("Item")
@@ -29,6 +30,7 @@ class Position(Generic[Item]):
     """Where an iterator is."""
 
     def __init__(self, source: Source, on_loss: OnLoss) -> None:
+        check_choice("on_loss", on_loss, ON_LOSS)
         self._source = source
         self._raises = on_loss == "raise"
         self._items: Iterator[Any] = iter(())
@@ -79,7 +81,7 @@ class ItemIterator(Position[Item]):
 
 
 class AsyncItemIterator(Position[Item]):
-    """An asynchronous iterator."""
+    """An asynchronous iterator. `close` ends it, from any task of its event loop."""
 
     def __init__(self, source: Source, line: waiting.Line, on_loss: OnLoss) -> None:
         super().__init__(source, on_loss)
@@ -92,7 +94,24 @@ class AsyncItemIterator(Position[Item]):
         while True:
             for item in self._items:
                 return self._deliver(item)
-            batch = await arun(self._next(), self._line)
+            try:
+                batch = await arun(self._next(), self._line)
+            except Closed:
+                if not self._line.interrupted:
+                    raise
+                batch = None
             if batch is None:
                 raise StopAsyncIteration
             self._items = iter(batch.items)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the iteration and its stream; what waits for records returns at once."""
+        self._items = iter(())
+        self._line.interrupt()
+        self._line.close_stream()

@@ -8,10 +8,12 @@ without a word. A program that ends without `close` is held up until the buffer 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import threading
 import weakref
 from collections.abc import Mapping
+from datetime import datetime
 from time import monotonic
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -24,6 +26,7 @@ from topics.errors import Internal, TopicsError
 
 T = TypeVar("T")
 
+ABANDON_S: Final = 1.0
 log: Final = logging.getLogger("topics.client")
 
 
@@ -79,7 +82,7 @@ class Producer(Generic[T]):
         node: str | None = None,
         meta: Mapping[str, Any] | None = None,
         delay_ms: int | None = None,
-        deliver_at: int | None = None,
+        deliver_at: int | datetime | None = None,
     ) -> None:
         """Put a record into the buffer; waits where that is full. Raises NotWritten for records before it."""
         text = record_text(data, tag, node, meta, delay_ms, deliver_at)
@@ -104,35 +107,54 @@ class Producer(Generic[T]):
             if not self._room.wait(until - monotonic()) and monotonic() >= until:
                 raise TimedOut(f"the buffer of the producer has been full for {self._deadline_s:g} s")
 
-    def flush(self) -> None:
-        """Wait until everything that was given so far is stored; raises NotWritten for what is not."""
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything that was given so far is stored; raises NotWritten for what is not.
+
+        With `timeout_s`, raises TimedOut where that takes longer; what is left is still tried.
+        """
         if self._forks != forks.count:
             raise Closed("the producer was made in another process: make one after the fork")
         with self._lock:
-            self._flush()
+            self._flush(timeout_s)
             self._outbox.check()
 
-    def _flush(self) -> None:
+    def _flush(self, timeout_s: float | None) -> None:
         outbox = self._outbox
         goal = outbox.added
+        until = None if timeout_s is None else monotonic() + timeout_s
         self._flushing += 1
         self._work.notify()
         try:
             while outbox.ended < goal and outbox.dead is None:
-                self._room.wait()
+                if until is not None and monotonic() >= until:
+                    raise TimedOut(f"{goal - outbox.ended:,} records are not stored after {timeout_s:g} s")
+                self._room.wait(None if until is None else until - monotonic())
         finally:
             self._flushing -= 1
 
-    def close(self) -> None:
-        """Store what is left, and end; raises NotWritten for what could not be stored."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Store what is left, and end; raises NotWritten for what could not be stored.
+
+        What is not stored after `timeout_s`, or when the wait is interrupted (Ctrl-C), is given up.
+        """
         if self._forks != forks.count:
             return
-        with self._lock:
-            self._closing = True
-            self._flush()
-            self._work.notify()
-        self._thread.join()
-        _open.discard(self)
+        try:
+            with self._lock:
+                self._closing = True
+                with contextlib.suppress(TimedOut):
+                    self._flush(timeout_s)
+                if self._outbox.ended < self._outbox.added and self._outbox.dead is None:
+                    self._line.interrupt()
+                self._work.notify()
+            self._thread.join()
+        except BaseException:
+            # Long enough to log what is given up.
+            self._line.interrupt()
+            self._thread.join(ABANDON_S)
+            raise
+        finally:
+            _open.discard(self)
         with self._lock:
             if self._outbox.failures:
                 self._outbox.check()

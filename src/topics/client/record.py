@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
 from topics.client.errors import BadData, RecordsLost
+from topics.client.options import milliseconds
 
 T = TypeVar("T")
 
@@ -47,6 +49,11 @@ class Record(msgspec.Struct, Generic[T], rename=_WIRE, eq=False, kw_only=True):
         return self.decoded  # type: ignore[no-any-return]
 
     @property
+    def time(self) -> datetime:
+        """`ts` as a datetime in UTC."""
+        return datetime.fromtimestamp(self.ts / 1000, UTC)
+
+    @property
     def next_from_seq(self) -> int:
         """The cursor after this record."""
         return self.seq
@@ -78,14 +85,21 @@ class Tombstone(msgspec.Struct, kw_only=True):
 
 
 class Draft(msgspec.Struct, Generic[T], omit_defaults=True, kw_only=True):
-    """A record that is not written yet, for `write_many` and producers; `data` alone is required."""
+    """A record that is not written yet, for `write_many` and producers; `data` alone is required.
+
+    `deliver_at` is a `datetime` with a zone, or milliseconds since the epoch.
+    """
 
     data: T
     tag: str | None = None
     node: str | None = None
     meta: Mapping[str, Any] | None = None
     delay_ms: int | None = None
-    deliver_at: int | None = None
+    deliver_at: int | datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.deliver_at is not None:
+            self.deliver_at = milliseconds("deliver_at", self.deliver_at)
 
 
 def shown(raw: msgspec.Raw) -> str:

@@ -63,7 +63,9 @@ class ThreadPool:
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             outcome.set_exception(error)
         else:
-            outcome.set_exception(RuntimeError(f"the task raised {error!r}"))
+            failure = RuntimeError(f"the task raised {error!r}")
+            failure.__cause__ = error
+            outcome.set_exception(failure)
 
     def close(self) -> None:
         """Let the threads end when they have nothing to do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar, Unpack, cast, overload
 
 from topics.client.answers import Configured, Deleted, DeletedTopic, LeaseState, Redriven, Settled, TopicState, Written
@@ -43,7 +44,7 @@ class Topic(Generic[T]):
         node: str | None = None,
         meta: Mapping[str, Any] | None = None,
         delay_ms: int | None = None,
-        deliver_at: int | None = None,
+        deliver_at: int | datetime | None = None,
         **options: Unpack[WriteOptions],
     ) -> Written:
         """Append one record; returns once it is as safe as the topic's class promises."""
@@ -130,7 +131,11 @@ class Topic(Generic[T]):
 
 
 def labels_of(
-    tag: str | None, node: str | None, meta: Mapping[str, Any] | None, delay_ms: int | None, deliver_at: int | None
+    tag: str | None,
+    node: str | None,
+    meta: Mapping[str, Any] | None,
+    delay_ms: int | None,
+    deliver_at: int | datetime | None,
 ) -> dict[str, Any]:
     """What a record has beside its data."""
     if tag is None and node is None and meta is None and delay_ms is None and deliver_at is None:

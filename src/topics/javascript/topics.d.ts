@@ -34,6 +34,8 @@ export class RecordsLost extends TopicsError {
   readonly gapFrom: number;
   readonly gapTo: number;
   readonly reason: string;
+  /** The cursor after the gap. */
+  readonly nextFromSeq: number;
 }
 
 export class Record<T = unknown> {
@@ -52,6 +54,8 @@ export class Tombstone {
   readonly gapTo: number;
   readonly reason: string;
   readonly headSeq: number;
+  /** The cursor after the gap. */
+  readonly nextFromSeq: number;
 }
 
 export class Job<T = unknown> {

@@ -17,7 +17,12 @@
 const RETRIED = new Set([408, 429, 502, 503, 504]);
 const BACKOFF_MS = 100;
 const BACKOFF_MAX_MS = 5_000;
-const HEARTBEAT_MS = 15_000;
+const HEARTBEAT_MS = 5_000;
+const OPEN_MS = 10_000;
+const START_OPTIONS = ["fromSeq", "fromTs", "tail", "match"];
+const FOLLOW_OPTIONS = "onLoss node includeData consistency signal onCaughtUp onDeleted heartbeatMs".split(" ");
+const WRITE_OPTIONS = ["idempotencyKey", "producer", "expectedHeadSeq", "config", "create", "signal", "timeoutMs"];
+const RECORD_FIELDS = ["data", "tag", "node", "meta", "delay_ms", "deliver_at"];
 
 /** A request that the server refused, or that could not be made. `code` is the API's, such as "topic_not_found". */
 export class TopicsError extends Error {
@@ -31,16 +36,17 @@ export class TopicsError extends Error {
   }
 }
 
-/** Records were lost before they were read: `gapFrom` to `gapTo`, both included. Read on with `fromSeq: gapTo`. */
+/** Records were lost before they were read: `gapFrom` to `gapTo`, both included. Read on with `fromSeq: nextFromSeq`. */
 export class RecordsLost extends TopicsError {
   constructor(tombstone) {
-    const { topic, gapFrom, gapTo, reason } = tombstone;
+    const { topic, gapFrom, gapTo, reason, nextFromSeq } = tombstone;
     super(`${topic}: records ${gapFrom} to ${gapTo} were lost (${reason})`, { code: "records_lost", detail: tombstone });
     this.name = "RecordsLost";
     this.topic = topic;
     this.gapFrom = gapFrom;
     this.gapTo = gapTo;
     this.reason = reason;
+    this.nextFromSeq = nextFromSeq;
   }
 }
 
@@ -65,6 +71,8 @@ export class Tombstone {
     this.gapTo = wire.gap_to;
     this.reason = wire.reason;
     this.headSeq = wire.head_seq;
+    // A topic that was deleted and created anew counts from 1 again: the gap is one of the old topic.
+    this.nextFromSeq = wire.reason === "recreated" ? wire.earliest_seq - 1 : wire.gap_to;
   }
 }
 
@@ -87,7 +95,8 @@ export class Job {
 export class Client {
   /** `options`: `token`, `timeoutMs` (for a request with all its retries), `node`, `fetch`, `parse` (of JSON), `onRetry(error, waitMs)`. */
   constructor(url = defaultUrl(), options = {}) {
-    this.url = String(url).replace(/\/+$/, "");
+    check("new Client()", options, ["token", "timeoutMs", "node", "fetch", "onRetry"]);
+    this.url = address(url);
     this.token = options.token ?? null;
     this.timeoutMs = options.timeoutMs ?? 30_000;
     this.node = options.node ?? null;
@@ -127,6 +136,8 @@ export class Client {
 
   /** The records of several topics as they come: `{ orders: { fromSeq: 0 }, audit: { tail: true } }`. */
   follow(topics, options = {}) {
+    check("follow()", options, FOLLOW_OPTIONS);
+    for (const start of Object.values(topics)) check("a topic of follow()", start, START_OPTIONS);
     return follow(this, topics, options);
   }
 
@@ -214,6 +225,7 @@ export class Topic {
 
   /** Append one record; returns its seq. `options`: `tag`, `node`, `meta`, and those of `writeMany`. */
   async write(data, { tag, node, meta, delayMs, deliverAt, ...options } = {}) {
+    check("write()", options, WRITE_OPTIONS, ["tag", "node", "meta", "delayMs", "deliverAt"]);
     const record = { data, tag, node, meta, delay_ms: delayMs, deliver_at: deliverAt };
     return (await this.writeMany([record], options)).lastSeq;
   }
@@ -223,7 +235,10 @@ export class Topic {
    *
    * Without `idempotencyKey` and `producer`, a key is made up, so that a retry writes nothing twice.
    */
-  async writeMany(records, { idempotencyKey, producer, expectedHeadSeq, config, create, signal, timeoutMs } = {}) {
+  async writeMany(records, options = {}) {
+    check("writeMany()", options, WRITE_OPTIONS);
+    for (const record of records) check("a record of writeMany()", record, RECORD_FIELDS);
+    const { idempotencyKey, producer, expectedHeadSeq, config, create, signal, timeoutMs } = options;
     const body = {
       records,
       node: this.client.node ?? undefined,
@@ -246,7 +261,13 @@ export class Topic {
   }
 
   /** The records from `fromSeq` (exclusive) or `fromTs` to the head as it is when the iterator gets there. */
-  async *read({ fromSeq = 0, fromTs, match, node, limit = 1_000, onLoss = "throw", signal } = {}) {
+  read(options = {}) {
+    check("read()", options, ["fromSeq", "fromTs", "match", "node", "limit", "onLoss", "signal"]);
+    checkLoss(options.onLoss);
+    return this._read(options);
+  }
+
+  async *_read({ fromSeq = 0, fromTs, match, node, limit = 1_000, onLoss = "throw", signal }) {
     const body = { from_seq: fromSeq, from_ts: fromTs, limit, match, node, include_tags: true };
     for (;;) {
       const page = await this.client.request("POST", `${this.path}/diff`, body, { signal });
@@ -260,6 +281,7 @@ export class Topic {
 
   /** The records after `fromSeq`, then every new one as it comes; `tail: true` begins with the next new one. */
   follow({ fromSeq, fromTs, tail, match, ...options } = {}) {
+    check("follow()", options, FOLLOW_OPTIONS, START_OPTIONS);
     return follow(this.client, { [this.name]: { fromSeq, fromTs, tail, match } }, options);
   }
 
@@ -301,7 +323,9 @@ export class Queue extends Topic {
   }
 
   /** Lease up to `max` jobs; waits up to `waitMs` for the first. */
-  async claim({ node = this.client.node ?? "js", max = 1, leaseMs, waitMs = 0, signal } = {}) {
+  async claim(options = {}) {
+    check("claim()", options, ["node", "max", "leaseMs", "waitMs", "signal"]);
+    const { node = this.client.node ?? "js", max = 1, leaseMs, waitMs = 0, signal } = options;
     const body = { node, max, lease_ms: leaseMs, wait_ms: waitMs };
     const timeoutMs = this.client.timeoutMs + waitMs;
     const answer = await this.client.request("POST", `${this.path}/claim`, body, { signal, timeoutMs });
@@ -336,7 +360,12 @@ export class Queue extends Topic {
 }
 
 /** The one way in which records are followed: a watch session, read as server-sent events over fetch. */
-async function* follow(client, topics, options) {
+function follow(client, topics, options) {
+  checkLoss(options.onLoss);
+  return followed(client, topics, options);
+}
+
+async function* followed(client, topics, options) {
   const { onLoss = "throw", node, includeData, consistency, signal, onCaughtUp, onDeleted } = options;
   const heartbeatMs = options.heartbeatMs ?? HEARTBEAT_MS;
   const starts = {};
@@ -394,7 +423,8 @@ async function* events(client, path, cursor, heartbeatMs, signal) {
   const silence = new AbortController();
   const limits = signal ? AbortSignal.any([signal, silence.signal]) : silence.signal;
   const lostAfterMs = 3 * heartbeatMs;
-  let watchdog = setTimeout(() => silence.abort(), lostAfterMs);
+  // A server begins to answer at once. A connection that was kept open may be dead by now, and so may the next.
+  let watchdog = setTimeout(() => silence.abort(), Math.min(lostAfterMs, OPEN_MS));
   try {
     const headers = { Accept: "text/event-stream", ...(cursor ? { "Last-Event-ID": cursor } : {}) };
     const response = await client.open("GET", path, undefined, { signal: limits, headers });
@@ -414,7 +444,7 @@ async function* events(client, path, cursor, heartbeatMs, signal) {
     }
   } catch (error) {
     if (silence.signal.aborted && !signal?.aborted) {
-      throw new TopicsError(`nothing came for ${lostAfterMs} ms`, { code: "unreachable", cause: error });
+      throw new TopicsError("nothing has come for too long", { code: "unreachable", cause: error });
     }
     throw error;
   } finally {
@@ -469,6 +499,9 @@ export class EventParser {
 export class Worker {
   /** `options`: `concurrency`, `leaseMs`, `node`, `backoffMs`, `backoffMaxMs`, `waitMs`, `onError(error, job)`. */
   constructor(client, queue, handler, options = {}) {
+    const times = ["leaseMs", "backoffMs", "backoffMaxMs", "waitMs"];
+    check("worker()", options, ["concurrency", "node", "onError"], times);
+    if (typeof handler !== "function") throw new TypeError("a worker needs a handler, a function of a job");
     this.queue = client.queue(queue);
     this.handler = handler;
     this.concurrency = options.concurrency ?? 1;
@@ -551,8 +584,7 @@ export class Worker {
     });
     try {
       await Promise.race([Promise.resolve().then(() => this.handler(job, { signal: abort.signal })), aborted]);
-      await this.queue.ack(job, { node: this.node });
-      this.done++;
+      await this._ack(job);
     } catch (error) {
       this.failed++;
       this.onError(error, job);
@@ -560,6 +592,16 @@ export class Worker {
     } finally {
       clearInterval(beat);
       aborted.catch(() => {});
+    }
+  }
+
+  async _ack(job) {
+    try {
+      await this.queue.ack(job, { node: this.node });
+      this.done++;
+    } catch (failure) {
+      // The job is done, and has not failed: it comes again when its lease runs out.
+      this.onError(failure, job);
     }
   }
 
@@ -605,6 +647,8 @@ export class Socket {
 
   /** Append records to a topic; returns what the server acknowledged, as `Topic.writeMany` does. */
   async publish(topic, records, options = {}) {
+    check("publish()", options, ["expectedHeadSeq", "config", "create", "idempotencyKey", "timeoutMs"]);
+    for (const record of records) check("a record of publish()", record, RECORD_FIELDS);
     const { expectedHeadSeq, config, create, idempotencyKey = unique(), timeoutMs } = options;
     const fields = { expected_head_seq: expectedHeadSeq, config, create, idempotency_key: idempotencyKey };
     const node = this.client.node ?? undefined;
@@ -614,7 +658,13 @@ export class Socket {
   }
 
   /** The records of a topic as they come, like `Topic.follow`; a topic can be subscribed to once. */
-  async *subscribe(topic, { fromSeq, fromTs, tail, match, onLoss = "throw", signal } = {}) {
+  subscribe(topic, options = {}) {
+    check("subscribe()", options, START_OPTIONS, ["onLoss", "signal"]);
+    checkLoss(options.onLoss);
+    return this._subscribed(topic, options);
+  }
+
+  async *_subscribed(topic, { fromSeq, fromTs, tail, match, onLoss = "throw", signal }) {
     if (this._feeds.has(topic)) throw new TopicsError(`"${topic}" is subscribed to already`, { code: "conflict" });
     const start = { from_seq: tail || fromTs !== undefined ? undefined : (fromSeq ?? 0), from_ts: fromTs, tail, match };
     const feed = new Feed(topic, start);
@@ -740,8 +790,9 @@ class Feed {
       for (const wire of message.records) this._items.push(new Record(this.topic, wire));
       this._goOnAfter(message.to_seq);
     } else if (message.op === "tombstone") {
-      this._items.push(new Tombstone(this.topic, message));
-      this._goOnAfter(message.gap_to);
+      const tombstone = new Tombstone(this.topic, message);
+      this._items.push(tombstone);
+      this._goOnAfter(tombstone.nextFromSeq);
     } else if (message.op === "topic_deleted") {
       this._error = new TopicsError(`topic "${this.topic}" was deleted`, { status: 404, code: "topic_not_found" });
     }
@@ -886,6 +937,31 @@ class FrameParser {
   }
 }
 
+/** Refuse an option that a call does not know: one that is misspelt would do nothing. */
+function check(call, options, ...known) {
+  for (const name of Object.keys(options)) {
+    if (!known.some((names) => names.includes(name))) {
+      throw new TypeError(`${call} has no "${name}"; there is ${known.flat().join(", ")}`);
+    }
+  }
+}
+
+function checkLoss(onLoss = "throw") {
+  if (onLoss !== "throw" && onLoss !== "yield") throw new TypeError(`onLoss must be "throw" or "yield", not "${onLoss}"`);
+}
+
+/** The address of a server without a slash at its end; in a page it may be relative to that. */
+function address(url) {
+  let parsed = null;
+  try {
+    parsed = new URL(url, globalThis.location?.href);
+  } catch {
+    // Reported below.
+  }
+  if (!/^https?:$/.test(parsed?.protocol)) throw new TypeError(`"${url}" is no address like http://127.0.0.1:4000`);
+  return parsed.href.replace(/\/+$/, "");
+}
+
 function defaultUrl() {
   return globalThis.location?.origin ?? globalThis.process?.env?.TOPICS_URL ?? "http://127.0.0.1:4000";
 }
@@ -914,7 +990,9 @@ function asError(error, signal) {
   if (error?.name === "TimeoutError") return new TopicsError("no answer in time", { code: "timeout", cause: error });
   if (error instanceof SyntaxError) return new TopicsError("the answer was cut off", { cause: error });
   if (error instanceof TypeError || /^E(?!RR_)/.test(error?.code)) {
-    return new TopicsError(`the server cannot be reached: ${error.cause?.message ?? error.message}`, { cause: error });
+    const { cause } = error;
+    const reason = cause?.message || cause?.errors?.[0]?.message || cause?.code || error.message;
+    return new TopicsError(`the server cannot be reached: ${reason}; is it running?`, { cause: error });
   }
   throw error;
 }

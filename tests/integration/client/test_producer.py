@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness.api import Api, StartServer, until
-from topics import Client, Closed, NotWritten, TimedOut
+from topics import AsyncClient, Client, Closed, NotWritten, TimedOut
 from topics.errors import Conflict, RecordTooLarge
 from topics.testing import ServerProcess
 
@@ -168,3 +171,52 @@ for n in range(100):
 """
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
     assert len(api.seqs(topic_name)) == 100
+
+
+def test_flush_and_close_end_in_the_time_they_are_given(connect: Any, free_port: int) -> None:
+    """CLIENT-12: what is not stored by then is given back."""
+    client = connect(f"http://127.0.0.1:{free_port}")
+    producer = client.producer("t", deadline_s=60)
+    for n in range(3):
+        producer.write(n)
+    began = time.monotonic()
+    with pytest.raises(TimedOut, match=r"3 records are not stored after 0\.2 s"):
+        producer.flush(0.2)
+    with pytest.raises(NotWritten) as failed:
+        producer.close(0.2)
+    assert time.monotonic() - began < 10
+    assert failed.value.records == [b'{"data":0}', b'{"data":1}', b'{"data":2}']
+
+
+def test_ctrl_c_does_not_wait_for_a_server_that_is_away(free_port: int) -> None:
+    """CLIENT-12: the first ends the program in its place, the second also the wait for what is left."""
+    program = (
+        "import sys\nfrom topics import Client\n"
+        f"with Client('http://127.0.0.1:{free_port}').producer('t') as producer:\n"
+        "    producer.write(1)\n    print('waiting', flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline() == "waiting\n"
+        assert "trying again" in child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(10) != 0
+        assert "perhaps not written: it was stopped" in child.stderr.read()
+
+
+def test_a_producer_on_asyncio_that_is_not_closed_says_what_is_lost(server: ServerProcess, topic_name: str) -> None:
+    """CLIENT-12."""
+
+    async def forget() -> None:
+        producer = AsyncClient(server.url).producer(topic_name)
+        await producer.write(1)
+
+    def forgotten() -> None:
+        asyncio.run(forget())
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="was not closed: 1 records are lost"):
+        forgotten()

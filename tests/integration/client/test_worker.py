@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -285,3 +286,125 @@ def test_sigterm_ends_a_worker_cleanly(server: ServerProcess, api: Api, topic_na
     out, _ = program.communicate(timeout=30)
     assert (program.returncode, out) == (0, "ended\n")
     assert jobs(api, topic_name) == (8, 0, 8)
+
+
+def test_a_task_is_told_that_its_lease_is_lost(server: ServerProcess, api: Api, topic_name: str) -> None:
+    """CLIENT-15: another worker may have the job by now."""
+    queue_of(api, topic_name, 1)
+    lost = threading.Event()
+
+    def work(job: Job[Any]) -> None:
+        if job.deliveries == 1:
+            api.post(f"{topic_name}/nack", {"node": "thief", "seqs": [job.seq], "lease_ids": [job.lease_id]}).ok()
+        until(lambda: job.lost, "the task is told")
+        lost.set()
+
+    with Client(server.url, node="thief") as client:
+        worker = client.worker(topic_name, lease_ms=1_000)
+        worker.task(work)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        assert lost.wait(20)
+        worker.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_task_that_is_cancelled_by_itself_has_failed(server: ServerProcess, api: Api, topic_name: str) -> None:
+    """CLIENT-16: it waits for its turn like any other failure, and is not taken for one that the worker has stopped."""
+    queue_of(api, topic_name, 1)
+    times: list[float] = []
+
+    async def main() -> None:
+        async with AsyncClient(server.url) as client:
+            worker = client.worker(topic_name, backoff_ms=400)
+
+            @worker.task
+            async def work(job: Job[Any]) -> None:
+                times.append(time.monotonic())
+                if job.deliveries == 2:
+                    worker.stop()
+                    return
+                raise asyncio.CancelledError
+
+            await worker.run()
+            assert (worker.done, worker.failed) == (1, 1)
+
+    asyncio.run(main())
+    assert times[1] - times[0] >= 0.2
+
+
+def test_a_stop_before_the_run_counts(server: ServerProcess, api: Api, topic_name: str) -> None:
+    """CLIENT-17: and only for that run."""
+    queue_of(api, topic_name, 1)
+
+    async def main() -> None:
+        async with AsyncClient(server.url) as client:
+            worker = client.worker(topic_name)
+            worker.task(lambda job: worker.stop())
+            worker.stop()
+            await asyncio.wait_for(worker.run(), 10)
+            assert worker.done == 0
+            await asyncio.wait_for(worker.run(), 10)
+            assert worker.done == 1
+
+    asyncio.run(main())
+
+
+MANY = """
+import asyncio, sys
+from topics import AsyncClient
+
+async def main():
+    async with AsyncClient(sys.argv[1]) as client:
+        workers = [client.worker(name) for name in sys.argv[2:]]
+        for worker in workers:
+            worker.task(lambda job: None)
+        consumer = client.consumer(sys.argv[2], [sys.argv[2]], cursors="./cursors")
+        runs = asyncio.gather(*(worker.run() for worker in workers), consumer.run(print))
+        await asyncio.sleep(0)
+        print("running", flush=True)
+        await runs
+        print("ended")
+
+asyncio.run(main())
+"""
+
+
+def test_sigterm_ends_everything_on_an_event_loop(
+    server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
+) -> None:
+    """CLIENT-17: not only what began last."""
+    names = [topic_name, f"{topic_name}.b"]
+    for name in names:
+        api.put(name, type="queue")
+    with subprocess.Popen(
+        [sys.executable, "-c", MANY, server.url, *names], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "running\n"
+        program.terminate()
+        assert program.wait(20) == 0
+        assert program.stdout.read() == "ended\n"
+
+
+def test_a_program_may_keep_its_own_handler_of_signals(server: ServerProcess, api: Api, topic_name: str) -> None:
+    """CLIENT-17: `signals=False`."""
+    queue_of(api, topic_name, 1)
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        with Client(server.url) as client:
+            worker = client.worker(topic_name, signals=False)
+
+            @worker.task
+            def work(job: Job[Any]) -> None:
+                os.kill(os.getpid(), signal.SIGTERM)
+                until(lambda: bool(seen), "the handler of the program is called")
+                assert not worker.stopping
+                worker.stop()
+
+            worker.run()
+            assert worker.done == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)

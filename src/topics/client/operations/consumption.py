@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
@@ -17,9 +17,9 @@ from topics.client.errors import Unreachable
 from topics.client.operations.call import Patience, log
 from topics.client.operations.cursors import CURSORS_TOPIC, Cursors, FileCursors, TopicCursors
 from topics.client.operations.operation import Operation
-from topics.client.operations.read import PASSING, Bookmark, FollowOptions, OnLoss, TopicRead
+from topics.client.operations.read import MISSING, ON_LOSS, PASSING, Bookmark, FollowOptions, OnLoss, TopicRead
 from topics.client.operations.watch import TopicsWatch
-from topics.client.options import check_options
+from topics.client.options import check_choice, check_options
 from topics.client.record import Record, Tombstone
 from topics.client.transport.request import path
 from topics.errors import TopicNotFound, TopicsError
@@ -28,6 +28,7 @@ from topics.names import check_topic_name
 T = TypeVar("T")
 
 COMMIT_MS: Final = 1_000
+STARTS: Final = ("earliest", "latest")
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -38,15 +39,17 @@ class ConsumerOptions(TypedDict, total=False):
     - `start`: where to begin with a topic that it has not read before: `"earliest"` (the default) or `"latest"`.
     - `commit_ms`: how often to commit (1000); 0 for after each item.
     - `match`, `node`, `limit`: as for a read. `missing`: `"wait"` (the default) or `"raise"`.
+    - `signals`: False to leave SIGTERM to the program.
     """
 
     cursors: str | Path
     start: Literal["earliest", "latest"]
     commit_ms: int
-    match: str
-    node: str | list[str]
+    match: str | Sequence[str]
+    node: str | Sequence[str]
     limit: int
     missing: Literal["raise", "wait"]
+    signals: bool
 
 
 class Lag(NamedTuple):
@@ -68,6 +71,12 @@ class Consumption(Generic[T]):
         on_loss: OnLoss,
         options: ConsumerOptions,
     ) -> None:
+        check_options("consumer", options, ConsumerOptions)
+        check_choice("on_loss", on_loss, ON_LOSS)
+        check_choice("start", options.get("start", "earliest"), STARTS)
+        check_choice("missing", options.get("missing", "wait"), MISSING)
+        if not name:
+            raise ValueError("a consumer needs a name, under which its cursors are kept")
         self.name = name
         self.topics = [topics] if isinstance(topics, str) else list(topics)
         if not self.topics:
@@ -76,7 +85,6 @@ class Consumption(Generic[T]):
             check_topic_name(topic)
         self._data = data
         self._patience = patience
-        check_options("consumer", options, ConsumerOptions)
         self._options = options
         self._cursors = _cursors(name, options.get("cursors"), patience)
         self._commit_s = options.get("commit_ms", COMMIT_MS) / 1000
@@ -88,6 +96,7 @@ class Consumption(Generic[T]):
         self._committed_s = 0.0
         self._uncommitted = False
         self.bookmarks: dict[str, Bookmark] = {}
+        self.signals = options.get("signals", True)
 
     def pop(self) -> Record[T] | Tombstone | None:
         """The next item that is here already; the one before it counts as handled."""

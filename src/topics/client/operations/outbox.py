@@ -2,7 +2,8 @@
 
 Exactly once: a batch has a `producer_seq`, and the next one is sent only when it has ended. So a batch may be sent as
 often as it takes, over any number of connections and restarts of the server: the server stores it once, and in order.
-A number is used for one content only; a batch that the server refuses as too large is split under new numbers. A server
+A number is used for one content only; a batch that the server refuses as too large is split under new numbers, and a
+record that it refuses is left out of the batch. A server
 that takes no more producers gets idempotency keys instead, which it remembers for as long as a batch is tried.
 
 The outbox does no input and output and has no lock; the producers bring both. It is bounded: `has_room` says whether
@@ -12,6 +13,7 @@ more may be added.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,7 +23,7 @@ from typing import Any, Final, TypedDict
 import msgspec
 
 from topics.client.answers import Written, decode
-from topics.client.errors import NotWritten, Unreachable
+from topics.client.errors import Closed, NotWritten, Unreachable
 from topics.client.operations.call import Patience, call
 from topics.client.operations.operation import Operation
 from topics.client.options import check_options
@@ -34,6 +36,9 @@ BUFFER_BYTES: Final = 32 << 20
 DEADLINE_S: Final = 120.0
 FAILURES_MAX: Final = 16
 """Most failures that wait for the caller to come back; after that they are only counted and logged."""
+REFUSED_MAX: Final = 16
+"""Most records that are left out of one batch, which is sent again for each, before the batch is given up."""
+_FIELD: Final = re.compile(r"records\[(\d{1,9})\]")
 _WAITED_FOR: Final = frozenset((TopicFull.status,))
 
 log: Final = logging.getLogger("topics.client")
@@ -64,12 +69,14 @@ class ProducerOptions(TypedDict, total=False):
 class Parcel:
     """Some records on their way: one write."""
 
-    __slots__ = ("bytes", "number", "texts")
+    __slots__ = ("bytes", "number", "refused", "texts")
 
-    def __init__(self, number: int, texts: list[bytes], size: int) -> None:
+    def __init__(self, number: int, texts: list[bytes], size: int, refused: int = 0) -> None:
+        """`refused` counts the records that were left out of it."""
         self.number = number
         self.texts = texts
         self.bytes = size
+        self.refused = refused
 
 
 class Outbox:
@@ -193,31 +200,56 @@ class Outbox:
 
     def refused(self, parcel: Parcel, error: TopicsError) -> None:
         """A parcel could not be written."""
+        index = _record_of(error)
+        if index is not None and index < len(parcel.texts) and parcel.refused < REFUSED_MAX:
+            self._leave_out(parcel, index, error)
+            return
         if isinstance(error, BatchTooLarge | PayloadTooLarge) and len(parcel.texts) > 1:
             half = len(parcel.texts) // 2
-            for texts in (parcel.texts[half:], parcel.texts[:half]):
-                self._split.appendleft(Parcel(0, texts, sum(map(len, texts))))
-            for each in self._split:
-                each.number = self._number
-                self._number += 1
+            self._send_before([parcel.texts[:half], parcel.texts[half:]])
             self._batch_records = max(1, min(self._batch_records, half))
             return
         self._finished(parcel)
-        final = isinstance(error, Unreachable | Conflict) or error.status in (429, 503)
-        self._fail(parcel, error, maybe=isinstance(error, Unreachable) and error.sent, final=final)
+        if isinstance(error, Unreachable | Conflict | Closed) or error.status in (429, 503):
+            self._end(parcel, error)
+        else:
+            self._note(NotWritten(error, parcel.texts))
+
+    def _send_before(self, parts: list[list[bytes]], refused: int = 0) -> None:
+        """Send these next, before everything else that waits, under new numbers."""
+        for texts in reversed(parts):
+            self._split.appendleft(Parcel(0, texts, sum(map(len, texts)), refused))
+        for each in self._split:
+            each.number = self._number
+            self._number += 1
+
+    def _leave_out(self, parcel: Parcel, index: int, error: TopicsError) -> None:
+        """One record is what the server refuses: the others of the batch are sent without it."""
+        text = parcel.texts.pop(index)
+        self._finished(Parcel(0, [text], len(text)))
+        self._note(NotWritten(error, [text]))
+        if parcel.texts:
+            self._send_before([parcel.texts], parcel.refused + 1)
 
     def _finished(self, parcel: Parcel) -> None:
         self._under_way_bytes -= parcel.bytes
         self.ended += len(parcel.texts)
 
-    def _fail(self, parcel: Parcel, error: TopicsError, *, maybe: bool, final: bool) -> None:
-        failure = NotWritten(error, parcel.texts, maybe_written=maybe)
+    def _note(self, failure: NotWritten) -> None:
         log.error("%s", failure.message)
-        if final:
-            # To go on after a gap nobody knows the size of would break the order.
-            self.dead = failure
-        elif len(self.failures) < FAILURES_MAX:
+        if len(self.failures) < FAILURES_MAX:
             self.failures.append(failure)
+
+    def _end(self, parcel: Parcel, error: TopicsError) -> None:
+        """Give up, with everything that waits: to go on after a gap nobody knows the size of would break the order."""
+        sent = isinstance(error, Closed) or (isinstance(error, Unreachable) and error.sent)
+        maybe = len(parcel.texts) if sent else 0
+        texts = list(parcel.texts)
+        while (waiting := self.take()) is not None:
+            self._finished(waiting)
+            texts += waiting.texts
+        self.dead = NotWritten(error, texts, maybe_written=maybe)
+        log.error("%s", self.dead.message)
 
     def check(self) -> None:
         """Raise what the caller has to know: each failure once, and the last one always."""
@@ -225,3 +257,9 @@ class Outbox:
             raise self.failures.pop(0)
         if self.dead is not None:
             raise self.dead
+
+
+def _record_of(error: TopicsError) -> int | None:
+    """Which record of a write the server refuses, where it says so."""
+    found = _FIELD.match(str(error.detail.get("field", "")))
+    return None if found is None else int(found[1])

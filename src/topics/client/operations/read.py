@@ -13,6 +13,7 @@ read begins at the start of the new topic.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from topics.client.answers import decode
 from topics.client.errors import Unreachable
 from topics.client.operations.call import Patience, call, log, pause_of
 from topics.client.operations.operation import Operation, Pause
+from topics.client.options import check_choice, milliseconds
 from topics.client.record import Record, Tombstone, typed
 from topics.client.transport.request import Request
 from topics.errors import TopicNotFound, TopicsError
@@ -28,9 +30,13 @@ from topics.errors import TopicNotFound, TopicsError
 T = TypeVar("T")
 
 OnLoss = Literal["raise", "yield"]
+ON_LOSS: Final = ("raise", "yield")
+MISSING: Final = ("raise", "wait")
 LIMIT: Final = 1_000
 WAIT_MS: Final = 20_000
 """How long a server may hold a read that has nothing to deliver; well below what proxies tolerate."""
+ABSENCE_S: Final = 60.0
+"""How often it is said that a topic is still waited for."""
 PASSING: Final = frozenset((408, 429, 500, 502, 503, 504))
 """Statuses that say nothing about the request, only about the moment."""
 
@@ -40,15 +46,15 @@ _encode: Final = msgspec.json.Encoder().encode
 class ReadOptions(TypedDict, total=False):
     """What a read may ask for.
 
-    - `from_seq`: the cursor, read what comes after it; `from_ts`: begin with the first record of that time or later, in
-      milliseconds since the epoch.
+    - `from_seq`: the cursor, read what comes after it; `from_ts`: begin with the first record of that time or later, a
+      `datetime` with a zone, or milliseconds since the epoch.
     - `match`: only these tags: `"X"`, `["tag", "Eq", "X"]` or `["tag", "Glob", "X*"]`.
     - `node`: leave out the records of this node, or of these.
     - `limit`, `max_batch_bytes`: how much to fetch at a time.
     """
 
     from_seq: int
-    from_ts: int
+    from_ts: int | datetime
     match: str | Sequence[str]
     node: str | Sequence[str]
     limit: int
@@ -103,6 +109,21 @@ class Bookmark:
         return lost, plan.head_seq
 
 
+class Absence:
+    """Says that topics are waited for, which may be misspelt: at first, and then now and again."""
+
+    __slots__ = ("_said_s",)
+
+    def __init__(self) -> None:
+        self._said_s: float | None = None
+
+    def report(self, topics: str, now_s: float) -> None:
+        """The topics do not exist now."""
+        if self._said_s is None or now_s - self._said_s >= ABSENCE_S:
+            self._said_s = now_s
+            log.warning("waiting for %s, which does not exist", topics)
+
+
 class Batch(Generic[T]):
     """What one answer delivers, in order; `cursor` is the position after all of it."""
 
@@ -128,6 +149,7 @@ class TopicRead(Generic[T]):
         *,
         follow: bool,
     ) -> None:
+        check_choice("missing", options.get("missing", "raise"), MISSING)
         self.topic = topic
         self._target = target
         # A follower repeats its calls itself, because it has to look at the epoch after each failure.
@@ -141,10 +163,13 @@ class TopicRead(Generic[T]):
         self.head_seq = self.cursor
         self.caught_up = False
         self._doubt = follow
+        self._absence = Absence()
         self._fields: dict[str, Any] = {"include_tags": True, "limit": options.get("limit", LIMIT)}
-        for name in ("from_ts", "match", "node", "max_batch_bytes"):
+        for name in ("match", "node", "max_batch_bytes"):
             if name in options:
                 self._fields[name] = options[name]
+        if "from_ts" in options:
+            self._fields["from_ts"] = milliseconds("from_ts", options["from_ts"])
 
     def batch(self) -> Operation[Batch[T] | None]:
         """What comes next; None at the end of a read that does not follow."""
@@ -165,7 +190,10 @@ class TopicRead(Generic[T]):
                 if failures == 1 and isinstance(failure, Unreachable) and failure.reused:
                     continue
                 pause_s = pause_of(failures, (failure.retry_after_ms or 0) / 1000)
-                log.warning("following %s: trying again in %.2f s: %s", self.topic, pause_s, failure.message)
+                if isinstance(failure, TopicNotFound):
+                    self._absence.report(self.topic, self._patience.now())
+                else:
+                    log.warning("following %s: %s; trying again in %.2f s", self.topic, failure.message, pause_s)
                 yield Pause(pause_s)
                 continue
             failures = 0

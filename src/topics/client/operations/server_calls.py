@@ -12,6 +12,7 @@ from topics.client.operations.call import Patience, call
 from topics.client.operations.cursors import saved
 from topics.client.operations.operation import Operation
 from topics.client.operations.pipelines import PipelineState, reported
+from topics.client.options import check_options
 from topics.client.transport.answer import Answer
 from topics.client.transport.request import Request, path
 from topics.errors import TopicNotFound
@@ -89,6 +90,7 @@ class ServerCalls:
 
     def put_router(self, name: str, source: str, dest: str, options: RouterOptions) -> Operation[RouterState]:
         """Create a router, or change it."""
+        check_options("put_router", options, RouterOptions)
         body = msgspec.json.encode({"source": source, "dest": dest, **options})
         answer = yield from call(Request(b"PUT", path("v0", "routers", name), body), self.patience)
         return decode(answer, RouterState)

@@ -86,6 +86,10 @@ class TopicCalls(Generic[T]):
     def write_many(self, items: Iterable[Draft[Any] | Any], options: WriteOptions) -> Operation[Written]:
         """Append records in one write: all of them, or none."""
         check_options("write_many", options, WriteOptions)
+        if isinstance(items, str | bytes | Mapping | Draft):
+            raise TypeError(
+                f"write_many() takes a list of records, and this is one {type(items).__name__}: use write()"
+            )
         return write(self._append, [item_text(item) for item in items], self.patience, options, self._lanes)
 
     def read(self, options: FollowOptions, *, follow: bool) -> TopicRead[T]:
@@ -114,6 +118,7 @@ class TopicCalls(Generic[T]):
 
     def configure(self, config: ConfigOptions) -> Operation[Configured]:
         """Create the topic, or change the fields that are named."""
+        check_options("configure", config, ConfigOptions)
         answer = yield from call(Request(b"PUT", self.target, _encode(config)), self.patience)
         return decode(answer, Configured)
 

@@ -7,7 +7,7 @@ reported as a loss, as in `read`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -16,7 +16,8 @@ from topics.client.answers import decode
 from topics.client.errors import Unreachable, refusal
 from topics.client.operations.call import Patience, call, log, pause_of
 from topics.client.operations.operation import Close, Open, Operation, Pause, Read
-from topics.client.operations.read import LIMIT, PASSING, Batch, Bookmark, FollowOptions
+from topics.client.operations.read import LIMIT, MISSING, PASSING, Absence, Batch, Bookmark, FollowOptions
+from topics.client.options import check_choice
 from topics.client.record import Record, Tombstone, typed
 from topics.client.transport.answer import Answer
 from topics.client.transport.events import Event, EventParser
@@ -52,12 +53,14 @@ class TopicsWatch(Generic[T]):
     def __init__(
         self, bookmarks: Mapping[str, Bookmark], data: Any, patience: Patience, options: FollowOptions
     ) -> None:
+        check_choice("missing", options.get("missing", "raise"), MISSING)
         self.bookmarks = dict(bookmarks)
         self.heads: dict[str, int] = {name: bookmark.cursor for name, bookmark in bookmarks.items()}
         self._patience = patience._replace(retries=False, replaces=False)
         self._waits = options.get("missing") == "wait"
         self._tail = set(bookmarks) if options.get("tail") else set()
         self._missing: set[str] = set()
+        self._absence = Absence()
         self._looked_at = 0.0
         self._watched = {"match": options["match"]} if "match" in options else {}
         self._fields: dict[str, Any] = {"include_tags": True, "limit": options.get("limit", LIMIT)}
@@ -85,15 +88,13 @@ class TopicsWatch(Generic[T]):
                     raise
                 failures += 1
                 pause_s = pause_of(failures, (failure.retry_after_ms or 0) / 1000)
-                log.warning("following %s: trying again in %.2f s: %s", self._names(), pause_s, failure.message)
+                if not isinstance(failure, TopicNotFound):
+                    names = _names(self.bookmarks)
+                    log.warning("following %s: %s; trying again in %.2f s", names, failure.message, pause_s)
                 yield Pause(pause_s)
                 continue
             if batch is not None:
                 return batch
-
-    def _names(self) -> str:
-        names = sorted(self.bookmarks)
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
     def _is_passing(self, failure: TopicsError) -> bool:
         if isinstance(failure, TopicNotFound):
@@ -125,6 +126,8 @@ class TopicsWatch(Generic[T]):
             if gap is not None:
                 lost.append(gap)
         self._looked_at = self._patience.now()
+        if self._missing:
+            self._absence.report(_names(self._missing), self._looked_at)
         if lost:
             return lost
         wanted = {
@@ -133,7 +136,7 @@ class TopicsWatch(Generic[T]):
             if name not in self._missing
         }
         if not wanted:
-            raise TopicNotFound(f"none of the topics exists: {self._names()}")
+            raise TopicNotFound(f"none of the topics exists: {_names(self.bookmarks)}")
         heartbeat_ms = 1_000 if self._missing else HEARTBEAT_MS
         body = msgspec.json.encode({"topics": wanted, "heartbeat_ms": heartbeat_ms, **self._fields})
         answer = yield from call(Request(b"POST", b"/v0/watch", body), self._patience)
@@ -163,6 +166,7 @@ class TopicsWatch(Generic[T]):
     def _look(self) -> Operation[None]:
         """Look for topics that did not exist; where there is one, the stream is opened again with it."""
         self._looked_at = self._patience.now()
+        self._absence.report(_names(self._missing), self._looked_at)
         for name in sorted(self._missing):
             try:
                 yield from call(Request(b"GET", path("v0", "topics", name) + b"/plan"), self._patience)
@@ -193,6 +197,11 @@ class TopicsWatch(Generic[T]):
             if error.code != _PACED:
                 raise Unreachable(f"the server has ended the stream: {error.error}", sent=True)
         return None
+
+
+def _names(topics: Iterable[str]) -> str:
+    names = sorted(topics)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 _frames: Final[dict[Any, Any]] = {}

@@ -8,6 +8,7 @@ unless the caller turns that off, therefore it can be sent again after a lost co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypedDict
 
 import msgspec
@@ -46,7 +47,7 @@ def record_text(
     node: str | None = None,
     meta: Mapping[str, Any] | None = None,
     delay_ms: int | None = None,
-    deliver_at: int | None = None,
+    deliver_at: int | datetime | None = None,
 ) -> bytes:
     """A record as it goes over the wire."""
     if tag is None and node is None and meta is None and delay_ms is None and deliver_at is None:

@@ -205,6 +205,8 @@ class Pool:
         self._waiting = 0
         self._forks = forks.count
         self._changed = threading.Condition(threading.Lock())
+        self.streams: set[Connection] = set()
+        """What is being read, so that it ends with the client."""
 
     def take(self, request: Request) -> Connection:
         """A connection for one exchange; give it back with `give`."""
@@ -254,6 +256,7 @@ class Pool:
         self._changed = threading.Condition(threading.Lock())
         self._waiting = 0
         self._idle = []
+        self.streams = set()
         self._open = 0
         self._forks = forks.count
 
@@ -277,10 +280,12 @@ class Pool:
             self._changed.notify()
 
     def close(self) -> None:
-        """Close what is idle now, and the rest when it comes back."""
+        """Close what is idle now, end the streams, and close the rest when it comes back."""
         with self._changed:
             self._closed = True
             self._close_idle()
+            for stream in list(self.streams):
+                stream.shut()
             self._changed.notify_all()
 
     def _close_idle(self) -> None:
@@ -333,6 +338,8 @@ class Line:
             self._check()
             refused = connection.open(request)
             opened = refused is None
+            if opened:
+                self._pool.streams.add(connection)
             return refused
         finally:
             self._connection = None
@@ -357,6 +364,7 @@ class Line:
         """End the stream, if there is one."""
         stream, self._stream = self._stream, None
         if stream is not None:
+            self._pool.streams.discard(stream)
             self._pool.give(stream)
 
     def _take(self, request: Request) -> Connection:

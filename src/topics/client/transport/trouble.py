@@ -21,6 +21,8 @@ def explain(error: Exception, address: Address, *, sent: bool, reused: bool = Fa
             f"the certificate of {address} is not trusted: {error.verify_message}; "
             "name the authority with ca=, in the program or in a profile"
         )
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return BadAddress(f"what listens at {address} does not speak TLS: should the address begin with http://?")
     if isinstance(error, ssl.SSLError):
         return Unreachable(f"no TLS connection to {address}: {error.reason or error}", sent=sent, reused=reused)
     if isinstance(error, Malformed):

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from topics.client.answers import Written
 from topics.client.errors import NotWritten, Unreachable
 from topics.client.operations.call import Patience
 from topics.client.operations.operation import Pause
-from topics.client.operations.outbox import FAILURES_MAX, Outbox, Parcel, ProducerOptions
+from topics.client.operations.outbox import FAILURES_MAX, REFUSED_MAX, Outbox, Parcel, ProducerOptions
 from topics.client.transport.answer import Answer
 from topics.errors import BatchTooLarge, Conflict, InvalidRequest, TopicFull
 
@@ -165,7 +166,7 @@ def test_a_refused_batch_is_raised_once_and_the_producer_goes_on() -> None:
     desk.outbox.refused(desk.take(), InvalidRequest("no"))
     with pytest.raises(NotWritten, match="2 records were not written: no") as failed:
         desk.outbox.check()
-    assert (failed.value.records, failed.value.maybe_written) == ([b"1", b"2"], False)
+    assert (failed.value.records, failed.value.maybe_written) == ([b"1", b"2"], 0)
     assert isinstance(failed.value.__cause__, InvalidRequest)
     desk.outbox.check()
     for _ in range(FAILURES_MAX + 5):
@@ -175,15 +176,49 @@ def test_a_refused_batch_is_raised_once_and_the_producer_goes_on() -> None:
     assert desk.outbox.has_room
 
 
+def bad_record(index: int) -> InvalidRequest:
+    return InvalidRequest("no", field=f"records[{index}].tag")
+
+
+def test_a_record_that_is_refused_is_left_out_and_the_others_are_written() -> None:
+    """CLIENT-12."""
+    desk = Desk()
+    desk.add("1", "2", "3")
+    desk.outbox.refused(desk.take(), bad_record(1))
+    desk.add("4")
+    assert not desk.outbox.dead
+    rest = desk.take()
+    assert (rest.texts, desk.take().texts) == ([b"1", b"3"], [b"4"])
+    assert rest.number > 1
+    with pytest.raises(NotWritten, match="1 record was not written: no") as failed:
+        desk.outbox.check()
+    assert failed.value.records == [b"2"]
+    desk.outbox.arrived(rest, Written("t", 1, 2, 2, 2, False, False))
+    assert (desk.outbox.ended, desk.outbox.written) == (3, 2)
+
+
+def test_a_batch_of_nothing_but_bad_records_is_given_up() -> None:
+    """CLIENT-12: it is not sent once for each of thousands of records."""
+    desk = Desk()
+    desk.add(*"0123456789" * 10)
+    for _ in range(REFUSED_MAX):
+        desk.outbox.refused(desk.take(), bad_record(0))
+    desk.outbox.refused(desk.take(), bad_record(0))
+    assert desk.outbox.take() is None
+    assert (desk.outbox.ended, desk.outbox.due_in_s) == (100, None)
+    assert desk.outbox.has_room
+
+
 def test_a_server_that_stays_away_ends_the_producer() -> None:
     """CLIENT-12: to go on after records of which nobody knows whether they are stored would break the order."""
-    desk = Desk()
-    desk.add("1")
+    desk = Desk(batch_records=2)
+    desk.add("1", "2", "3", "4", "5")
     desk.outbox.refused(desk.take(), BROKEN)
     for _ in range(2):
-        with pytest.raises(NotWritten, match="perhaps not written: gone") as failed:
+        with pytest.raises(NotWritten, match="5 records were perhaps not written: gone") as failed:
             desk.outbox.check()
-        assert failed.value.maybe_written
+        assert (failed.value.records, failed.value.maybe_written) == ([b"1", b"2", b"3", b"4", b"5"], 2)
+    assert desk.outbox.ended == 5
 
 
 def test_a_full_topic_is_waited_for() -> None:

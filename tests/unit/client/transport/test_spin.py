@@ -11,10 +11,11 @@ from time import monotonic, process_time_ns
 
 import pytest
 
-from topics.client.transport import blocking, waiting
+from topics.client.transport import blocking
 from topics.client.transport.address import Address
 from topics.client.transport.request import Request
 from topics.client.transport.spin import SKIPPED_MAX, SPIN_NS, Spin
+from topics.client.transport.waiting_connection import Connection as WaitingConnection
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -148,7 +149,7 @@ def test_a_thread_sleeps_for_an_answer_that_takes_its_time(slow_server: SlowServ
 
 
 async def _ask_slowly(server: SlowServer) -> None:
-    connection = await waiting.Connection.connect(server.address, 30)
+    connection = await WaitingConnection.connect(server.address, 30)
     asked = asyncio.ensure_future(connection.exchange(request()))
     async with asyncio.timeout(30):
         # Nothing tells when looking ends.
