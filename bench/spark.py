@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import spark_kafka
+from bench import spark_floor, spark_kafka
 from bench.reads import await_sealed
 from bench.row import Row, at_least, at_most
 from bench.spark_rows import Contender, Work, markdown, measure
@@ -106,6 +106,9 @@ class SparkBench:
         chosen.write.parquet(files)
         chosen.write.json(lines)
         schema = "seq bigint, tag string, data string"
+        spark_floor.prepare(self.server.url, topic, self.scratch / "floor.arrow")
+        self.spark.dataSource.register(spark_floor.Floor)
+        ready = self.spark.read.format("floor").option("file", str(self.scratch / "floor.arrow"))
         lake, url, data_dir = self.scratch / "lake", self.server.url, str(self.server.data_dir)
         whole = self.archive(topic, "whole")
         return Work(
@@ -115,6 +118,7 @@ class SparkBench:
                 self._scan("Parquet", lambda: self.spark.read.parquet(files)),
                 self._scan("Delta, the files of an archive", lambda: self.delta(whole)),
                 self._scan("JSON lines", lambda: self.spark.read.schema(schema).json(lines)),
+                self._scan("a Python source that does nothing", ready.load),
                 self._scan("topics over HTTP", lambda: self.frame(topic)),
                 self._scan("topics, `dataDir`", lambda: self.frame(topic, dataDir=data_dir), 1.1),
                 self._scan("`table`, 95 percent archived", lambda: table(self.spark, topic, lake, url=url), 1.15),

@@ -6,7 +6,8 @@ To add a row, give a work one more contender, or the list of works in `bench.spa
 
 A contender does the whole work each time it is called, and gets the number of its turn, for names of its own. The
 contenders of a work take turns, so that neither a JVM that is warming up nor a busy moment of the machine hits only one
-of them. The first turn of each warms up and does not count; a figure is the median of the others. What is measured in
+of them. The first two turns of each warm up and do not count: the second one still takes up to twice as long as the
+third, because the JVM compiles what is used often. A figure is the median of the others. What is measured in
 another way, or in another process, is a `Row` that is added to those of the works (`bench/row.py`).
 """
 
@@ -20,7 +21,8 @@ from typing import NamedTuple
 
 from bench.row import Row, Target
 
-TURNS = 3
+WARM_TURNS = 2
+TURNS = 5
 
 
 class Contender(NamedTuple):
@@ -43,14 +45,14 @@ class Work(NamedTuple):
 def measure(work: Work, cpu_s: Callable[[], float], turns: int = TURNS) -> list[Row]:
     """A row for each contender; `cpu_s` is the CPU time of all that takes part, so far."""
     took: dict[str, list[tuple[float, float]]] = {contender.name: [] for contender in work.contenders}
-    for turn in range(turns + 1):
+    for turn in range(WARM_TURNS + turns):
         for contender in work.contenders:
             started, spent = time.perf_counter(), cpu_s()
             contender.run(turn)
             took[contender.name].append((time.perf_counter() - started, cpu_s() - spent))
     rows = []
     for contender in work.contenders:
-        seconds, cpu = (statistics.median(turn[k] for turn in took[contender.name][1:]) for k in (0, 1))
+        seconds, cpu = (statistics.median(turn[k] for turn in took[contender.name][WARM_TURNS:]) for k in (0, 1))
         row = Row(work.name, contender.name, records_s=work.records / seconds, seconds=seconds, target=contender.target)
         row.cpu_us = cpu / work.records * 1e6
         rows.append(row)

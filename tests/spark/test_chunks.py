@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from topics.spark import stage
+from topics.spark import depot, stage
 from topics.spark.client import Client
 from topics.spark.depot import depot_of
 from topics.spark.options import WriteOptions
 from topics.spark.rows import Rendered
+from topics.spark.source import schema_of
 from topics.spark.stage import Stage
+from topics.spark.writer import TopicsWriter
 
 
 class Listener(Client):
@@ -69,3 +71,17 @@ def test_topics_that_take_turns_keep_their_order(tmp_path: Path, monkeypatch: py
 
 def test_a_task_without_rows_stages_nothing(tmp_path: Path) -> None:
     assert Stage(depot_of("stagingDir", tmp_path), "p", 0).write([], 5) == (None, 5, 0, 0)
+
+
+@pytest.mark.parametrize(("options", "synced"), [({}, False), ({"txnId": "monday"}, True)])
+def test_only_a_write_that_can_be_taken_up_again_is_staged_durably(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], synced: bool
+) -> None:
+    """SPARK-16: without a `txnId` a write is one attempt, and nobody looks for its files after a crash."""
+    calls: list[int] = []
+    monkeypatch.setattr(depot.os, "fsync", calls.append)
+    given = {"url": "http://127.0.0.1:1", "topic": "t", "stagingDir": str(tmp_path), **options}
+    writer = TopicsWriter(WriteOptions(given), schema_of(("data",)))
+    file = writer._stage().write([numbered(1, 2)], 0)
+    assert file.records == 2
+    assert bool(calls) is synced

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from topics.spark import launch
@@ -32,3 +34,9 @@ def test_the_driver_is_on_loopback_only_where_spark_is_local(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert launch.is_local(master, settings) is expected
+
+
+def test_a_local_session_keeps_checkpoints_without_a_program_for_each_file(spark: Any) -> None:
+    """Each of the two files of a micro-batch would take 40 ms."""
+    manager = "spark.sql.streaming.checkpointFileManagerClass"
+    assert spark.conf.get(manager) == launch.LOCAL[manager]

@@ -21,12 +21,19 @@ from topics.server.api.blocks import _segment as plan_of
 from topics.spark.client import Client, SealedFile
 from topics.spark.errors import DataLoss
 from topics.spark.segments import blocks as sealed_blocks
+from topics.storage.block import HEADER_BYTES as BLOCK_HEADER_BYTES
+from topics.storage.block import encode
 from topics.storage.flags import DELETED
+from topics.storage.segment.format import DATA_MAGIC, HEADER_BYTES, SegmentName, encode_header
+from topics.storage.splice import walk
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
 
 RECORDS = 1050
+EPOCH = 7
+FIRST_SEQ_AT = 24
+"""Where a Block has its first seq."""
 
 
 @pytest.fixture
@@ -147,6 +154,47 @@ def test_what_does_not_fit_is_read_from_the_server(
     assert any(a <= first < b for a, b in reads.asked)
 
 
+@pytest.fixture
+def shared(tmp_path: Path) -> tuple[SealedFile, Path, Any]:
+    """A file of four Blocks with ten records each, which several tasks read; its path, and the options to read it."""
+    made = [encode(EPOCH, first, 5, [b"%d" % n for n in range(first, first + 10)]) for first in (1, 11, 21, 31)]
+    content = b"".join(block.encoded() for block in made)
+    name = SegmentName(EPOCH, 1)
+    (tmp_path / "segments").mkdir()
+    path = tmp_path / "segments" / name.data_file
+    path.write_bytes(encode_header(DATA_MAGIC, name, 4, 40, HEADER_BYTES + len(content)) + content)
+    options: Any = SimpleNamespace(data_dir=tmp_path, cold_dir=None)
+    return SealedFile(1, 40, name.data_file, False, path.stat().st_size, []), path, options
+
+
+def harm(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0x40
+    path.write_bytes(content)
+
+
+def test_a_task_looks_only_at_its_own_blocks_of_a_file(shared: tuple[SealedFile, Path, Any]) -> None:
+    """A file that several tasks share is not read by each of them as a whole."""
+    file, path, options = shared
+    *_, last = walk(memoryview(path.read_bytes()), HEADER_BYTES)
+    harm(path, last.data[0])
+    found = sealed_blocks(file, EPOCH, options, 5, 25)
+    assert found is not None
+    assert [block.first_seq for block in found] == [1, 11, 21]
+    assert sealed_blocks(file, EPOCH, options, 25, 31) is None
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_block_that_claims_other_seqs_is_left_out_by_no_task(
+    shared: tuple[SealedFile, Path, Any], block: int
+) -> None:
+    """SPARK-12: where a Block begins is damaged: no task may take it for one that belongs to another."""
+    file, path, options = shared
+    spans = list(walk(memoryview(path.read_bytes()), HEADER_BYTES))
+    harm(path, spans[block].ts - BLOCK_HEADER_BYTES + FIRST_SEQ_AT)
+    assert sealed_blocks(file, EPOCH, options, spans[block].first_seq, spans[block].first_seq + 9) is None
+
+
 def test_relocated_segments_are_read_from_the_cold_directory(
     start_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -224,7 +272,7 @@ def test_a_merged_file_with_erased_records_is_read_directly(tmp_path: Path) -> N
     for segment in topic.archive.segments:
         listed = plan_of(segment)
         assert listed is not None
-        spans = sealed_blocks(SealedFile(**structs.asdict(listed)), topic.id, options)
+        spans = sealed_blocks(SealedFile(**structs.asdict(listed)), topic.id, options, 1, topic.next_seq)
         assert spans is not None
         for span in spans:
             lengths = struct.unpack_from(f"<{span.n}I", span.buffer, span.data_lengths)

@@ -50,10 +50,10 @@ TYPES: Final = {
 }
 
 
-def walk(buffer: memoryview, at: int = 0) -> Iterator[Spans]:
-    """The Blocks of a buffer, each checked against its checksum."""
+def walk(buffer: memoryview, at: int = 0, first: int = 0, last: int | None = None) -> Iterator[Spans]:
+    """The Blocks of a buffer; those with seqs from `first` to `last` are checked against their checksums."""
     try:
-        yield from splice.walk(buffer, at)
+        yield from splice.walk(buffer, at, first, last)
     except BlockError as error:
         raise SourceError(str(error)) from error
 

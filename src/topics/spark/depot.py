@@ -1,9 +1,10 @@
 """Depot: where the files of a write are kept until they are published: a directory, or a place in an object store.
 
-Both keep a file whole and durably once it is closed, and both can say which of two writers was the first: a file system
-by making a link, which succeeds once; an object store by a put that fails if the object exists. That put is the one
-with which `deltalake` creates a table, so a text that is decided once is the description of an empty table, in its
-version 0. Keys for the store come from the environment, on each executor for itself, as for a lake (see `place`).
+Both keep a file whole and durably once it is closed (a directory may leave out the second, for a write that nobody
+takes up again), and both can say which of two writers was the first: a file system by making a link, which succeeds
+once; an object store by a put that fails if the object exists. That put is the one with which `deltalake` creates a
+table, so a text that is decided once is the description of an empty table, in its version 0. Keys for the store come
+from the environment, on each executor for itself, as for a lake (see `place`).
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ class Depot(Protocol):
         """Remove it with everything in it, as far as that is possible."""
 
 
-def depot_of(option: str, given: str | Path) -> Depot:
-    """The depot that an option names: a path, or an address as of a lake."""
+def depot_of(option: str, given: str | Path, durable: bool = True) -> Depot:
+    """The depot that an option names: a path, or an address as of a lake.
+
+    What is not `durable` is for a write that nobody takes up again after a crash.
+    """
     try:
         place = Place(given)
     except BadPlace as error:
@@ -69,27 +73,30 @@ def depot_of(option: str, given: str | Path) -> Depot:
             "records are staged in a directory that driver and executors share, or in an object store: "
             'set "stagingDir" to such a directory, or to an address such as s3://bucket/staging',
         ) from None
-    return ObjectDepot(place) if place.path is None else LocalDepot(place.path)
+    return ObjectDepot(place) if place.path is None else LocalDepot(place.path, durable)
 
 
 class LocalDepot:
     """A directory of a file system."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, durable: bool = True) -> None:
         self._path = path
+        self._durable = durable
 
     def __str__(self) -> str:
         return str(self._path)
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[Any]:
-        """A new file to write bytes to, durable once the context ends."""
+        """A new file to write bytes to, durable once the context ends where the depot is."""
         self._path.mkdir(parents=True, exist_ok=True)
         with (self._path / name).open("xb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_directory(self._path)
+            if self._durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if self._durable:
+            _sync_directory(self._path)
 
     def open(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """A file to read bytes from. Raises FileNotFoundError."""
@@ -115,7 +122,7 @@ class LocalDepot:
 
     def below(self, name: str) -> LocalDepot:
         """A directory in it."""
-        return LocalDepot(self._path / name)
+        return LocalDepot(self._path / name, self._durable)
 
     def clear(self, suffix: str) -> None:
         """Remove its files with names that end so."""

@@ -7,12 +7,11 @@ old one.
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from topics.spark import scan, version
+from topics.spark import scan, version, worker
 from topics.spark.client import PLANNING_RETRY_MS, Gap, Plan
 from topics.spark.errors import BadOption, SourceError, plainly
 from topics.spark.offsets import BEGINNING, EARLIEST, LATEST, Cursor
@@ -61,6 +60,7 @@ class TopicsReader(DataSourceReader):
         finally:
             client.close()
         parts = scan.split(pieces, plans, options.partitions_min)
+        worker.freeze_loaded()
         return [RangePartition(piece) for piece in parts] or [RangePartition(None)]
 
     def _bounds(self, plan: Plan) -> tuple[int, int]:
@@ -85,7 +85,7 @@ def read(partition: InputPartition, options: ReadOptions, schema: Any) -> Iterat
     assert isinstance(partition, RangePartition)
     if partition.piece is None:
         return iter(())
-    freeze_loaded()
+    worker.freeze_loaded()
     return _rows(RangeReader(options, arrow_schema(schema)), partition.piece)
 
 
@@ -101,16 +101,6 @@ def arrow_schema(schema: Any) -> Any:
 @plainly
 def _rows(reader: RangeReader, piece: Range) -> Iterator[Any]:
     yield from reader.read(piece)
-
-
-def freeze_loaded() -> None:
-    """Leave what this process has loaded out of its garbage collections, from the first call on.
-
-    A Spark worker collects garbage after every task, and the next task waits for that. With the modules that are loaded
-    by then it takes 30 ms, about as long as decoding 300,000 records.
-    """
-    if not gc.get_freeze_count():
-        gc.freeze()
 
 
 def names_of(client: Servers, options: ReadOptions, must_exist: bool = True) -> list[str]:

@@ -151,7 +151,7 @@ class RangeReader:
         """The Blocks of a range: from the sealed files that can be read here, and from the server all others."""
         cursor = piece.from_seq
         for sealed in piece.segments:
-            found = segments.blocks(sealed, piece.epoch, self._options)
+            found = segments.blocks(sealed, piece.epoch, self._options, cursor + 1, piece.to_seq)
             if found is None:
                 continue
             if sealed.first_seq > cursor + 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
 
 from topics.spark import columns
@@ -26,8 +27,11 @@ SEGMENTS_DIR: Final = "segments"
 log = logging.getLogger("topics.spark")
 
 
-def blocks(sealed: SealedFile, epoch: int, options: ReadOptions) -> list[Spans] | None:
-    """The Blocks of a sealed file, or None where it cannot be used here."""
+def blocks(sealed: SealedFile, epoch: int, options: ReadOptions, first: int, last: int) -> list[Spans] | None:
+    """The Blocks of a sealed file with records from `first` to `last`, or None where it cannot be used here.
+
+    A file may be shared by several tasks, and each looks at the content of its own Blocks only.
+    """
     if sealed.cold:
         directory = options.cold_dir
     else:
@@ -43,13 +47,18 @@ def blocks(sealed: SealedFile, epoch: int, options: ReadOptions) -> list[Spans] 
             raise SourceError("it is not the segment that the server means")
         if len(content) < sealed.bytes:
             raise SourceError(f"it has {len(content)} bytes instead of {sealed.bytes}")
-        found = list(columns.walk(memoryview(content)[: sealed.bytes], segment.HEADER_BYTES))
+        whole = memoryview(content)[: sealed.bytes]
+        found = list(columns.walk(whole, segment.HEADER_BYTES, first, last))
+        if any(one.first_seq + one.n != other.first_seq for one, other in pairwise(found)):
+            # Where each Block begins is known from its neighbours, or else from a header that is checked too.
+            found = list(columns.walk(whole, segment.HEADER_BYTES))
         if not found or found[-1].first_seq + found[-1].n - 1 != sealed.last_seq:
             raise SourceError("it ends before the seq that the server names")
     except (OSError, ValueError, SourceError, UnknownFormat) as error:
         log.info("%s is not used, its records are read from the server: %s", path, error)
         return None
-    return [_with_flags(block, sealed.deleted) for block in found]
+    wanted = [block for block in found if block.first_seq + block.n > first and block.first_seq <= last]
+    return [_with_flags(block, sealed.deleted) for block in wanted]
 
 
 def _with_flags(block: Spans, deleted: Iterable[list[int]]) -> Spans:

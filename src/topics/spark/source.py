@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource
 
-from topics.spark import version
+from topics.spark import version, worker
 from topics.spark.errors import BadOption, SourceError, plainly
 from topics.spark.options import READ_OPTIONS, ReadOptions, WriteOptions
 
@@ -54,6 +54,7 @@ class TopicsSource(DataSource):
         """The columns, as the options choose them."""
         # Whether this becomes a batch or a stream is not known yet; an end is refused where the stream is made.
         columns = ReadOptions(self.options, streaming=False).columns
+        worker.freeze_loaded()
         if _is_table(self.options):
             return _with_options(columns, self.options)
         return ", ".join(f"{name} {_TYPES[name]}{'' if nullable(name, columns) else ' NOT NULL'}" for name in columns)

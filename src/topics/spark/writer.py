@@ -43,10 +43,10 @@ class TopicsWriter(DataSourceArrowWriter):
         check_columns(options, schema)
         self._options = options
         self._producer_id = f"spark-txn-{options.txn_id or uuid.uuid4().hex}"
-        if options.staging is not None:
-            self._root = depot_of("stagingDir", options.staging)
-        else:
-            self._root = depot_of("stagingDir", Path(tempfile.gettempdir()) / f"topics-staging-{os.getuid()}")
+        here = Path(tempfile.gettempdir()) / f"topics-staging-{os.getuid()}"
+        place = here if options.staging is None else options.staging
+        # Without a name nobody can take the write up again after a crash.
+        self._root = depot_of("stagingDir", place, durable=options.txn_id is not None)
 
     @plainly
     def write(self, iterator: Iterator[Any]) -> Staged:

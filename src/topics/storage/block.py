@@ -391,8 +391,8 @@ def _per_record(bits: int) -> int:
     return 12 + (2 if bits & HAS_NODE else 0) + (2 if bits & HAS_TAG else 0) + (4 if bits & HAS_META else 0)
 
 
-def check(buffer: bytes | memoryview, at: int, *, with_flags: bool) -> tuple[tuple[Any, ...], int]:
-    """The unpacked header of the Block at `at`, and where its checksum is, once that is found right.
+def measure(buffer: bytes | memoryview, at: int, *, with_flags: bool) -> tuple[tuple[Any, ...], int]:
+    """The unpacked header of the Block at `at`, and where its checksum is, which is not looked at.
 
     Raises BlockError.
     """
@@ -407,8 +407,17 @@ def check(buffer: bytes | memoryview, at: int, *, with_flags: bool) -> tuple[tup
     end = at + HEADER_BYTES + _per_record(bits) * n + sum(header[8:])
     if end + CHECKSUM_BYTES + (n if with_flags else 0) > len(buffer):
         raise BlockError(f"the block at offset {at} (first seq {first_seq}) is cut off")
+    return header, end
+
+
+def check(buffer: bytes | memoryview, at: int, *, with_flags: bool) -> tuple[tuple[Any, ...], int]:
+    """The unpacked header of the Block at `at`, and where its checksum is, once that is found right.
+
+    Raises BlockError.
+    """
+    header, end = measure(buffer, at, with_flags=with_flags)
     if _CHECKSUM.unpack_from(buffer, end)[0] != xxh3_64_intdigest(memoryview(buffer)[at:end]):
-        raise BlockError(f"the checksum of the block at offset {at} (first seq {first_seq}) does not match")
+        raise BlockError(f"the checksum of the block at offset {at} (first seq {header[7]}) does not match")
     return header, end
 
 

@@ -31,6 +31,7 @@ from topics.storage.block import (
     VERSION,
     Block,
     check,
+    measure,
 )
 from topics.storage.flags import DELETED, deleted_runs
 
@@ -68,10 +69,15 @@ class Spans(NamedTuple):
     flags: bytes | memoryview
 
 
-def walk(buffer: memoryview, at: int = 0) -> Iterator[Spans]:
-    """The Blocks from `at` to the end of a buffer, each checked against its checksum. Raises BlockError."""
+def walk(buffer: memoryview, at: int = 0, first: int = 0, last: int | None = None) -> Iterator[Spans]:
+    """The Blocks from `at` to the end of a buffer. Raises BlockError.
+
+    Those with seqs from `first` to `last` are checked against their checksums; of the others only their place is known.
+    """
     while at < len(buffer):
-        header, checksum = check(buffer, at, with_flags=True)
+        header, checksum = measure(buffer, at, with_flags=True)
+        if header[7] + header[4] > first and (last is None or header[7] <= last):
+            check(buffer, at, with_flags=True)
         _, _, bits, _, n, _, _, first_seq, node_bytes, tag_bytes, meta_bytes, _ = header
         ts = at + HEADER_BYTES
         lengths = ts + 8 * n
