@@ -45,6 +45,7 @@ def restore(source: Path, target: Path, until_ts: int | None = None) -> Restored
 
     Raises CommandError.
     """
+    _look_for(source, until_ts)
     _prepare(target)
     taken = _copy(source, target, until_ts)
     try:
@@ -54,6 +55,14 @@ def restore(source: Path, target: Path, until_ts: int | None = None) -> Restored
     (target / RESTORING_NAME).unlink()
     sync_directory(target)
     return restored
+
+
+def _look_for(source: Path, until_ts: int | None) -> None:
+    """Raise where there is no backup, before anything is made for it."""
+    if not source.is_file():
+        backups.find(source, until_ts)
+    elif not tar_file.is_tar(source):
+        raise CommandError(f"{source} is no backup: a tar file ends in {', '.join(tar_file.SUFFIXES)}")
 
 
 def _prepare(target: Path) -> None:
@@ -72,8 +81,6 @@ def _prepare(target: Path) -> None:
 
 def _copy(source: Path, target: Path, until_ts: int | None) -> Manifest:
     if source.is_file():
-        if not tar_file.is_tar(source):
-            raise CommandError(f"{source} is no backup: a tar file ends in {', '.join(tar_file.SUFFIXES)}")
         (taken,) = tar_file.unpack(source, target)
     else:
         directory, taken = backups.find(source, until_ts)
