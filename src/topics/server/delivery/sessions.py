@@ -24,7 +24,7 @@ from topics.server.flow.slots import Cap, Slot
 WID_BYTES: Final = 16
 SESSION_BYTES: Final = 1024
 TOPIC_BYTES: Final = 320
-"""About what a session, and each topic of it, takes in memory besides the name of the topic."""
+"""About what a session, and each topic of it, takes in memory besides names."""
 
 
 class Session(Struct, eq=False):
@@ -69,10 +69,12 @@ class Sessions:
         self._idle: OrderedDict[Session, None] = OrderedDict()
 
     def add(self, session: Session, tick_ms: int) -> None:
-        """Take a session that has no stream yet; raises Throttled where there are too many."""
-        self.collect(tick_ms)
-        names = session.layout.names
-        slots = self._cap.take(), self._cap_bytes.take(SESSION_BYTES + sum(TOPIC_BYTES + len(name) for name in names))
+        """Take a session that has no stream yet; raises Throttled where there are too many. `collect` first."""
+        layout = session.layout
+        # Where ids name the topics, each name is kept once more as they spell it.
+        spelled_bytes = sum(map(len, layout.names)) if layout.named else 0
+        size = SESSION_BYTES + TOPIC_BYTES * len(layout.names) + spelled_bytes
+        slots = self._cap.take(), self._cap_bytes.take(size)
         self._by_wid[session.wid] = (session, slots)
         self.rest(session, tick_ms)
 

@@ -124,6 +124,9 @@ class WatchHandlers:
         # The names that the topics have already, not once more as this request spelled them.
         layout = Layout([topic.name for topic in found.values()])
         # Those of topics that are skipped too: what they ask for must be valid.
+        self._delivery.refresh()
+        # First, because the filters of sessions that are over may hold the room that these need.
+        self.sessions.collect(self._delivery.tick_ms)
         cap = self._slots.subscription_bytes
         views = {name: view_of(request, self._limit_max, asked.match, cap) for name, asked in request.topics.items()}
         positions = [Position(cursor_for(request.topics[name], found[name]), None) for name in layout.names]
@@ -139,7 +142,6 @@ class WatchHandlers:
         session = Session(
             route.principal, layout, [views[name] for name in layout.names], heartbeat_ms, epochs, began, began
         )
-        self._delivery.refresh()
         self.sessions.add(session, self._delivery.tick_ms)
         self._answer_created(exchange, session, found)
 

@@ -150,6 +150,11 @@ class Http2Stream:
         """Whether the client leaves much unread, on whichever stream."""
         return self._sender.clogged
 
+    @property
+    def gone(self) -> bool:
+        """Whether the lane is over: reset, or ended with its connection."""
+        return self.over
+
     def in_turn(self, call: Callable[[], None]) -> None:
         """Call now, or in another turn of the loop."""
         self._sender.in_turn(call)
