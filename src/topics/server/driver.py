@@ -10,7 +10,7 @@ does a slice after the answers of a turn, and goes on at once where there is mor
 
 Threads only ever wait for the disk: a job's `run` makes blocking calls, and its `done` comes back to the loop. Syncs
 have a thread of their own, so that a slow read or a seal never delays an ack. What writes much and may take its time
-has threads of its own too, so that neither a read nor the next file of the WAL waits behind it.
+has threads of its own too, so that neither a read nor the next file of the WAL waits for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BULK_THREADS: Final = 3
 AWAITED: Final = frozenset(("read", "prepare"))
 """The jobs that requests wait for, besides syncs."""
 TICK_S: Final = 1.0
-SETTLE_S: Final = 2.0
+ENDING_S: Final = 2.0
 COMMIT_WINDOW_S: Final = 0.002
 
 
@@ -90,7 +90,7 @@ class Driver:
         self._running = 0
         self._idle: asyncio.Future[None] | None = None
         # Whether nothing new is begun any more: a stop does not wait until everything is copied and sealed.
-        self._settling = False
+        self._ending = False
         self._syncs: SimpleQueue[Job | None] = SimpleQueue()
         self._bulk: SimpleQueue[Job | None] = SimpleQueue()
         self._awaited: SimpleQueue[Job | None] = SimpleQueue()
@@ -108,7 +108,7 @@ class Driver:
             self._prepare()
         finally:
             self._wakeup.pending = False
-        if self._settling:
+        if self._ending:
             self._engine.store.write()
         else:
             self._engine.turn()
@@ -119,7 +119,7 @@ class Driver:
     def _keep_up(self) -> None:
         """Do a slice of upkeep."""
         self._upkeep_due = None
-        if self._upkeep is None or self._settling:
+        if self._upkeep is None or self._ending:
             return
         if self._upkeep.step():
             self._upkeep_due = self._loop.call_soon(self._keep_up)
@@ -199,8 +199,8 @@ class Driver:
             self._idle.set_result(None)
 
     async def run_until_idle(self) -> None:
-        """Return once nothing is queued, running or waiting for a sync; nothing new is begun after SETTLE_S."""
-        self._loop.call_later(SETTLE_S, self._settle)
+        """Return once nothing is queued, running or waiting for a sync; nothing new is begun after ENDING_S."""
+        self._loop.call_later(ENDING_S, self._end)
         self._prepare()
         while self._engine.store.pending or self._running:
             self._turn()
@@ -209,8 +209,8 @@ class Driver:
                 await self._idle
             self._prepare()
 
-    def _settle(self) -> None:
-        self._settling = True
+    def _end(self) -> None:
+        self._ending = True
 
     def stop(self) -> None:
         """End the threads once their queues are empty; there are no further turns."""

@@ -76,7 +76,7 @@ def test_end_of_a_job_leads_to_a_turn(name: str) -> None:
 
 def test_stop_does_not_wait_until_everything_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """ROUTER-33: the next start goes on where the copies ended."""
-    monkeypatch.setattr(drivers, "SETTLE_S", 0.0)
+    monkeypatch.setattr(drivers, "ENDING_S", 0.0)
 
     async def stop() -> tuple[int, int]:
         loop = asyncio.get_running_loop()

@@ -7,7 +7,8 @@ it has the frames written.
 
 Writes to a topic keep their order: one that cannot be gathered, and any request that is no write, is handled after what
 was gathered before it. A write that finds the storage's queue or its memory full, or the server under too much
-pressure, is parked. Then others wait behind it, except for small writes to other topics: they take no room to speak of.
+pressure, is parked. Then others wait for their turn after it, except for small writes to other topics: they take hardly
+any room.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Admission:
             self.flush()
 
     def _passes(self, name: str, write: Write) -> bool:
-        """Whether a write of one record need not wait behind those that are parked."""
+        """Whether a write of one record need not wait for those that are parked."""
         return len(write.records[0].data) <= SMALL_BYTES and not self._parking.holds(name)
 
     def flush(self) -> None:

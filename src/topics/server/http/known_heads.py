@@ -113,7 +113,7 @@ class KnownHeads(dict[bytes, Head]):
     def recall(self, head_bytes: bytes, read_bytes: int) -> Head | None:
         """The head in these bytes if it came before with another target or length; it is known from now on.
 
-        None also where it is refused: what is wrong with it is said by those that take it apart. And where the target
+        None also where it is refused: the parser and `App.resolve` report what is wrong with it. And where the target
         is new and the read, of so many bytes, is not just this message: that is theirs too.
         """
         line = head_bytes[: head_bytes.find(b"\r\n")]

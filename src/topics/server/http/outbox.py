@@ -122,7 +122,7 @@ class Outbox:
 
     @property
     def held_bytes(self) -> int:
-        """What is held of requests that wait behind another one, and of their answers."""
+        """What is held of requests that wait for the answer to another one, and of their answers."""
         return self._held_bytes
 
     @property
