@@ -96,9 +96,8 @@ def apply(patch: ConfigPatch, to: TopicConfig | None, topic: str) -> TopicConfig
             check_topic_name(dead_letter)
         except InvalidRequest as error:
             raise InvalidRequest(f"dead_letter: {error.message}", field="dead_letter", **error.detail) from None
-        # A log takes the fields of queues and ignores what they mean.
-        if dead_letter == topic and named.get("type", base.type) == "queue":
-            raise InvalidRequest("dead_letter must name another topic than the queue itself", field="dead_letter")
+        if dead_letter == topic:
+            raise InvalidRequest("dead_letter must name another topic than this one", field="dead_letter")
     if named.get("priority") is not None:
         named["priority"] = max(-PRIORITY_MAX, min(PRIORITY_MAX, named["priority"]))
     if "lease_ms" in named:

@@ -291,9 +291,10 @@ def test_put_takes_the_whole_u64_range(api: Api, topic_name: str, field: str) ->
     assert api.seqs(topic_name) == [1, 2]
 
 
-def test_dead_letter_must_differ_from_its_topic(api: Api, topic_name: str) -> None:
+@pytest.mark.parametrize("type", ["queue", "log"])
+def test_dead_letter_must_differ_from_its_topic(api: Api, topic_name: str, type: str) -> None:
     """TOPIC-13."""
-    api.put(topic_name, type="queue", dead_letter=topic_name).refused_naming("dead_letter")
+    api.put(topic_name, type=type, dead_letter=topic_name).refused_naming("dead_letter")
     assert not api.exists(topic_name)
 
 

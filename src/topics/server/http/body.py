@@ -16,6 +16,7 @@ from topics.errors import InvalidRequest, PayloadTooLarge
 
 WHOLE_MAX_BYTES: Final = 256 * 1024
 """A body of up to this size is always handed over whole; no read from a socket is larger."""
+MEMBERS_MAX: Final = 256
 _INPUT_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 512 * 1024
 _PART_BYTES: Final = 16 * 1024
@@ -106,28 +107,30 @@ class Plain:
 class Inflation:
     """The rest of a gzip body, refused as soon as it would exceed its limit.
 
-    One member only: each further one would cost a copy of all the rest, which a body of tiny members could abuse.
+    It may have several members, as what was compressed in pieces has. Each further one costs a copy of an input, so
+    their number is bounded: a body of tiny members makes little work.
     """
 
-    __slots__ = ("_inflated", "_limit", "_member", "_packed", "_unread", "done")
+    __slots__ = ("_inflated", "_limit", "_member", "_members", "_packed", "_unread", "done")
 
     def __init__(self, packed: Plain, limit: BodyLimit) -> None:
         self._packed = packed
         self._limit = limit
         self._member = zlib.decompressobj(31)
-        # Taken from `_packed`, but not by zlib, because the part was full: never more than one input.
+        self._members = 1
+        # Taken from `_packed`, but not by zlib, because the part was full or the member ended: at most one input.
         self._unread = b""
         self._inflated = 0
         self.done = False
 
     def take(self, size: int) -> bytes:
         """The next part; raises InvalidRequest or PayloadTooLarge."""
-        member = self._member
         # One byte more than the limit is enough to know that it is exceeded.
         size = min(size, self._limit.max_bytes + 1 - self._inflated)
         parts: list[bytes] = []
         room = size
-        while room > 0 and not member.eof:
+        while room > 0 and not self.done:
+            member = self._member
             source = self._unread or self._packed.take(_INPUT_BYTES)
             try:
                 part = member.decompress(source, room)
@@ -136,18 +139,26 @@ class Inflation:
             self._unread = member.unconsumed_tail
             room -= len(part)
             parts.append(part)
-            if not source and not part:
-                break
+            if member.eof:
+                self._end_member()
+            elif not source and not part:
+                raise InvalidRequest("The gzip body is cut short.", header="content-encoding")
         self._inflated += size - room
         if self._inflated > self._limit.max_bytes:
             raise self._limit.exceeded(inflated=True)
-        if member.eof or room > 0:
-            if not member.eof or member.unused_data or not self._packed.done:
-                raise InvalidRequest(
-                    "The gzip body is cut short or has bytes after its end.", header="content-encoding"
-                )
-            self.done = True
         return b"".join(parts)
+
+    def _end_member(self) -> None:
+        self._unread = self._member.unused_data
+        if not self._unread and self._packed.done:
+            self.done = True
+            return
+        self._members += 1
+        if self._members > MEMBERS_MAX:
+            raise InvalidRequest(
+                f"The gzip body has more than {MEMBERS_MAX} members.", header="content-encoding", max=MEMBERS_MAX
+            )
+        self._member = zlib.decompressobj(31)
 
 
 def receive(body: bytes | Gathered, limit: BodyLimit, *, gzip: bool) -> tuple[bytes, Rest | None]:

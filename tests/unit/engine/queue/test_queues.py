@@ -299,11 +299,12 @@ def test_poison_job_moves_to_the_dead_letters_instead_of_a_further_delivery() ->
 
 
 def test_log_accepts_the_fields_of_queues_and_ignores_them() -> None:
-    """TOPIC-14: whatever they would mean on a queue."""
+    """TOPIC-14: whatever they would mean on a queue; no topic is its own dead letter (TOPIC-13)."""
     engine = Engine(ManualClock())
-    assert engine.put_topic("t", ConfigPatch(dead_letter="t", max_deliveries=1, lease_ms=5)).result.created
-    with pytest.raises(InvalidRequest):
-        engine.put_topic("q", ConfigPatch(type="queue", dead_letter="q"))
+    assert engine.put_topic("t", ConfigPatch(dead_letter="u", max_deliveries=1, lease_ms=5)).result.created
+    for type in ("log", "queue"):
+        with pytest.raises(InvalidRequest):
+            engine.put_topic("q", ConfigPatch(type=type, dead_letter="q"))  # type: ignore[arg-type]
 
 
 def test_without_a_dead_letter_topic_jobs_are_delivered_for_ever() -> None:

@@ -254,9 +254,31 @@ def test_gzip_body_is_inflated_and_kept_apart_from_the_plain_one() -> None:
         assert client.replies()[0].body == b"POST /a " + b"hello" * 100
 
 
+def test_gzip_body_of_several_members_is_one_body() -> None:
+    """HTTP-5: what was compressed in pieces; an empty piece is one too."""
+    client = Client()
+    packed = b"".join(gzip.compress(piece) for piece in (b"hello ", b"", b"x" * 100_000, b" world"))
+    client.send(request("POST", "/a", packed, "Content-Encoding: gzip"))
+    assert client.replies()[0].body == b"POST /a hello " + b"x" * 100_000 + b" world"
+
+
+def test_gzip_body_of_too_many_members_is_400() -> None:
+    """HTTP-5: each costs a little."""
+    client = Client()
+    for members, status in ((256, 200), (257, 400)):
+        client.send(request("POST", "/a", gzip.compress(b"a") * members, "Content-Encoding: gzip"))
+        assert client.replies()[0].status == status
+
+
 @pytest.mark.parametrize(
     "body",
-    [b"not gzip", gzip.compress(b"abc", mtime=0)[:-4], gzip.compress(b"abc", mtime=0) + b"tail", zlib.compress(b"abc")],
+    [
+        b"not gzip",
+        gzip.compress(b"abc", mtime=0)[:-4],
+        gzip.compress(b"abc", mtime=0) + b"tail",
+        gzip.compress(b"abc", mtime=0) + gzip.compress(b"abc", mtime=0)[:-4],
+        zlib.compress(b"abc"),
+    ],
 )
 def test_broken_gzip_body_is_400_and_the_connection_lives(body: bytes) -> None:
     client = Client()
