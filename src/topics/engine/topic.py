@@ -186,7 +186,8 @@ class Topic:
         # The last config, and the last change of any kind but a write: they may be on their way to the disk.
         self.last_config: Receipt | None = None
         self.last_change: Receipt | None = None
-        self.listeners: list[Listener] = []
+        # In the order in which they came. A dict, because thousands may wait for one topic and leave at once.
+        self.listeners: dict[Listener, None] = {}
         self.queue = queue
         # What is forwarded into this topic, and out of it; and whether dead letters were put into it.
         self.inbound: Inbound | None = None

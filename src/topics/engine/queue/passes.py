@@ -28,7 +28,8 @@ class Line:
     __slots__ = ("claimers", "closes_ms")
 
     def __init__(self) -> None:
-        self.claimers: list[Claimer] = []
+        # In the order of their arrival. A dict, because thousands may wait and leave at once.
+        self.claimers: dict[Claimer, None] = {}
         self.closes_ms: int | None = None
 
     def wanting(self) -> list[Claimer]:
@@ -46,7 +47,7 @@ class Line:
                     stay.append(claimer)
             elif not claimer.closed:
                 (back if id(claimer) in ids else stay).append(claimer)
-        self.claimers = stay + back
+        self.claimers = dict.fromkeys(stay + back)
 
     def next_due_ms(self) -> int | None:
         """When the window closes, or else when the first claim stops waiting; None where neither will happen."""
@@ -78,22 +79,21 @@ class Passes:
         line = self._lines.get(topic)
         if line is None:
             line = self._lines[topic] = Line()
-            topic.listeners.append(self._published)
-        line.claimers.append(claimer)
+            topic.listeners[self._published] = None
+        line.claimers[claimer] = None
         return line
 
     def leave(self, topic: Topic, claimer: Claimer) -> None:
         """A claimer waits no longer."""
         line = self._lines.get(topic)
         if line is not None:
-            line.claimers = [each for each in line.claimers if each is not claimer]
+            line.claimers.pop(claimer, None)
             self._drop_if_empty(topic, line)
 
     def _drop_if_empty(self, topic: Topic, line: Line) -> None:
         if not line.claimers and self._lines.get(topic) is line:
             del self._lines[topic]
-            if self._published in topic.listeners:
-                topic.listeners.remove(self._published)
+            topic.listeners.pop(self._published, None)
 
     def stir(self, topic: Topic) -> None:
         """Something about the queue has changed: have a pass at the end of the turn if a claimer waits."""

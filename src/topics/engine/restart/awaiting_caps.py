@@ -5,8 +5,8 @@ at once. It became visible after that change, so the caps counted it after it, a
 would evict records that readers saw, and that were promised to survive. Whether there is such a change is known only
 when it comes, so the caps act a little late; the change says how far they had come (`bound_head`).
 
-Where a topic has a TTL too, which of the two took a record depends on when each acted. So there they act Block by Block,
-at the times of the Blocks, and a tombstone names the reason that it named before.
+Where a topic has a TTL too, which of the two took a record depends on when each acted. So there they act Block by
+Block, at the times of the Blocks, and a tombstone names the reason that it named before.
 """
 
 from __future__ import annotations

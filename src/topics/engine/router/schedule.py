@@ -57,7 +57,7 @@ class Fanout:
         self._at = 0
         self._again = False
         self._rests_to_ns = 0
-        source.listeners.append(self.published)
+        source.listeners[self.published] = None
 
     def published(self, topic: Topic) -> None:
         """The source has something new."""
@@ -156,8 +156,8 @@ class Fanout:
         # What comes after them keeps its turn.
         self._at -= sum(forward in gone for forward in islice(self.forwards, self._at))
         self.forwards = [forward for forward in self.forwards if forward not in gone]
-        if not self.forwards and self.published in self.source.listeners:
-            self.source.listeners.remove(self.published)
+        if not self.forwards:
+            self.source.listeners.pop(self.published, None)
         return not self.forwards
 
 

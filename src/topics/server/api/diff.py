@@ -101,7 +101,7 @@ class LongPoll:
         self._topic = handler.engine.topic(exchange.head.route.name)
         self._due = False
         self._over = False
-        self._topic.listeners.append(self._published)
+        self._topic.listeners[self._published] = None
         exchange.on_disconnect = self._time_is_up
         exchange.begin_wait()
         self._timer = handler.loop.call_later(min(diff.wait_ms, WAIT_MS_MAX) / 1000, self._time_is_up)
@@ -149,8 +149,7 @@ class LongPoll:
     def _stop(self) -> None:
         self._exchange.on_disconnect = None
         self._exchange.end_wait()
-        if self._published in self._topic.listeners:
-            self._topic.listeners.remove(self._published)
+        self._topic.listeners.pop(self._published, None)
         self._timer.cancel()
         self._over = True
 

@@ -95,7 +95,7 @@ class Channel:
         self._todo: list[Feed] = []
         self._at = 0
         self._unsynced: deque[tuple[int, int]] | None = None
-        topic.listeners.append(self._published)
+        topic.listeners[self._published] = None
 
     # Feeds that come and go
 
@@ -125,8 +125,7 @@ class Channel:
         self._backlog.pop(feed, None)
         self._missing.pop(feed, None)
         if not self.feeds:
-            if self._published in self.topic.listeners:
-                self.topic.listeners.remove(self._published)
+            self.topic.listeners.pop(self._published, None)
             self._delivery.forget(self)
 
     def welcome(self, feed: Feed) -> None:

@@ -472,7 +472,7 @@ def test_write_elsewhere_does_not_see_idle_routers() -> None:
     topics.engine.run_until_idle()
     assert not topics.engine.routers.schedule.dirty
     topics.write("elsewhere", 1)
-    assert topics.engine.topics["elsewhere"].listeners == []
+    assert topics.engine.topics["elsewhere"].listeners == {}
     assert topics.engine.topics["elsewhere"].outbound is None
 
 
@@ -501,7 +501,7 @@ def test_a_source_rests_after_a_cap_demanded_many_copies() -> None:
     engine = topics.engine
     engine.put_topic("a", ConfigPatch(cap_records=1))
     topics.route("a", "b")
-    engine.topics["b"].listeners.append(lambda _: topics.clock.advance(10))
+    engine.topics["b"].listeners[lambda _: topics.clock.advance(10)] = None
     engine.write("a", Write.of([1, 2]), lambda _: None)
     engine.store.write()
     with pytest.raises(CopiesBehind) as refused:
