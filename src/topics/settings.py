@@ -183,6 +183,10 @@ class Settings:
     max_topics: int = _cap(100_000, "Most topics in this instance.")
     max_routers: int = _cap(10_000, "Most routers in this instance.")
     max_watch_sessions: int = _cap(10_000, "Most watch sessions in this instance.")
+    max_subscription_bytes: int = _cap(
+        256 << 20,
+        "Most bytes of memory for watch sessions, about 350 per topic of one, and for the filters of all.",
+    )
     max_sse_connections: int = _cap(10_000, "Most open streams (SSE and WebSocket) in this instance.")
     max_sse_connections_per_key: int = _cap(1000, "Most open streams (SSE and WebSocket) of one key.")
     max_inflight_per_key: int = _cap(1000, "Most requests of one key that are answered at the same time.")

@@ -14,6 +14,7 @@ from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.notice import Notice
 from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.view import View, WatchOptions, view_of
+from topics.server.flow.slots import Cap
 from topics.server.http.account import Account
 from topics.server.http.traffic import Pushes
 from topics.settings import Settings
@@ -143,4 +144,4 @@ class Listener(Subscriber):
 def plain_view(**options: Any) -> View:
     """A view with the defaults of POST /v0/watch."""
     match = options.pop("match", None)
-    return view_of(WatchOptions(**options), 1000, match)
+    return view_of(WatchOptions(**options), 1000, match, Cap("max_subscription_bytes", 0))

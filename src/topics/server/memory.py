@@ -109,6 +109,8 @@ def most_bytes(settings: Settings, *, topics: int = 0, connections: int = 0) -> 
         BASE_BYTES
         + UNSEALED_TIMES * settings.max_unsealed_bytes
         + settings.max_buffered_bytes
+        + settings.max_subscription_bytes
+        + settings.max_dedupe_bytes
         + BODIES_AT_HAND * settings.max_body_bytes
         + settings.wal_shards * QUEUE_BYTES_MAX
         + CACHE_BYTES

@@ -16,7 +16,8 @@ STREAMS = 5_000
 TOGETHER = 2_000
 
 
-def _raise_files() -> None:
+def raise_files() -> None:
+    """Let this process open as many files as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -25,7 +26,7 @@ def _raise_files() -> None:
 @attack("unread-streams", in_slice=False)
 def unread_streams(target: Target) -> None:
     """Opens 5,000 streams on one topic, writes 10 MB to it, and reads nothing."""
-    _raise_files()
+    raise_files()
     target.request("PUT", "/v0/topics/s", {}, JSON)
     wids = [
         target.request("POST", "/v0/watch", {"topics": {"s": {"tail": True}}}, JSON).json["wid"] for _ in range(100)
@@ -44,7 +45,8 @@ def unread_streams(target: Target) -> None:
         connection.close()
 
 
-def _websocket(target: Target) -> socket.socket:
+def websocket(target: Target) -> socket.socket:
+    """An open WebSocket, on a plain connection."""
     connection = target.connect()
     key = base64.b64encode(os.urandom(16))
     connection.sendall(
@@ -76,7 +78,7 @@ def websocket_ping(target: Target) -> None:
 def _pings(target: Target) -> None:
     ends = time.monotonic() + target.seconds
     while time.monotonic() < ends:
-        connection = _websocket(target)
+        connection = websocket(target)
         threading.Thread(target=_drain, args=(connection,), daemon=True).start()
         try:
             while time.monotonic() < ends:
@@ -91,7 +93,7 @@ def websocket_unfinished(target: Target) -> None:
     """Begins a message of 60 MiB on each of 24 WebSockets, and ends none."""
     connections = []
     for _ in range(24):
-        connection = _websocket(target)
+        connection = websocket(target)
         connections.append(connection)
         try:
             connection.sendall(b"\x81\xff" + (60 << 20).to_bytes(8) + b"\0\0\0\0")

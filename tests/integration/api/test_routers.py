@@ -89,6 +89,8 @@ def test_writer_reads_its_own_forward_at_once(api: Api, topic_name: str) -> None
         ({"source": "s", "dest": "not a name"}, "not a name"),
         ({"source": "s", "dest": "d", "filter": ["tag", "Glob", "x"]}, "filter"),
         ({"source": "s", "dest": "d", "filter": ["node", "Eq", "x"]}, "filter"),
+        ({"source": "s", "dest": "d", "filter": "x" * 257}, "filter"),
+        ({"source": "s", "dest": "d", "filter": ["tag", "Glob", "x" * 257 + "*"]}, "filter"),
         ({"source": "s", "dest": "d", "guarantee": "maybe"}, "guarantee"),
         ({"source": "s", "dest": "d", "preserve_node": "yes"}, "preserve_node"),
         ({"source": "s", "dest": "d", "source ": 1, "allow_cycle": None}, "allow_cycle"),

@@ -209,3 +209,23 @@ def test_watch_needs_read_scope_and_prefixes_of_every_topic(start_api: StartApi)
     for topics in ({"in.a": {}, "out.b": {}}, {"in.a": {}, "out.unknown": {}}):
         narrow.call("POST", "/v0/watch?lenient=true", {"topics": topics}).refused(403, "forbidden")
     assert watch(narrow, "in.a")["topics"]["in.a"]["head_seq"] == 1
+
+
+def test_memory_of_sessions_and_of_their_filters_is_bounded(start_api: StartApi) -> None:
+    """LIMIT-17: the one too many is 429 that names the limit; a session that ends makes room."""
+    api = start_api(max_subscription_bytes=60_000, session_ttl_ms=300)
+    api.fill("t", 1)
+    mine = {"topics": {"t": {}}, "node": [f"mine-{i}" for i in range(100)]}
+    api.call("POST", "/v0/watch", mine).ok(200)
+    for _ in range(10):
+        # The same filter is there already.
+        api.call("POST", "/v0/watch", mine).ok(200)
+    refused = api.call("POST", "/v0/watch", {**mine, "node": [f"other-{i}" for i in range(900)]})
+    detail = refused.refused(429, "throttled")
+    assert (detail["limit"], detail["max"]) == ("max_subscription_bytes", 60_000)
+    assert refused.headers["retry-after"]
+
+    def fits() -> bool:
+        return api.call("POST", "/v0/watch", {**mine, "node": [f"next-{i}" for i in range(200)]}).status == 200
+
+    until(fits, "the sessions without a stream are gone, and their filters with them")

@@ -300,6 +300,21 @@ def test_websockets_count_against_the_stream_caps(start_api: StartApi) -> None:
     until(lambda: _can_enter(a), "the slots are free again")
 
 
+def test_filters_of_subscriptions_are_bounded(start_api: StartApi) -> None:
+    """LIMIT-17: a filter that there is no room for is refused by the limit's name; what goes makes room."""
+    api = start_api(max_subscription_bytes=40_000)
+    api.fill("a", 1)
+    api.fill("b", 1)
+    with enter(api) as room:
+        room.ask(op="subscribe", request_id=1, topic="a", node=[f"a-{i}" for i in range(150)])
+        answer = room.ask(op="subscribe", request_id=2, topic="b", node=[f"b-{i}" for i in range(150)])
+        assert (answer["op"], answer["code"]) == ("error", "throttled")
+        assert answer["detail"]["limit"] == "max_subscription_bytes"
+        room.ask(op="unsubscribe", request_id=3, topic="a")
+        again = room.ask(op="subscribe", request_id=4, topic="b", node=[f"b-{i}" for i in range(150)])
+        assert again["op"] == "subscribed"
+
+
 def _can_enter(api: Api) -> bool:
     try:
         with enter(api):

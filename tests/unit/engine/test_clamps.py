@@ -17,7 +17,7 @@ from topics.server.api.diff import DiffHandler
 from topics.server.auth import Keys
 from topics.server.delivery.view import WatchOptions, view_of
 from topics.server.delivery.watch import Watch
-from topics.server.flow.slots import Slots
+from topics.server.flow.slots import Cap, Slots
 from topics.server.http.account import SMALL_BYTES, Account, Hold
 from topics.server.http.query import Query
 from topics.server.http.turns import Turns
@@ -170,5 +170,7 @@ def test_heartbeat_is_between_1_s_and_60_s(heartbeat_ms: int, kept: int) -> None
 )
 def test_frame_is_bounded_by_limit_and_bytes(limit: int, size: int, limit_kept: int, size_kept: int) -> None:
     """WATCH-10: `limit` defaults to 256; `max_batch_bytes` to 256 KiB, 0 is 1 MiB, and it is clamped to 8 MiB."""
-    view = view_of(WatchOptions(limit=limit, max_batch_bytes=size), Settings().max_limit)
+    view = view_of(
+        WatchOptions(limit=limit, max_batch_bytes=size), Settings().max_limit, None, Cap("max_subscription_bytes", 0)
+    )
     assert (view.plain.limit, view.plain.bytes_max) == (limit_kept, size_kept)

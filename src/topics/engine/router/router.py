@@ -135,13 +135,20 @@ class Router:
         self.plain = self.match is None and rule.preserve_node and rule.preserve_tag and rule.guarantee != EXACTLY_ONCE
 
 
-def rule_of(put: PutRouter, current: Rule) -> Rule:
-    """The rule after a PUT; raises InvalidRequest."""
+def rule_of(put: PutRouter, current: Rule, tag_bytes_max: int) -> Rule:
+    """The rule after a PUT; raises InvalidRequest. A filter that is longer than any tag is none."""
     check_topic_name(put.source)
     check_topic_name(put.dest)
     if put.source == put.dest:
         raise InvalidRequest("dest must be another topic than source", field="dest", source=put.source)
     if put.filter is not UNSET and put.filter is not None:
-        parse_match(put.filter, "filter")
+        size = len(parse_match(put.filter, "filter").text)
+        if size > tag_bytes_max:
+            raise InvalidRequest(
+                f"filter matches on {size} bytes, and a tag has at most {tag_bytes_max}",
+                field="filter",
+                limit="max_tag_bytes",
+                max=tag_bytes_max,
+            )
     named = {name: value for name in Rule.__struct_fields__ if (value := getattr(put, name)) is not UNSET}
     return msgspec.structs.replace(current, **named)

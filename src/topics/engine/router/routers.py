@@ -110,7 +110,7 @@ class Routers:
         check_router_name(name)
         graph, topics = self.graph, self._catalog.topics
         router = graph.by_name.get(name)
-        rule = rule_of(put, Rule() if router is None else router.rule)
+        rule = rule_of(put, Rule() if router is None else router.rule, self._catalog.limits.max_tag_bytes)
         result = RouterPut(name, router is None, put.source, put.dest, **msgspec.structs.asdict(rule))
         receipt = Receipt(result, on_done, context)
         if router is None or (router.source.name, router.dest.name) != (put.source, put.dest):

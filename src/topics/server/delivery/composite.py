@@ -49,7 +49,7 @@ class Layout:
     def __init__(self, names: Sequence[str]) -> None:
         self.named = len(names) <= NAMED_TOPICS_MAX
         self.names = tuple(names) if self.named else tuple(sorted(names))
-        self._keys = [b'"%b":' % name.encode() for name in self.names]
+        self._keys = [b'"%b":' % name.encode() for name in self.names] if self.named else []
         self._digest = hashlib.sha256("\n".join(self.names).encode()).digest()[:_DIGEST_BYTES]
 
     def encode(self, seqs: Sequence[int], epochs: Mapping[int, int]) -> bytes:

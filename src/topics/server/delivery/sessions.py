@@ -3,7 +3,7 @@
 A session is a subscription with a name that cannot be guessed, the key it belongs to, and the position of its last
 stream in every topic. It lives as long as it has a stream, and `ttl_ms` beyond that. Overdue sessions are looked for
 whenever one is made or opened; those without a stream are kept in the order in which they lost it, so that looking
-costs nothing where there is nothing to do.
+costs nothing where there is nothing to do. How many there may be has a cap, and so has what all of them take.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from topics.server.delivery.view import View
 from topics.server.flow.slots import Cap, Slot
 
 WID_BYTES: Final = 16
+SESSION_BYTES: Final = 1024
+TOPIC_BYTES: Final = 320
+"""About what a session, and each topic of it, takes in memory besides names."""
 
 
 class Session(Struct, eq=False):
@@ -58,16 +61,21 @@ class Session(Struct, eq=False):
 class Sessions:
     """Every session there is."""
 
-    def __init__(self, cap: Cap, ttl_ms: int) -> None:
+    def __init__(self, cap: Cap, cap_bytes: Cap, ttl_ms: int) -> None:
         self.ttl_ms = ttl_ms
         self._cap = cap
-        self._by_wid: dict[str, tuple[Session, Slot]] = {}
+        self._cap_bytes = cap_bytes
+        self._by_wid: dict[str, tuple[Session, tuple[Slot, Slot]]] = {}
         self._idle: OrderedDict[Session, None] = OrderedDict()
 
     def add(self, session: Session, tick_ms: int) -> None:
-        """Take a session that has no stream yet; raises Throttled where there are too many."""
-        self.collect(tick_ms)
-        self._by_wid[session.wid] = (session, self._cap.take())
+        """Take a session that has no stream yet; raises Throttled where there are too many. `collect` first."""
+        layout = session.layout
+        # Where ids name the topics, each name is kept once more as they spell it.
+        spelled_bytes = sum(map(len, layout.names)) if layout.named else 0
+        size = SESSION_BYTES + TOPIC_BYTES * len(layout.names) + spelled_bytes
+        slots = self._cap.take(), self._cap_bytes.take(size)
+        self._by_wid[session.wid] = (session, slots)
         self.rest(session, tick_ms)
 
     def find(self, wid: str, tick_ms: int) -> Session:
@@ -95,5 +103,5 @@ class Sessions:
             if tick_ms - session.idle_since_ms <= self.ttl_ms:
                 return
             del self._idle[session]
-            _, slot = self._by_wid.pop(session.wid)
-            slot.free()
+            for slot in self._by_wid.pop(session.wid)[1]:
+                slot.free()

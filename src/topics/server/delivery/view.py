@@ -2,6 +2,8 @@
 
 Views are interned: two subscribers that ask for the same have the same object. So a frame is rendered once for all
 streams at the same position with the same view.
+
+What clients filter by is theirs to choose, so what views take is counted under a cap, once for all who share them.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from topics.engine.log.difference import Window
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG
 from topics.engine.log.tags import parse_match
 from topics.engine.requests import U32, U64, Nodes
+from topics.server.flow.slots import Cap, Slot
 
 LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 256 << 10
 BATCH_BYTES_SERVER: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
+VIEW_BYTES: Final = 1024
+NODE_BYTES: Final = 160
+"""About what a view, and each node that it filters by, takes in memory besides its text."""
 
 _views: Final[WeakValueDictionary[tuple[Any, ...], View]] = WeakValueDictionary()
 
@@ -46,10 +52,15 @@ class View(Struct, eq=False, weakref=True):
     strong: bool
     unfiltered: tuple[object, ...]
     """Equal for views that differ in their nodes only."""
+    held: Slot
+    """What it takes, until nobody has it any more."""
 
 
-def view_of(options: WatchOptions, limit_max: int, match: Any = None) -> View:
-    """The view with these options, clamped to what the server allows; raises InvalidRequest for a bad `match`."""
+def view_of(options: WatchOptions, limit_max: int, match: Any, cap: Cap) -> View:
+    """The view with these options, clamped to what the server allows.
+
+    Raises InvalidRequest for a bad `match`, and Throttled where `cap` has no room for another view.
+    """
     limit = min(options.limit or LIMIT_DEFAULT, limit_max)
     bytes_max = min(options.max_batch_bytes or BATCH_BYTES_SERVER, BATCH_BYTES_MAX)
     fields = WITH_DATA * options.include_data | WITH_TAG * options.include_tags | WITH_META * options.include_meta
@@ -61,7 +72,9 @@ def view_of(options: WatchOptions, limit_max: int, match: Any = None) -> View:
     key = (nodes, *unfiltered)
     view = _views.get(key)
     if view is None:
+        text_bytes = sum(map(len, nodes)) + (0 if predicate is None else len(predicate.text))
+        held = cap.take(VIEW_BYTES + NODE_BYTES * len(nodes) + text_bytes)
         echoing = Window(limit, bytes_max, fields, (), predicate)
         plain = Window(limit, bytes_max, fields, nodes, predicate) if nodes else echoing
-        view = _views[key] = View(plain, echoing, strong, unfiltered)
+        view = _views[key] = View(plain, echoing, strong, unfiltered, held)
     return view

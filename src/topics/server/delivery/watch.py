@@ -108,7 +108,7 @@ class Watch:
         self._body = WatchBody(settings.max_watch_topics)
         self._topics_max = settings.max_watch_topics
         self._limit_max = settings.max_limit
-        self.sessions = Sessions(slots.watch_sessions, settings.session_ttl_ms)
+        self.sessions = Sessions(slots.watch_sessions, slots.subscription_bytes, settings.session_ttl_ms)
 
     def create(self, exchange: Exchange) -> None:
         """`POST /v0/watch`."""
@@ -121,9 +121,14 @@ class Watch:
             if topic is None and not lenient:
                 raise TopicNotFound(f'topic "{printable_name(name)}" does not exist', topic=printable_name(name))
         found = {name: topic for name, topic in topics.items() if topic is not None}
-        layout = Layout(list(found))
+        # The names that the topics have already, not once more as this request spelled them.
+        layout = Layout([topic.name for topic in found.values()])
         # Those of topics that are skipped too: what they ask for must be valid.
-        views = {name: view_of(request, self._limit_max, asked.match) for name, asked in request.topics.items()}
+        self._delivery.refresh()
+        # First, because the filters of sessions that are over may hold the room that these need.
+        self.sessions.collect(self._delivery.tick_ms)
+        cap = self._slots.subscription_bytes
+        views = {name: view_of(request, self._limit_max, asked.match, cap) for name, asked in request.topics.items()}
         positions = [Position(cursor_for(request.topics[name], found[name]), None) for name in layout.names]
         if request.cursor is not None:
             for name, position in _cursor_of(request, layout).items():
@@ -137,7 +142,6 @@ class Watch:
         session = Session(
             route.principal, layout, [views[name] for name in layout.names], heartbeat_ms, epochs, began, began
         )
-        self._delivery.refresh()
         self.sessions.add(session, self._delivery.tick_ms)
         self._answer_created(exchange, session, found)
 

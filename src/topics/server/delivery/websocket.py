@@ -85,14 +85,14 @@ class WebSockets:
         self.turns = turns
         self.account = account
         self.loop = loop
-        self._slots = slots
+        self.slots = slots
 
     def open(self, exchange: Exchange) -> None:
         """`GET /v0/ws`."""
         principal: Principal = exchange.head.route.principal
         self.delivery.refresh()
         response = _handshake(exchange.head)
-        slot = self._slots.take_stream(principal)
+        slot = self.slots.take_stream(principal)
 
         def upgrade(transport: asyncio.Transport) -> FrameLink:
             tune(transport)
@@ -247,7 +247,8 @@ class WebSocket(Subscriber):
             if topic is None:
                 raise TopicNotFound(f'topic "{name}" does not exist', topic=name)
             topics[name] = topic
-        views = {name: view_of(command, settings.max_limit, asked.match) for name, asked in named.items()}
+        cap = self._service.slots.subscription_bytes
+        views = {name: view_of(command, settings.max_limit, asked.match, cap) for name, asked in named.items()}
         feeds = {}
         watched = {}
         for name, asked in named.items():

@@ -24,29 +24,30 @@ class Holder(Protocol):
 
 
 class Slot:
-    """One place under each of some caps, given back once and only once."""
+    """One place, or `amount` of them, under each of some caps, given back once and only once."""
 
-    __slots__ = ("_caps",)
+    __slots__ = ("_amount", "_caps")
 
-    def __init__(self, *caps: Cap) -> None:
+    def __init__(self, *caps: Cap, amount: int = 1) -> None:
         self._caps: tuple[Cap, ...] = ()
+        self._amount = amount
         for cap in caps:
-            if cap.used >= cap.max > 0:
+            if cap.used + amount > cap.max > 0:
                 raise Throttled(
-                    f"{cap.name} is reached: {cap.max} are in use; retry when others have finished",
+                    f"{cap.name} is reached: {cap.used} of {cap.max} are in use; retry when others have finished",
                     retry_after_ms=RETRY_AFTER_MS,
                     limit=cap.name,
                     max=cap.max,
                 )
         for cap in caps:
-            cap.used += 1
+            cap.used += amount
         self._caps = caps
 
     def free(self) -> None:
         """Give the place back; every further call does nothing."""
         caps, self._caps = self._caps, ()
         for cap in caps:
-            cap.used -= 1
+            cap.used -= self._amount
 
     __del__ = free
 
@@ -61,9 +62,9 @@ class Cap:
         self.max = max
         self.used = 0
 
-    def take(self) -> Slot:
+    def take(self, amount: int = 1) -> Slot:
         """A slot, or `Throttled` if there is none."""
-        return Slot(self)
+        return Slot(self, amount=amount)
 
 
 class CapPerKey:
@@ -92,11 +93,18 @@ class CapPerKey:
 class Slots:
     """The concurrency caps of one server."""
 
-    __slots__ = ("inflight_per_key", "sse_connections", "sse_connections_per_key", "watch_sessions")
+    __slots__ = (
+        "inflight_per_key",
+        "sse_connections",
+        "sse_connections_per_key",
+        "subscription_bytes",
+        "watch_sessions",
+    )
 
     def __init__(self, settings: Settings) -> None:
         self.inflight_per_key = CapPerKey("max_inflight_per_key", settings.max_inflight_per_key)
         self.watch_sessions = Cap("max_watch_sessions", settings.max_watch_sessions)
+        self.subscription_bytes = Cap("max_subscription_bytes", settings.max_subscription_bytes)
         self.sse_connections = Cap("max_sse_connections", settings.max_sse_connections)
         self.sse_connections_per_key = CapPerKey("max_sse_connections_per_key", settings.max_sse_connections_per_key)
 

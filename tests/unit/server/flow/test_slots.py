@@ -25,6 +25,19 @@ def test_one_too_many_is_429_and_names_the_limit() -> None:
     assert cap.used == len(held)
 
 
+def test_a_slot_of_several_counts_for_as_many() -> None:
+    """LIMIT-17: bytes are taken and given back as such."""
+    cap = Cap("max_subscription_bytes", 100)
+    most = cap.take(70)
+    with pytest.raises(Throttled):
+        cap.take(31)
+    rest = cap.take(30)
+    most.free()
+    assert cap.used == 30
+    del rest
+    assert cap.used == 0
+
+
 def test_a_slot_is_given_back_exactly_once() -> None:
     """LIMIT-10."""
     cap = Cap("max_connections", 2)
