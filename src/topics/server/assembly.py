@@ -90,7 +90,7 @@ class Assembly:
             blocks=BlockHandlers(engine, loop, attempts, account),
             queues=QueueHandlers(engine, self.parking, attempts),
             routers=RouterHandlers(engine),
-            work=Work(engine, self.delivery, self.parking, slots),
+            work=Work(engine, self.delivery, self.parking, slots, turns),
             watch=Watch(engine, self.delivery, slots, settings),
             websockets=WebSockets(engine, self.delivery, self.admission, slots, settings, *shared, loop, large),
             backups=BackupHandlers(None if upkeep is None else upkeep.backups, self.driver.run_then, account),

@@ -149,6 +149,7 @@ class Server:
         listener.close()
         if not await connections.drain(self._settings.drain_timeout_ms / 1000):
             log.warning("some requests did not finish within %s ms", self._settings.drain_timeout_ms)
+        assembly.turns.finish()
         trimming.stop()
         assembly.governor.stop()
         assembly.parking.stop()

@@ -40,7 +40,7 @@ def asked(body: object, name: str = "t") -> Any:
         answered=False,
         begin_wait=lambda: None,
         end_wait=lambda: None,
-        carrier=SimpleNamespace(clogged=False, in_turn=lambda call: call()),
+        carrier=SimpleNamespace(clogged=False, gone=False, in_turn=lambda call: call()),
     )
     exchange.respond = lambda status, body: exchange.answers.append((status, body))
     exchange.respond_parts = lambda parts, **options: exchange.answers.append(b"".join(parts))
@@ -115,6 +115,22 @@ def test_a_large_read_waits_until_its_client_has_taken_its_earlier_answers() -> 
     exchange.carrier.clogged = False
     loop.advance(1000)
     assert b'"data":1' in exchange.answers[0]
+
+
+def test_a_large_read_whose_client_is_gone_is_not_read() -> None:
+    """FAIR-4: it is forgotten when it would be looked at again."""
+    clock = ManualClock()
+    engine, loop = Engine(clock), ManualLoop(clock)
+    engine.write("t", Write.of([1]))
+    exchange = asked({"max_batch_bytes": 8 << 20})
+    exchange.carrier.clogged = True
+    handler(engine, loop).diff(exchange)
+    exchange.carrier.gone, exchange.carrier.clogged = True, False
+    loop.advance(1000)
+    assert not exchange.answers
+    turns = loop.turns
+    loop.advance(1000)
+    assert loop.turns == turns, "nothing looks again"
 
 
 def test_the_fuller_the_account_the_smaller_an_answer() -> None:

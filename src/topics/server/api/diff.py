@@ -6,6 +6,8 @@ The answer is hot, so it is formatted by hand in one step.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import Final
 
@@ -45,6 +47,8 @@ class DiffHandler:
         self.attempts = attempts
         self.turns = turns
         self.account = account
+        # What is to be looked at again when clients may have read.
+        self._clogged: list[Callable[[], None]] = []
 
     def diff(self, exchange: Exchange) -> None:
         """`POST /v0/topics/:topic/diff`."""
@@ -58,10 +62,23 @@ class DiffHandler:
 
     def _read_large(self, exchange: Exchange, diff: Diff) -> None:
         """Read a lot, one at a time, and not before the client has taken its earlier answers (FAIR-4)."""
+        if exchange.carrier.gone:
+            return
         if exchange.carrier.clogged:
-            self.loop.call_later(CLOGGED_S, self._read_large, exchange, diff)
+            self.look_later(partial(self._read_large, exchange, diff))
         else:
             self.attempts.handle(exchange, lambda exchange: self._answer(exchange, diff, in_turn=True))
+
+    def look_later(self, look: Callable[[], None]) -> None:
+        """Call this a little later, in turns with whatever else waits for a client that does not read."""
+        self._clogged.append(look)
+        if len(self._clogged) == 1:
+            self.loop.call_later(CLOGGED_S, self._look_at_clogged)
+
+    def _look_at_clogged(self) -> None:
+        clogged, self._clogged = self._clogged, []
+        for look in clogged:
+            self.turns.wait(look)
 
     def _answer(self, exchange: Exchange, diff: Diff, *, in_turn: bool = False) -> None:
         account = self.account
@@ -102,7 +119,7 @@ class LongPoll:
         self._due = False
         self._over = False
         self._topic.listeners[self._published] = None
-        exchange.on_disconnect = self._time_is_up
+        exchange.on_disconnect = self._left
         exchange.begin_wait()
         self._timer = handler.loop.call_later(min(diff.wait_ms, WAIT_MS_MAX) / 1000, self._time_is_up)
 
@@ -116,7 +133,7 @@ class LongPoll:
         if self._over:
             return
         if self._exchange.carrier.clogged or self._handler.account.full:
-            self._handler.loop.call_later(CLOGGED_S, self._look_soon)
+            self._handler.look_later(self._look_soon)
             return
         self._due = False
         self._handler.attempts.handle(self._exchange, self._look_again)
@@ -139,6 +156,13 @@ class LongPoll:
             self._time_is_up()
         else:
             exchange.begin_wait()
+
+    def _left(self) -> None:
+        """The client is gone, or only sends nothing more: then it gets what there is."""
+        if self._exchange.carrier.gone:
+            self._stop()
+        else:
+            self._time_is_up()
 
     def _time_is_up(self) -> None:
         self._stop()

@@ -8,10 +8,12 @@ at once.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from topics.engine import Engine
 from topics.engine.queue.claim import Hand, Worker
+from topics.engine.topic import Topic
 from topics.errors import InvalidRequest, NotAQueue, TopicsError
 from topics.server.api.principal import Principal
 from topics.server.api.route import Route
@@ -31,6 +33,7 @@ from topics.server.flow.slots import Slot, Slots
 from topics.server.http.account import Share
 from topics.server.http.exchange import Exchange
 from topics.server.http.stream import Stream
+from topics.server.http.turns import Turns
 
 JOB: Final = b"job"
 
@@ -38,8 +41,9 @@ JOB: Final = b"job"
 class Work:
     """Answers the route of work streams."""
 
-    def __init__(self, engine: Engine, delivery: Delivery, parking: Parking, slots: Slots) -> None:
+    def __init__(self, engine: Engine, delivery: Delivery, parking: Parking, slots: Slots, turns: Turns) -> None:
         self.queues = engine.queues
+        self._turns = turns
         self._max_claim = engine.limits.max_claim
         self.delivery = delivery
         self._parking = parking
@@ -69,11 +73,16 @@ class Work:
         max_ = min(max_, self._max_claim) if self._max_claim else max_
         WorkStream(self, stream, route.principal, slot, route.name, node, max_, lease_ms)
 
+    def stop(self, topic: Topic, worker: Worker) -> None:
+        """A stream is over: give its jobs back, in turns with others where very many streams end at once."""
+        worker.closed = True
+        self._turns.in_turn(partial(self.queues.stop_work, topic, worker))
+
 
 class WorkStream(EventStream):
     """One open work stream."""
 
-    __slots__ = ("_name", "_queues", "_slot", "_topic", "_worker")
+    __slots__ = ("_name", "_slot", "_topic", "_work", "_worker")
 
     kind = "work"
 
@@ -90,7 +99,7 @@ class WorkStream(EventStream):
     ) -> None:
         """Greet the client, and ask for jobs."""
         super().__init__(work.delivery, stream, principal, HEARTBEAT_MS_DEFAULT, "work")
-        self._queues = work.queues
+        self._work = work
         self._slot = slot
         self._name = name.encode()
         self._topic, _ = work.queues.topic(name)
@@ -123,9 +132,9 @@ class WorkStream(EventStream):
             self.recovered()
             self.aged = False
             self._worker.paused = False
-            self._queues.passes.stir(self._topic)
+            self._work.queues.passes.stir(self._topic)
 
     def _closed(self) -> None:
         self._slot.free()
-        self._queues.stop_work(self._topic, self._worker)
+        self._work.stop(self._topic, self._worker)
         super()._closed()

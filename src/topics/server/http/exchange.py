@@ -86,6 +86,10 @@ class Carrier(Sink, Protocol):
     def clogged(self) -> bool:
         """Whether the client has not taken earlier answers, so that a further one would only wait in memory."""
 
+    @property
+    def gone(self) -> bool:
+        """Whether the client can be sent nothing any more."""
+
     def in_turn(self, call: Callable[[], None]) -> None:
         """Call now, or in another turn of the loop where this one has taken long enough."""
 

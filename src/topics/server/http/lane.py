@@ -151,6 +151,11 @@ class Lane:
         """Whether the client leaves much unread, on whichever lane."""
         return self._road.clogged
 
+    @property
+    def gone(self) -> bool:
+        """Whether the lane is over: reset, or ended with its connection."""
+        return self.over
+
     def in_turn(self, call: Callable[[], None]) -> None:
         """Call now, or in another turn of the loop."""
         self._road.in_turn(call)

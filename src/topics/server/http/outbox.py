@@ -116,6 +116,11 @@ class Outbox:
         return self.write_paused or self._held_bytes > PIPELINE_MAX_BYTES
 
     @property
+    def gone(self) -> bool:
+        """Whether the connection is lost."""
+        return self._lost
+
+    @property
     def held_bytes(self) -> int:
         """What is held of requests that wait behind another one, and of their answers."""
         return self._held_bytes

@@ -73,6 +73,18 @@ class Turns:
             self._due = True
             self._loop.call_soon(self._serve)
 
+    def finish(self) -> None:
+        """Serve everybody who waits now, once: for a stop, when the connections are gone and nobody else waits."""
+        for _ in range(len(self._line)):
+            self._next()
+
+    def _next(self) -> None:
+        try:
+            self._line.popleft()()
+        except Exception:
+            # A defect with one connection must not silence the others.
+            log.exception("a connection could not go on")
+
     def _serve(self) -> None:
         """Serve the line for as long as a turn allows."""
         self._due = False
@@ -88,11 +100,7 @@ class Turns:
         while waiting and now_ns < end_ns:
             waiting -= 1
             self._deadline_ns = now_ns + SHARE_NS
-            try:
-                line.popleft()()
-            except Exception:
-                # A defect with one connection must not silence the others.
-                log.exception("a connection could not go on")
+            self._next()
             now_ns = self.clock_ns()
         if now_ns - end_ns > TURN_NS:
             self._rest = REST_TURNS

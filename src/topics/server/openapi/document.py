@@ -8,7 +8,7 @@ cannot be described and fails here, which a test notices.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from inspect import cleandoc
 from typing import Any, Final
 
@@ -71,14 +71,20 @@ _HEADERS: Final[dict[int, tuple[str, str]]] = {
 }
 
 
-def document(rows: Iterable[Row], settings: Settings, *, guarded: bool) -> dict[str, Any]:
-    """The document of a server with these routes and settings; a `guarded` one asks for keys."""
+def document(
+    rows: Iterable[Row], settings: Settings, *, guarded: bool, rest: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """The document of a server with these routes and settings; a `guarded` one asks for keys.
+
+    `rest` is called between any two operations.
+    """
     described = Described(settings, guarded=guarded)
     paths: dict[str, dict[str, Any]] = {}
     for row in rows:
         if not row.file:
             path = re.sub(r":(\w+)", r"{\1}", row.path)
             paths.setdefault(path, {})[row.method.lower()] = described.operation(row, OPERATIONS[row.method, row.path])
+            rest()
     # How a request fails that is for no operation of this document.
     described.failure(404, (errors.NotFound,))
     described.failure(405, (errors.MethodNotAllowed,))

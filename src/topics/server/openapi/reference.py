@@ -1,12 +1,15 @@
 """Reference: the document at `/v0/openapi.json`, and the page at `/v0/docs` that shows it (OPENAPI-1, OPENAPI-6).
 
-The document is made when it is first asked for, on a thread because that takes some milliseconds, and from then on
-served from bytes. Neither holds any data of the server, so neither asks for a key, and any page may load the document.
+The document is made when it is first asked for, on a thread because that takes some milliseconds, with rests in which
+the loop has the interpreter for itself, and from then on served from bytes. Neither holds any data of the server, so
+neither asks for a key, and any page may load the document.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from time import sleep
 from typing import Final
 
 import msgspec
@@ -21,6 +24,7 @@ from topics.server.openapi.document import document
 from topics.settings import Settings
 from topics.storage.job import Miss, Task
 
+REST_S: Final = 0.0005
 _PACKED: Final = HEADERS + b"Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
 
 
@@ -56,7 +60,7 @@ class Reference:
         return assets.rows("reference", "/v0/docs")
 
     def _make(self) -> None:
-        described = document(self._rows(), self._settings, guarded=self._guarded)
+        described = document(self._rows(), self._settings, guarded=self._guarded, rest=partial(sleep, REST_S))
         self._plain = msgspec.json.encode(described)
         self._packed = reply.gzip(self._plain)
 

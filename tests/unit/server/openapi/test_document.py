@@ -51,6 +51,13 @@ def test_every_route_is_described() -> None:
     assert all(row.path.startswith(("/console/", "/v0/docs/")) for row in ROWS if row.file)
 
 
+def test_there_is_a_rest_after_every_operation() -> None:
+    """OPENAPI-1: a thread that made it without a pause would hold up the loop."""
+    rests: list[None] = []
+    whole = document(ROWS, Settings(), guarded=False, rest=lambda: rests.append(None))
+    assert len(rests) == sum(map(len, whole["paths"].values()))
+
+
 def test_a_route_without_a_description_is_noticed() -> None:
     """OPENAPI-1."""
     with pytest.raises(KeyError):
