@@ -108,6 +108,7 @@ class DeadLetters:
         logged, moved = Receipt(), Receipt()
         self._journal.submit_twice(topic, frames.DEAD_LETTER, payload, logged, gated)
         self.moving[topic] = moved
+        topic.last_change = logged
 
         def shown(ticket: Ticket) -> None:
             if self.moving.get(topic) is moved:
