@@ -148,13 +148,17 @@ def disk_of(directory: Path, manifest: Manifest, boot: int) -> FakeDisk:
 def lasting(engine: Engine) -> dict[str, Any]:
     """Everything that clients can see of the topics that a kill leaves as they are.
 
-    Which of cap and TTL has taken a record that both would take is not known any more after a restart.
+    An idempotency key that is older than its window may be there still, or not: nobody can tell. In this world records
+    may become visible long after they were written. Where others have expired in between, a restart cannot know that it
+    was not the cap that took them.
     """
     assert isinstance(engine.store, Store)
     engine.store.segments.tiers.patient = True
     names = [name for name, topic in engine.topics.items() if topic.config.durability != "ephemeral"]
     shown = state(engine, names)
-    for name, (*rest, (records, gaps)) in shown.items():
+    now = engine.clock.now_ms()
+    for name, (id, config, seqs, lost, keys, producers, (records, gaps)) in shown.items():
+        keys = {key: write for key, write in keys.items() if write[2] + config.idempotency_window_ms > now}
         gaps = [(first, last, "taken" if reason in TAKEN else reason) for first, last, reason in gaps]
-        shown[name] = (*rest, (records, gaps))
+        shown[name] = (id, config, seqs, lost, keys, producers, (records, gaps))
     return shown

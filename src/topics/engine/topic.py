@@ -253,30 +253,32 @@ class Topic:
 
     # Retention
 
-    def hold_caps(self, besides: int = 0, besides_bytes: int = 0, at_ms: int | None = None) -> None:
+    def hold_caps(
+        self, besides: int = 0, besides_bytes: int = 0, at_ms: int | None = None, upto: int = ANYWHERE
+    ) -> None:
         """Evict what is beyond the caps; where a sealed Block has to be read for that first, with the next write.
 
-        The newest `besides` records, of `besides_bytes`, do not count. `at_ms` is when the write was that has made it
-        too much, where it was one: what had expired by then was not evicted.
+        The newest `besides` records, of `besides_bytes`, which lie after `upto`, do not count. `at_ms` is when the
+        write was that has made it too much, where it was one: what had expired by then was not evicted.
         """
         config = self.config
         if not (config.cap_records or config.cap_bytes):
             return
         try:
-            self.reading(self._evict, besides, besides_bytes, self.last_ts if at_ms is None else at_ms)
+            self.reading(self._evict, besides, besides_bytes, self.last_ts if at_ms is None else at_ms, upto)
         except Miss as miss:
             self.read_then(miss, lambda: None)
         except TopicsError:
             logger.warning("topic %s: evicting waits for a cold store that cannot be read", self.name)
         self.archive.trim()
 
-    def _evict(self, besides: int, besides_bytes: int, at_ms: int) -> None:
+    def _evict(self, besides: int, besides_bytes: int, at_ms: int, upto: int) -> None:
         config = self.config
         if self.outbound is not None:
             self.outbound.before_eviction()
         # What has expired is gone already and takes no place under the cap.
         if config.ttl_ms:
-            self.log.expire(at_ms - config.ttl_ms)
+            self.log.expire(at_ms - config.ttl_ms, upto)
         self.log.evict(
             config.cap_records + besides if config.cap_records else 0,
             config.cap_bytes + besides_bytes if config.cap_bytes else 0,

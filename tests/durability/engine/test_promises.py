@@ -534,18 +534,20 @@ def test_delete_holds_where_a_move_was_cut_short_and_comes_again(monkeypatch: py
     assert {record.tag for record in read_all(world.engine, "t")[0].values()} == {"a", "b", "c"}
 
 
-def test_ttl_that_is_lifted_before_a_record_is_visible_does_not_take_it_at_a_restart() -> None:
+@pytest.mark.parametrize("cap_records", [0, 20])
+def test_ttl_that_is_lifted_before_a_record_is_visible_does_not_take_it_at_a_restart(cap_records: int) -> None:
     """DURABLE-10: a change of the config acts on what is visible then, before a crash and after it."""
     world = World()
-    world.put("scratch", durability="memory", ttl_ms=9000)
+    world.put("scratch", durability="memory", ttl_ms=9000, cap_records=cap_records)
     world.write("scratch", 3)
     world.run_until_idle()
     world.write("scratch", 2)
     world.clock.advance(9500)
+    world.write("scratch", 1)
     world.put("scratch", ttl_ms=0)
     world.run_until_idle()
     shown, _ = read_all(world.engine, "scratch")
-    assert sorted(shown) == [4, 5], "what was not visible yet had not expired"
+    assert sorted(shown) == [4, 5, 6], "what was not visible yet had not expired"
     world.crash("kill")
     assert read_all(world.engine, "scratch")[0] == shown
 

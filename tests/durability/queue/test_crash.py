@@ -161,6 +161,15 @@ class JobStory(Story):
 @pytest.mark.parametrize("seed", range(12))
 def test_every_job_is_in_one_place_after_a_crash(seed: int, durability: str, damage: str) -> None:
     """QUEUE-17, QUEUE-24: no job is lost, none comes back, and a dead-letter move is all or nothing."""
+    tell(seed, durability, damage)
+
+
+def test_job_that_a_router_brought_and_that_is_dead_is_not_brought_again() -> None:
+    """QUEUE-17: a loss of power takes frames before that of the move, which says itself how far the router was."""
+    tell(10302, "disk", "torn")
+
+
+def tell(seed: int, durability: str, damage: str) -> None:
     story = JobStory(seed, durability, shards=1 + seed % 3)
     for _ in range(3):
         story.live_until_crash(120, damage)

@@ -193,6 +193,7 @@ def test_no_seq_is_used_again_for_what_a_reader_has_seen(seed: int, shards: int,
         (1108, 3, "garbled"),
         (2020, 3, "garbled"),
         (4024, 1, "torn"),  # the frame is lost that took a router away
+        (10110, 1, "dropped"),  # the delete is lost that made room for a copy
     ],
 )
 def test_nothing_is_lost_in_the_stories_that_a_search_found(seed: int, shards: int, damage: str) -> None:

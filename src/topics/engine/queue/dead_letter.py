@@ -67,8 +67,6 @@ class DeadLetters:
                 return True
             jobs = jobs[:count]
             block = _copies(topic.name, queue, jobs, dest, now)
-        if topic.inbound is not None:
-            topic.inbound.mark()
         seqs = [seq for seq, _, _ in jobs]
         total = queue.dead_lettered + len(seqs)
         if topic.config.durability == "ephemeral":
@@ -89,6 +87,7 @@ class DeadLetters:
                 run,
                 bound_head=log.head,
                 evicted=(log.cap_evicted, log.ttl_expired),
+                place=None if topic.inbound is None else (topic.next_seq, *position_of(topic)),
             )
             self._log(topic, dest, block, buried)
         topic.log.delete_seqs(seqs)
@@ -108,6 +107,7 @@ class DeadLetters:
         logged, moved = Receipt(), Receipt()
         self._journal.submit_twice(topic, frames.DEAD_LETTER, payload, logged, gated)
         self.moving[topic] = moved
+        topic.last_change = logged
 
         def shown(ticket: Ticket) -> None:
             if self.moving.get(topic) is moved:

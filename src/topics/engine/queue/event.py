@@ -65,7 +65,8 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
 
     `total` is the queue's `dead_lettered` after this move. `position` in `source_id` and `run` are those of the router
     into the destination at this moment, -1 without one. `lagging` are routers out of the queue, as in a delete, and so
-    are `bound_head` and `evicted`: how far the queue's caps had come.
+    are `bound_head` and `evicted`: how far the queue's caps had come. `place` is that of the frame among the copies of
+    a router into the queue: its next seq, position, source and run.
     """
 
     seqs: Seqs
@@ -78,6 +79,7 @@ class Buried(msgspec.Struct, array_like=True, frozen=True):
     run: tuple[int, int] | None = None
     bound_head: int = -1
     evicted: tuple[int, int] = (0, 0)
+    place: tuple[int, int, int, tuple[int, int] | None] | None = None
 
 
 class LeaseImage(msgspec.Struct, array_like=True, frozen=True):

@@ -93,7 +93,7 @@ class AwaitingCaps:
             for block, n, besides, besides_bytes in newest.upto(bound_head):
                 if _exceeds(topic, besides, besides_bytes):
                     _hold_in_time(topic, block, n, besides, besides_bytes)
-        topic.hold_caps(*newest.take(bound_head))
+        topic.hold_caps(*newest.take(bound_head), upto=ANYWHERE if bound_head < 0 else bound_head)
 
     def reconfigure(self, topic: Topic, config: TopicConfig, ts: int, bound_head: int) -> None:
         """Apply a config that was given when `bound_head` was the last visible seq."""
@@ -126,6 +126,7 @@ def _hold_in_time(topic: Topic, block: Block, n: int, besides: int, besides_byte
         while at < n:
             ts = block.ts_at(at)
             at = min(n, block.ts_index(ts + 1))
-            topic.hold_caps(besides + n - at, besides_bytes + size - block.size_bytes(0, at), ts)
+            besides_these = besides_bytes + size - block.size_bytes(0, at)
+            topic.hold_caps(besides + n - at, besides_these, ts, block.first_seq + at - 1)
     else:
-        topic.hold_caps(besides, besides_bytes, block.ts_at(n - 1))
+        topic.hold_caps(besides, besides_bytes, block.ts_at(n - 1), block.first_seq + n - 1)

@@ -354,6 +354,9 @@ def _place_of(topic: Topic, event: Event) -> Place:
         if put.was is not None:
             return ANY_PLACE
         return _place_in(topic, put.dest_seq, put.position, put.source_id, put.run)
+    if kind == frames.DEAD_LETTER:
+        place = lease_event.decode_buried(payload).place
+        return ANY_PLACE if place is None else _place_in(topic, *place)
     if kind in (frames.CURSOR, frames.ROUTER_DROP):
         decode = router_event.decode_moved if kind == frames.CURSOR else router_event.decode_dropped
         moved = decode(payload)

@@ -12,6 +12,8 @@ again. What that takes depends on the classes of the two topics:
    with every slice.
 5. After copies of records that may not be kept (`Topic.unkept`), a copy of another record is shown once a mark says
    where it is: nothing else says how many seqs the former took.
+6. Where the destination rejects what is too much, a copy is shown once the delete or the config that made room for it
+   is as durable as the destination's class: without that, a restart would have no room for the copy.
 """
 
 from __future__ import annotations
@@ -116,6 +118,8 @@ class Visibility:
         if self._is_mixed or (dest_class == "disk" and source_class in _FORGETFUL) or self.forgets or fate != KEPT:
             copies = sum(b - a for _, a, b in runs) * routers
             awaited += self._journal.reserve(dest, dest.next_seq + copies - 1)
+        if dest.config.discard == "reject" and dest.last_change is not None:
+            awaited.append(dest.last_change)
         for receipt in awaited:
             if receipt.error is not None:
                 raise receipt.error
