@@ -233,7 +233,7 @@ class BackupUnavailable(TopicsError):
 
 
 class StorageFull(TopicsError):
-    """The disk is nearly full; writes are refused while there is still room to recover."""
+    """The disk is nearly full: free some space, or delete records or topics."""
 
     code = "storage_full"
     status = 503

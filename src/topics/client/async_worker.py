@@ -161,7 +161,7 @@ class AsyncWorker(Generic[T]):
                     raise
                 failures += 1
                 pause_s = pause_of(failures, (error.retry_after_ms or 0) / 1000)
-                log.warning("worker of %s: %s; trying again in %.2f s", self._calls.name, error.message, pause_s)
+                log.warning("worker of %s: trying again in %.2f s: %s", self._calls.name, pause_s, error.message)
                 await self._wait(pause_s)
                 continue
             failures = 0

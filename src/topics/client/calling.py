@@ -85,7 +85,7 @@ def call(
         pause_s = pause_of(attempts, at_least_s)
         if not patience.retries or now() + pause_s >= until:
             raise failure
-        log.warning("%s: %s; trying again in %.2f s", request, failure.message, pause_s)
+        log.warning("%s: trying again in %.2f s: %s", request, pause_s, failure.message)
         yield Pause(pause_s)
 
 

@@ -165,7 +165,7 @@ class Reading(Generic[T]):
                 if failures == 1 and isinstance(failure, Unreachable) and failure.reused:
                     continue
                 pause_s = pause_of(failures, (failure.retry_after_ms or 0) / 1000)
-                log.warning("following %s: %s; trying again in %.2f s", self.topic, failure.message, pause_s)
+                log.warning("following %s: trying again in %.2f s: %s", self.topic, pause_s, failure.message)
                 yield Pause(pause_s)
                 continue
             failures = 0

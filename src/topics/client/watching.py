@@ -83,7 +83,7 @@ class Watching(Generic[T]):
                     raise
                 failures += 1
                 pause_s = pause_of(failures, (failure.retry_after_ms or 0) / 1000)
-                log.warning("following %s: %s; trying again in %.2f s", self._names(), failure.message, pause_s)
+                log.warning("following %s: trying again in %.2f s: %s", self._names(), pause_s, failure.message)
                 yield Pause(pause_s)
                 continue
             if batch is not None:

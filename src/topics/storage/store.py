@@ -44,6 +44,7 @@ from typing import Final
 
 from topics.clock import Clock
 from topics.errors import StorageReadOnly
+from topics.storage import room
 from topics.storage.checkpoint import Checkpoint, Draft
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Disk, read_at, write_whole
@@ -428,12 +429,11 @@ class Store:
         self._space_due_ns = now_ns + SPACE_INTERVAL_NS
         with contextlib.suppress(OSError):
             self.free_bytes = self.disk.free_bytes(self.directory)
-            spare_bytes = self.free_bytes - self._min_free_bytes - self.owed_bytes()
+            needed_bytes = self._min_free_bytes + self.owed_bytes()
+            spare_bytes = self.free_bytes - needed_bytes
             if 0 <= spare_bytes < SPACE_NEAR_TIMES * self._min_free_bytes:
                 self._space_due_ns = now_ns + SPACE_NEAR_INTERVAL_NS
-            for shard in self.shards:
-                shard.full = spare_bytes < 0 or shard.files.no_room
-            self.is_low = self.is_full
+            self.is_low = room.judge(self.shards, self.free_bytes, needed_bytes, self.is_low)
             if spare_bytes >= 0 and not self._reserve.held and self.shards:
                 restore = self._reserve.job(spare_bytes)
                 if restore is not None:

@@ -69,6 +69,8 @@ class Counters:
         self.written_lsn = 0
         self.synced_lsn = 0
         self.full = False
+        # The bytes that the disk has left, and those that it needs for more to be taken.
+        self.room = (0, 0)
         self.frames_total = 0
         self.batches_total = 0
         self.fsyncs_total = 0
@@ -147,6 +149,17 @@ class Shard(Counters):
         """Why the shard takes no writes, or None while it does."""
         return self._poison
 
+    def _no_room(self) -> StorageFull:
+        free_bytes, needed_bytes = self.room
+        if free_bytes >= needed_bytes:
+            # There was no room for the next file, and nobody has looked since.
+            return StorageFull()
+        message = (
+            f"The disk has {free_bytes} bytes left and {needed_bytes} are needed: free some space, or delete records "
+            "or topics. Reads and deletes go on, and writes as soon as there is room."
+        )
+        return StorageFull(message, free_bytes=free_bytes, needed_bytes=needed_bytes)
+
     def submit(self, frame: Frame, gated: bool, waiter: Waiter | None = None) -> None:
         """Queue a frame for the next `write`.
 
@@ -156,7 +169,7 @@ class Shard(Counters):
         if self._poison is not None:
             raise self._refusal()
         if self.full and kind_of(frame) in _GROWING:
-            raise StorageFull()
+            raise self._no_room()
         size = self._queue_bytes + len(frame)
         if size + self._waiting_bytes > self._queue_bytes_max and self.queue_depth:
             self.submit_full_total += 1

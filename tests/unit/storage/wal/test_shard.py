@@ -236,8 +236,9 @@ def test_short_write_leaves_no_half_frame() -> None:
     assert recovered.damaged == []
 
 
-def test_low_space_refuses_growth_but_not_deletes() -> None:
-    """DURABLE-15: low space is refused early with a clear 503."""
+def test_low_space_refuses_growth_but_not_deletes(caplog: pytest.LogCaptureFixture) -> None:
+    """DURABLE-15: low space is refused early with a clear 503, and the log says when that begins and ends."""
+    caplog.set_level("INFO", "topics.storage")
     disk = FakeDisk()
     clock = ManualClock()
     store, _ = open_store(disk, clock, min_free_bytes=1000)
@@ -249,11 +250,20 @@ def test_low_space_refuses_growth_but_not_deletes() -> None:
     with pytest.raises(StorageFull) as caught:
         writer.append(1, [b"2"])
     assert caught.value.status == 503
+    needed = 1000 + store.owed_bytes()
+    assert caught.value.detail == {"free_bytes": 999, "needed_bytes": needed}
+    assert f"has 999 bytes left and {needed} are needed: free some space" in caught.value.message
+    clock.advance(1000)
+    store.jobs()
     writer.control(frame.DELETE, 1, frame.Deletion(2, [], 1))
-    disk.free = 1000
+    disk.free = needed
     clock.advance(1000)
     store.jobs()
     writer.append(1, [b"2"])
+    assert [line.split(":")[0] for line in caplog.messages] == [
+        f"the disk has 999 bytes left and the server needs {needed}",
+        f"the disk has room again, {needed} bytes",
+    ]
 
 
 def test_second_process_is_refused_with_the_holder_of_the_directory() -> None:
