@@ -4,7 +4,8 @@
 #   deploy/install.sh PREFIX      into a virtual environment at PREFIX; needs Python 3.11 or later and no other right
 #                                 than to write there
 #   deploy/install.sh --system    as root on Debian: into /opt/topics, with the user `topics`, its data directory
-#                                 /var/lib/topics, /etc/topics.env and, where there is systemd, the units
+#                                 /var/lib/topics, /etc/topics.env, the command /usr/local/bin/topics and, where there
+#                                 is systemd, the units
 #
 # Without a network, pip's own variables name a directory of wheels (make wheels): PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR.
 # A second run upgrades in place; data, keys and settings stay as they are. Nothing is started.
@@ -12,7 +13,7 @@ set -eu
 source=$(cd "$(dirname "$0")/.." && pwd)
 
 usage() {
-    sed -n 's/^# \{0,1\}//; 3,7p' "$0" >&2
+    sed -n 's/^# \{0,1\}//; 2,8p' "$0" >&2
     exit 2
 }
 
@@ -21,6 +22,7 @@ install_into() {
     prefix=$1
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
+    echo "installing topics into $prefix" >&2
     [ -x "$prefix/bin/python" ] || "${PYTHON:-python3}" -m venv "$prefix"
     pip="$prefix/bin/python -m pip --disable-pip-version-check --quiet install"
     $pip --require-hashes --target "$scratch/build" -r "$source/requirements/build.txt"
@@ -52,6 +54,12 @@ case "${1:-}" in
     --system)
         prepare_system
         install_into /opt/topics
+        # For people and scripts; the units name the place itself.
+        ln -sfn /opt/topics/bin/topics /usr/local/bin/topics
+        if [ -d /run/systemd/system ]; then
+            systemctl daemon-reload
+            echo "systemctl enable --now topics starts it, systemctl restart topics the new version"
+        fi
         ;;
     '' | -*) usage ;;
     *) install_into "$1" ;;

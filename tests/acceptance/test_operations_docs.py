@@ -11,6 +11,7 @@ from topics import errors, serve, settings
 from topics.server import server as process
 from topics.testing import ServerProcess
 
+SERVICE = ("systemctl", "install")
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
@@ -29,9 +30,9 @@ def test_variables_metrics_codes_and_exit_codes_are_real() -> None:
 
 
 def commands(heading: str, places: dict[str, str]) -> list[str]:
-    """The commands below a heading but for those that stop and start the service, with these paths."""
+    """The commands below a heading but for those of the service, with these paths."""
     section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    found = [line for line in re.findall(r"^\$ (.+)$", section, re.MULTILINE) if not line.startswith("systemctl")]
+    found = [line for line in re.findall(r"^\$ (.+)$", section, re.MULTILINE) if not line.startswith(SERVICE)]
     for shown, place in places.items():
         found = [line.replace(shown, place) for line in found]
     return [re.sub(r"^topics ", f"{sys.executable} -m topics ", line) for line in found]

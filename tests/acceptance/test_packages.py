@@ -194,4 +194,6 @@ def test_the_unit_leaves_the_server_what_it_needs() -> None:
     assert "ProcSubset" not in unit
     assert int(unit["TimeoutStopSec"]) > 10
     assert unit["RestartPreventExitStatus"] == "2 3"
+    # DEPLOY-6: the log is replayed before the unit counts as started, however long that takes.
+    assert (unit["Type"], unit["TimeoutStartSec"]) == ("notify", "infinity")
     assert "SIG" not in unit.get("KillSignal", "")

@@ -44,6 +44,20 @@ def test_a_killed_server_can_be_started_again_on_the_same_data_dir() -> None:
         assert own.request("GET", "/v0/health").status == 200
 
 
+def test_a_supervisor_hears_when_the_server_is_ready_and_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DEPLOY-6: what waits for the unit finds a server that answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        listening.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with ServerProcess(data_dir=tmp_path / "data") as own:
+            assert listening.recv(100) == b"READY=1"
+            assert own.request("GET", "/v0/ready").status == 200
+        assert listening.recv(100) == b"STOPPING=1"
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

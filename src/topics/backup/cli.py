@@ -18,6 +18,7 @@ import typer
 from topics.commands.failures import EXIT_FAILED, EXIT_INTERRUPTED, CommandError
 from topics.commands.link import ProfileName, TokenFile, Url
 from topics.commands.link import target as chosen_server
+from topics.commands.table import counted
 
 if TYPE_CHECKING:
     from topics.backup.manifest import Manifest
@@ -96,7 +97,7 @@ def _summary(path: Path, taken: Manifest, received: int, seconds: float) -> None
     from topics.backup.manifest import time_text
 
     typer.echo(
-        f"{path}: {taken.topics} topics as of {time_text(taken.taken_ts)}, {len(taken.files)} files,"
+        f"{path}: {counted(taken.topics, 'topic')} as of {time_text(taken.taken_ts)}, {len(taken.files)} files,"
         f" {taken.size_bytes:,} bytes; {received:,} bytes were copied, in {seconds:.1f} s"
     )
 
@@ -128,10 +129,9 @@ def restore(
         taken_ts = restored.manifest.taken_ts
         if until_ts is not None and until_ts > taken_ts:
             typer.echo(f"topics restore: the last backup is from before that, {time_text(taken_ts)}", err=True)
-        left_out = f", {restored.left_out:,} were written later and left out" if until_ts is not None else ""
-        typer.echo(
-            f"{target}: {restored.topics} topics and {restored.records:,} records as of {time_text(taken_ts)}{left_out}"
-        )
+        held = f"{counted(restored.topics, 'topic')} and {counted(restored.records, 'record')}"
+        left_out = f"; left out, as written later: {restored.left_out:,}" if until_ts is not None else ""
+        typer.echo(f"{target}: {held} as of {time_text(taken_ts)}{left_out}")
 
 
 @contextlib.contextmanager

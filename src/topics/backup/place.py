@@ -93,7 +93,8 @@ def find(path: Path, until_ts: int | None) -> tuple[Path, Manifest]:
             break
         found = each, read
     if found is None:
-        raise CommandError(f"{path} is no backup: there is no file {BACKUP_NAME} in it")
+        lacks = f"there is no file {BACKUP_NAME} in it" if path.exists() else "it does not exist"
+        raise CommandError(f"{path} is no backup: {lacks}")
     return found
 
 

@@ -62,7 +62,7 @@ def _disk(directory: Path, min_free_bytes: int, *, guessed: bool) -> Iterator[Fi
         return
     made = "" if existing == directory else ", which is made at the first start"
     if guessed and made:
-        advice = "name the server's with --data-dir, or run this with its settings (set -a; . /etc/topics.env)"
+        advice = "name the server's with --data-dir; the systemd service has its own in /var/lib/topics"
         yield note("data", f"{directory}{made}; a server that runs already has another one", advice)
     else:
         yield ok("data", f"{directory}{made}")

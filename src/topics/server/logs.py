@@ -5,6 +5,7 @@ Guarantees:
   through and its type, but without its message, since that may quote what was being handled. Only what the system says
   about a file or a socket (`OSError`) is quoted.
 - One event is one line, whatever it quotes, but for the places of a defect, which follow it in text.
+- Where systemd takes the lines for its journal, they have no time of their own, and `journalctl -p` knows their level.
 - Loggers of libraries are heard from WARNING on, whatever the level is: some of them log every header.
 """
 
@@ -19,11 +20,14 @@ from typing import Any, Final
 
 import msgspec
 
+from topics.server import supervisor
 from topics.settings import Settings
 
 CAUSES_MAX: Final = 5
 FRAMES_MAX: Final = 50
 ACCESS_LEVELS: Final = {"off": logging.CRITICAL + 1, "errors": logging.WARNING, "all": logging.INFO}
+# The levels of syslog, which the journal uses.
+PRIORITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
 
 log = logging.getLogger("topics")
 
@@ -31,7 +35,8 @@ log = logging.getLogger("topics")
 def set_up(settings: Settings) -> None:
     """Have everything logged as the settings say."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
+    text = JournalLines if supervisor.is_journal(sys.stderr) else TextLines
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else text())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -73,12 +78,29 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and after it where a defect happened."""
-        parts = [self.formatTime(record), record.levelname, record.name, _one_line(record.getMessage())]
+        parts = [*self.before(record), record.levelname, record.name, _one_line(record.getMessage())]
         fields: dict[str, Any] = getattr(record, "fields", {})
         parts += [f"{name}={_one_line(str(value))}" for name, value in fields.items()]
         error = _error_of(record)
         lines = [] if error is None else ["Traceback, without what it quotes:", *described(error)]
         return "\n".join([" ".join(parts), *lines])
+
+    def before(self, record: logging.LogRecord) -> list[str]:
+        """What a line begins with."""
+        return [self.formatTime(record)]
+
+
+class JournalLines(TextLines):
+    """Lines for the journal, which has the time itself, and takes the level from what each line begins with."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and after it where a defect happened."""
+        priority = next(number for level, number in PRIORITIES if record.levelno >= level)
+        return "\n".join(f"<{priority}>{line}" for line in super().format(record).split("\n"))
+
+    def before(self, record: logging.LogRecord) -> list[str]:
+        """Nothing."""
+        return []
 
 
 class JsonLines(logging.Formatter):

@@ -18,7 +18,8 @@ def explain(error: Exception, address: Address, *, sent: bool, reused: bool = Fa
         return error
     if isinstance(error, ssl.SSLCertVerificationError):
         return BadAddress(
-            f"the certificate of {address} is not trusted: {error.verify_message}; name the authority with ca="
+            f"the certificate of {address} is not trusted: {error.verify_message}; "
+            "name the authority with ca=, in the program or in a profile"
         )
     if isinstance(error, ssl.SSLError):
         return Unreachable(f"no TLS connection to {address}: {error.reason or error}", sent=sent, reused=reused)

@@ -300,7 +300,7 @@ class _Check:
         kept = len(self._disk.list(f"{self._directory}/quarantine"))
         if kept:
             self._note("quarantine", f"{kept} damaged regions were set aside earlier")
-        verdict = "all is well" if not self.damage else f"{self.damage} places are damaged"
+        verdict = "all is well" if not self.damage else f"damaged places: {self.damage}"
         self._write(
             f"{self._files} files, {self._bytes} bytes, {self._frames} frames, {self._records} records: {verdict}"
         )
