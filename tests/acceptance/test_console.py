@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness.api import free_port, until
-from tests.harness.console import REASON, SCRIPT, WAIT_MS, Visit, call, fail_jobs, write
+from tests.harness.console import REASON, SCRIPT, WAIT_MS, Visit, call, fail_jobs, report, write
 from topics.testing import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.browser
 UNKNOWN = ("", "0/s", "\u2013")
+
+
+def topics(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "topics", *arguments], check=True, capture_output=True, timeout=60)
 
 
 def expect(locator: Any) -> Any:
@@ -79,6 +86,34 @@ def test_lost_records_are_a_visible_gap(visit: Visit, shop: ServerProcess) -> No
     assert page.locator("ol.records summary").count() == 3
 
 
+def test_what_a_restore_took_is_one_gap_in_either_direction(visit: Visit, tmp_path: Path) -> None:
+    """CONSOLE-4: and no number of records is invented for the seqs that it leaves out."""
+    with ServerProcess() as server:
+        write(server, "orders", *({"data": n} for n in range(20)))
+        topics("backup", str(tmp_path / "backups"), "--url", server.url)
+    topics("restore", str(tmp_path / "backups"), str(tmp_path / "data"))
+    with ServerProcess(data_dir=tmp_path / "data") as server:
+        write(server, "orders", {"data": "new"})
+        page = visit(server, "#/topics/orders/browse")
+        shown, gap = page.locator("main [role=status]"), page.locator("li.gap")
+        for button in ("Last", "First"):
+            page.get_by_role("button", name=button).first.click()
+            expect(shown).to_contain_text("21 records, seq 1 to 68,719,476,7")
+            expect(gap).to_have_count(1)
+            expect(gap).to_contain_text("Records may be lost \u2013 seq 21 to 68,719,476,7")
+            expect(gap).to_contain_text("a backup was restored")
+
+
+def test_times_are_told_by_the_clock_of_the_server(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-8: what is left of a lease, also where the clock of the person that looks is wrong."""
+    page = visit(shop, "#/topics/mails")
+    page.add_init_script("Date.now = () => 1_000_000")
+    page.reload()
+    lease = page.get_by_role("region", name="Leases").get_by_role("row", name="job 2")
+    expect(lease).to_contain_text(re.compile("in [0-9]+ min"))
+    assert page.evaluate("Date.now()") == 1_000_000
+
+
 def test_records_are_browsed_by_seq_time_tag_node_and_text(visit: Visit, shop: ServerProcess) -> None:
     """CONSOLE-15: page by page, in both directions."""
     write(shop, "pages", *({"data": {"n": n}, "tag": f"t{n % 3}", "node": f"n{n % 2}"} for n in range(1, 181)))
@@ -127,6 +162,20 @@ def test_a_record_is_published_folded_and_found(visit: Visit, shop: ServerProces
     value.wait_for(state="hidden")
     page.get_by_role("button", name="As text").click()
     page.locator("pre", has_text='"whom": "hand"').wait_for()
+
+
+def test_what_is_shown_and_published_is_what_was_written(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-5: numbers that JavaScript cannot hold, and marks that would turn a line around."""
+    page = visit(shop, "#/topics/exact/publish")
+    page.get_by_label("Data, any JSON").fill('{"id": 12345678901234567890, "text": "a\u202eb"}')
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_role("link", name="Show it").click()
+    row = page.locator("ol.records li")
+    expect(row.locator(".line")).to_have_text('{"id":12345678901234567890,"text":"a\\u202eb"}')
+    row.locator("summary").first.click()
+    expect(row.locator(".json .number")).to_have_text("12345678901234567890")
+    answer = shop.request("POST", "/v0/topics/exact/diff", json={"from_seq": 0})
+    assert b'"id":12345678901234567890' in answer.body
 
 
 def test_a_customer_is_erased_by_tag_after_a_count(visit: Visit, shop: ServerProcess) -> None:
@@ -194,6 +243,7 @@ def test_routers_consumers_and_pipelines_show_their_lag(visit: Visit, shop: Serv
     assert row.get_by_role("cell").last.inner_text() == "0"
     assert page.locator(".graph a", has_text="orders").count() == 1
     expect(row).to_contain_text("everything")
+    report(shop)
     page.get_by_role("link", name="Consumers").click()
     expect(page.get_by_role("row", name="billing")).to_contain_text("11")
     pipeline = page.get_by_role("row", name="revenue")
@@ -208,12 +258,15 @@ def test_a_flow_that_has_not_reported_for_long_is_old(visit: Visit, shop: Server
     """CONSOLE-9: it is gone or cannot reach the server, and only one that has not ended is missed."""
     for name, state in (("silent", "running"), ("over", "stopped")):
         write(shop, "topics.pipelines", {"data": {"name": name, "topic": "orders", "state": state}, "tag": name})
-    page = visit(shop)
-    page.clock.install()
-    page.goto(f"{shop.url}/#/consumers")
+    page = visit(shop, "#/consumers")
     expect(page.get_by_role("row", name="silent")).to_contain_text("running")
     assert "old" not in page.get_by_role("row", name="silent").inner_text()
-    page.clock.fast_forward(60_000)
+
+    def a_minute_later(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**(body := answer.json()), "now": body["now"] + 60_000})
+
+    page.route("**/v0/overview*", a_minute_later)
     expect(page.get_by_role("row", name="silent")).to_contain_text("running (old)")
     assert "old" not in page.get_by_role("row", name="over").inner_text()
 

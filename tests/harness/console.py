@@ -88,11 +88,16 @@ def fill(server: ServerProcess) -> None:
         write(server, "recent", {"data": n})
     cursors = {"consumer": "billing", "cursors": {"orders": {"seq": 90, "epoch": 1}}, "committed_ts": 0}
     write(server, "topics.consumers", {"data": cursors, "tag": "billing"})
-    report = {"name": "revenue", "kind": "archive", "topic": "orders", "state": "waiting", "seq": 80, "lag": 21}
-    report |= {"lag_s": 75.0, "rate": 5.0, "restarts": 4, "error": "no space left"}
-    write(server, "topics.pipelines", {"data": report, "tag": "revenue"})
+    report(server)
     write(server, "topics.pipelines", {"data": {"name": "shop", "topic": "shop.*", "state": "running"}, "tag": "shop"})
     fail_jobs(server, "mails")
+
+
+def report(server: ServerProcess) -> None:
+    """What a flow says that fails; after half a minute it is old."""
+    said = {"name": "revenue", "kind": "archive", "topic": "orders", "state": "waiting", "seq": 80, "lag": 21}
+    said |= {"lag_s": 75.0, "rate": 5.0, "restarts": 4, "error": "no space left"}
+    write(server, "topics.pipelines", {"data": said, "tag": "revenue"})
 
 
 def fail_jobs(server: ServerProcess, queue: str) -> None:

@@ -18,6 +18,14 @@ test("a record is read back with everything that was written", async () => {
   );
 });
 
+test("what the server sends is read by the parser that the client was given", async () => {
+  const asText = (text) => JSON.parse(text.replace(/"data":([0-9]+)/g, '"data":"$1"'));
+  const topic = client({ parse: asText }).topic(name("parse"));
+  await topic.write(12);
+  assert.deepEqual((await all(topic.read())).map((record) => record.data), ["12"]);
+  assert.deepEqual((await take(topic.follow({ fromSeq: 0 }), 1)).map((record) => record.data), ["12"]);
+});
+
 test("a read goes on to the head, page by page", async () => {
   const topic = client().topic(name("pages"));
   await topic.writeMany(Array.from({ length: 2_500 }, (_, i) => ({ data: i })));

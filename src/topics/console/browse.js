@@ -102,7 +102,9 @@ async function readBackwards(handle, end, filter, signal) {
       if (each instanceof Tombstone) low = Math.min(low, each.gapFrom);
       if (keep(each)) piece.push(each);
     }
-    found = [...piece, ...found.filter((each) => !(each instanceof Tombstone && piece.some((other) => other.gapFrom === each.gapFrom)))];
+    // A gap is met again in every piece that it reaches into: what was seen of it before is a part of it.
+    const reached = Math.max(0, ...piece.filter((each) => each instanceof Tombstone).map((each) => each.gapTo));
+    found = [...piece, ...found.filter((each) => !(each instanceof Tombstone && each.gapTo <= reached))];
   }
   found = found.slice(-PAGE);
   const edge = found.length === PAGE ? (found[0].seq ?? found[0].gapFrom) : low;

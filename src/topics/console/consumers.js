@@ -15,6 +15,7 @@ const PIPELINES = "topics.pipelines";
 const ENDED = ["stopped", "done", "failed"];
 const FAILING = ["waiting", "failed"];
 const OLD_MS = 30_000;
+const LATE_S = 10;
 const FIRST_MAX = 5_000;
 const NAMES_MAX = 500;
 const HEADS_MAX = 50;
@@ -97,22 +98,25 @@ function* placesOf(committed) {
 function consumersOf(committed, heads) {
   const rows = [...placesOf(committed)].map(({ name, topic, seq, ts, before }) => {
     const head = heads.of(topic);
-    return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, h("a", { href: place(topic) }, topic)), h("td", { class: "num" }, count(seq)), lagOf(head === null ? null : Math.max(0, head - seq)), h("td", { class: "num" }, before && ts > before.ts ? rate(Math.max(0, ((seq - before.seq) * 1_000) / (ts - before.ts))) : "–"), h("td", { class: "soft" }, ago(Date.now() - ts)));
+    const speed = before && ts > before.ts ? Math.max(0, ((seq - before.seq) * 1_000) / (ts - before.ts)) : null;
+    const lag = lagOf(head === null ? null : Math.max(0, head - seq), (speed ?? 0) * LATE_S);
+    return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, h("a", { href: place(topic) }, topic)), h("td", { class: "num" }, count(seq)), lag, h("td", { class: "num" }, rate(speed)), h("td", { class: "soft" }, ago(heads.pulse.time() - ts)));
   });
   if (!rows.length) return h("p", { class: "soft" }, committed.exists ? "None has committed yet." : ["No consumer keeps its cursors on this server. Those of the Python library do so in ", h("code", {}, CONSUMERS), " when they commit."]);
   return table("Consumers", ["consumer", "topic", "#committed", "#lag", "#rate", "last commit"], rows);
 }
 
 /** A flow reports every few seconds until it ends: one that is silent is gone, or cannot reach the server. */
-function isOld(data, ts) {
-  return Boolean(data.state) && !ENDED.includes(data.state) && Date.now() - ts > OLD_MS;
+function isOld(data, age) {
+  return Boolean(data.state) && !ENDED.includes(data.state) && age > OLD_MS;
 }
 
 function pipelinesOf(reported, heads) {
   const rows = [...reported.by].map(([name, { data, ts }]) => {
     const head = heads.of(data.topic);
     const lag = data.lag ?? (head === null || typeof data.seq !== "number" ? null : Math.max(0, head - data.seq));
-    const old = isOld(data, ts);
+    const age = heads.pulse.time() - ts;
+    const old = isOld(data, age);
     const failing = FAILING.includes(data.state);
     return h(
       "tr",
@@ -126,13 +130,14 @@ function pipelinesOf(reported, heads) {
       h("td", { class: "num" }, typeof data.rate === "number" ? rate(data.rate) : "–"),
       h("td", { class: "num" }, count(typeof data.restarts === "number" ? data.restarts : 0)),
       h("td", { class: data.error ? "wrong free" : "soft" }, data.error ? String(data.error) : "no error"),
-      h("td", { class: "soft" }, ago(Date.now() - ts)),
+      h("td", { class: "soft" }, ago(age)),
     );
   });
   if (!rows.length) return h("p", { class: "soft" }, "No pipeline has reported to ", h("code", {}, PIPELINES), " on this server.");
   return table("Spark pipelines", ["pipeline", "topic", "state", "#seq", "#lag", "#late", "#rate", "#restarts", "error", "last report"], rows);
 }
 
-function lagOf(lag) {
-  return h("td", { class: lag > 0 ? "num late" : "num" }, lag === null ? "–" : compact(lag));
+/** How far somebody is from the head; one that reads all the time is always a little way off, which is not late. */
+function lagOf(lag, usual = 0) {
+  return h("td", { class: lag > usual ? "num late" : "num" }, lag === null ? "–" : compact(lag));
 }

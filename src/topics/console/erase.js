@@ -108,6 +108,6 @@ function drop(handle, name, row) {
     "section",
     {},
     h("h2", {}, "Delete the topic"),
-    h("form", { onsubmit: send }, h("p", {}, `All ${plural(row.count ?? 0, "record")}, the config and the routers from and to it go with it.`), field("Type its name", typed), h("p", {}, button), note),
+    h("form", { onsubmit: send }, h("p", {}, `${plural(row.count ?? 0, "record")}, the config, and the routers from and to it go with it.`), field("Type its name", typed), h("p", {}, button), note),
   );
 }

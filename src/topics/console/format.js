@@ -9,6 +9,9 @@ export const rate = (value) => (value === null || value === undefined ? "–" : 
 
 export const plural = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
+/** What the server says, as a sentence begins. */
+export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 export function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;

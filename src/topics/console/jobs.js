@@ -15,7 +15,7 @@ const SHOWN_MAX = 50;
 const TROUBLED_MAX = 20;
 const BEATS = 5;
 
-export function jobs({ client, handle, name, may, signal }) {
+export function jobs({ client, handle, name, may, pulse, signal }) {
   const [tiles, held, troubled, letters, waiting] = [h("div", { class: "tiles" }), h("div"), h("div"), h("div"), h("div")];
   const [note, redriven] = [h("div", { role: "status" }), h("div", { role: "status" })];
   let config = null;
@@ -26,10 +26,10 @@ export function jobs({ client, handle, name, may, signal }) {
     const numbers = [row.head_seq, row.count, row.ready, row.in_flight, row.delayed, row.dead_lettered].join();
     const due = numbers !== seen || beats++ % BEATS === 0;
     seen = numbers;
-    const parts = [showHeld(handle, held, signal)];
+    const parts = [showHeld(handle, held, pulse.time(), signal)];
     if (due) {
       config = (await handle.state({ signal }))?.config ?? null;
-      parts.push(showTroubled(handle, name, troubled, signal), showWaiting(handle, name, waiting, signal), showLetters());
+      parts.push(showTroubled(handle, name, troubled, pulse.time(), signal), showWaiting(handle, name, waiting, signal), showLetters());
     }
     show(tiles, tilesOf(row, config?.dead_letter));
     await Promise.all(parts);
@@ -83,10 +83,9 @@ function deadTile({ dead_lettered: ever, dead_letters: now }, deadLetter) {
   return tile("Dead", count(now), `${now === 1 ? "waits" : "wait"} in ${deadLetter}; ${count(ever)} so far`, now > 0 ? "bad" : "");
 }
 
-async function showHeld(handle, held, signal) {
+async function showHeld(handle, held, now, signal) {
   const { leases } = await handle.client.request("GET", `${handle.path}/leases?limit=${SHOWN_MAX}`, undefined, { retry: false, signal });
   if (!leases.length) return show(held, h("p", { class: "soft" }, "No job is leased or delayed."));
-  const now = Date.now();
   const rows = leases.map((lease) => {
     const left = lease.deadline - now;
     return h(
@@ -103,7 +102,7 @@ async function showHeld(handle, held, signal) {
   return refresh(held, table("Leases", ["job", "worker", "state", "#deliveries", "until", "#left"], rows), leases.length === SHOWN_MAX && h("p", { class: "soft" }, `The first ${SHOWN_MAX} are shown.`));
 }
 
-async function showTroubled(handle, name, element, signal) {
+async function showTroubled(handle, name, element, now, signal) {
   const { jobs: found } = await handle.client.request("GET", `${handle.path}/history?limit=${TROUBLED_MAX}`, undefined, { retry: false, signal });
   if (!found.length) return show(element, h("p", { class: "soft" }, "None: every job that is known was done at its first delivery, or is on its way."));
   const rows = found.map((job) => {
@@ -116,7 +115,7 @@ async function showTroubled(handle, name, element, signal) {
       h("td", {}, STATES[job.state] ?? job.state),
       h("td", { class: "num" }, count(job.deliveries)),
       h("td", { class: "free" }, said(last), reason && reason !== last.reason && h("span", { class: "soft" }, ` (before that: ${reason})`)),
-      h("td", { class: "soft" }, ago(Date.now() - last.ts)),
+      h("td", { class: "soft" }, ago(now - last.ts)),
     );
   });
   return refresh(element, table("Jobs that had trouble", ["job", "now", "#deliveries", "what happened last", "when"], rows));

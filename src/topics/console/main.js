@@ -4,6 +4,8 @@ import { Client } from "/topics.js";
 
 import { consumers } from "./consumers.js";
 import { h, show } from "./dom.js";
+import { parse } from "./exact.js";
+import { sentence } from "./format.js";
 import { keys } from "./keys.js";
 import { overview } from "./overview.js";
 import { Pulse } from "./pulse.js";
@@ -11,7 +13,7 @@ import { routers } from "./routers.js";
 import { start } from "./start.js";
 import { topic } from "./topic.js";
 
-const client = new Client(location.origin, { timeoutMs: 10_000, node: "console" });
+const client = new Client(location.origin, { timeoutMs: 10_000, node: "console", parse });
 const pulse = new Pulse(client);
 const view = document.getElementById("view");
 const status = document.getElementById("status");
@@ -59,6 +61,12 @@ async function learn() {
   show(who, mine.key === null ? "no key needed" : `key ${mine.key}: ${mine.scopes.join(", ")}${limited}`);
 }
 
+/** Nothing is known of the key any more. */
+function forget() {
+  mine = null;
+  show(document.getElementById("who"));
+}
+
 function refusal(error) {
   return error.status === 401 || error.status === 403;
 }
@@ -66,10 +74,10 @@ function refusal(error) {
 function beat() {
   const { error } = pulse;
   status.className = error ? "down" : "up";
-  show(status, error ? (error.status ? error.message : "The server does not answer; trying again.") : "live");
+  show(status, error ? (error.status ? sentence(error.message) : "The server does not answer; trying again.") : "live");
   show(banner, error ? null : warnings(pulse.now));
   if (error && refusal(error)) {
-    if (mine !== null) mine = null;
+    forget();
     if (!refused) askForKey(error);
     if (page !== null || !view.querySelector(".locked")) route();
   } else if (!error && mine === null) learn().then(route, () => {});
@@ -89,7 +97,7 @@ function locked() {
 
 function askForKey(error) {
   refused = true;
-  openDialog(client.token === null ? "This server asks for a key. It is kept in the memory of this page only." : error.message);
+  openDialog(client.token === null ? "This server asks for a key. It is kept in the memory of this page only." : h("span", { class: "wrong" }, sentence(error.message), "."));
 }
 
 function openDialog(note = "The key is kept in the memory of this page only.") {
@@ -106,7 +114,7 @@ dialog.querySelector("form").addEventListener("submit", (event) => {
   const wanted = event.submitter?.value;
   if (wanted === "close" || (wanted === "use" && typed === "")) return;
   client.token = wanted === "forget" ? null : typed;
-  mine = null;
+  forget();
   refused = false;
   route();
   pulse.beat();

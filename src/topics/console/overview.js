@@ -74,7 +74,7 @@ function pressureOf(level) {
 }
 
 function topicsOf(now, pulse, text) {
-  if (now.topics.length === 0) return h("p", { class: "soft" }, text ? "No topic has that in its name." : "No topic yet: write to one, and it is there.");
+  if (now.topics.length === 0) return h("p", { class: "soft" }, text ? "No topic has that in its name." : ["No topic yet: write to one, and it is there. ", h("a", { href: "#/start" }, "First steps"), " has commands for this server."]);
   const rows = now.topics.map((row) =>
     h(
       "tr",

@@ -1,6 +1,7 @@
 /** Publish: append one record, or add one job. */
 
 import { field, h, place, problem, show } from "./dom.js";
+import { parse } from "./exact.js";
 import { count } from "./format.js";
 
 export function publish({ handle, name, row }) {
@@ -15,8 +16,8 @@ export function publish({ handle, name, row }) {
   const send = async (event) => {
     event.preventDefault();
     try {
-      const value = parse("The data", data.value);
-      const fields = { tag: tag.value || undefined, node: node.value || undefined, meta: meta.value ? parse("The meta", meta.value) : undefined };
+      const value = read("The data", data.value);
+      const fields = { tag: tag.value || undefined, node: node.value || undefined, meta: meta.value ? read("The meta", meta.value) : undefined };
       if (isQueue && delay.value) fields.delayMs = Number(delay.value);
       const seq = await handle.write(value, fields);
       show(note, h("p", { class: "good" }, `Written as seq ${count(seq)}. `, h("a", { href: place(name, "browse", String(seq)) }, "Show it")));
@@ -41,9 +42,9 @@ export function publish({ handle, name, row }) {
   };
 }
 
-function parse(what, text) {
+function read(what, text) {
   try {
-    return JSON.parse(text);
+    return parse(text);
   } catch (error) {
     throw new Error(`${what} is not JSON: ${error.message}`);
   }

@@ -22,6 +22,7 @@ export class Pulse extends EventTarget {
     this._rates = new Map();
     this._timer = null;
     this._asked = 0;
+    this._taken = 0;
     document.addEventListener("visibilitychange", () => this.beat());
   }
 
@@ -54,6 +55,11 @@ export class Pulse extends EventTarget {
     this._timer = setTimeout(() => this.beat(), EVERY_MS);
   }
 
+  /** What the clock of the server says, whatever the one of this machine does. */
+  time() {
+    return this.now === null ? Date.now() : this.now.now + performance.now() - this._taken;
+  }
+
   /** The topic of this name as the last answer has it, or null. */
   topic(name) {
     return this.now?.topics.find((row) => row.topic === name) ?? null;
@@ -66,6 +72,7 @@ export class Pulse extends EventTarget {
 
   _take(answer) {
     this.now = answer;
+    this._taken = performance.now();
     if (answer.server.rate !== null) keep(this.total, answer.server.rate);
     for (const { topic, rate } of answer.topics) {
       // Nothing is known of a topic that the server looks at for the first time.

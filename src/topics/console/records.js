@@ -4,7 +4,7 @@ import { Tombstone } from "/topics.js";
 
 import { h } from "./dom.js";
 import { count, plural, time } from "./format.js";
-import { line, tree } from "./json.js";
+import { line, tree, visible } from "./json.js";
 
 const REASONS = {
   cap: "evicted by the cap of the topic",
@@ -14,6 +14,7 @@ const REASONS = {
   crash: "a crash took them before they were on disk",
   restart: "an ephemeral topic does not survive a restart",
   corruption: "the stored records are damaged",
+  restore: "a backup was restored: what was written after it is gone, and its seqs are not used again",
   source_trim: "the source of the router lost them before they were copied",
   from_seq_too_old: "evicted or expired before this reader came",
 };
@@ -55,8 +56,8 @@ function record(item, more) {
       {},
       h("span", { class: "seq" }, count(item.seq)),
       h("time", { datetime: new Date(item.ts).toISOString() }, time(item.ts)),
-      item.tag !== null && h("span", { class: "tag", title: "tag" }, item.tag),
-      item.node !== null && h("span", { class: "node", title: "node" }, item.node),
+      item.tag !== null && h("span", { class: "tag", title: "tag" }, visible(item.tag)),
+      item.node !== null && h("span", { class: "node", title: "node" }, visible(item.node)),
       h("code", { class: "line" }, line(item.data)),
     ),
     body,
@@ -70,7 +71,7 @@ function record(item, more) {
 /** The whole of a record: its data as a tree, its meta, and a switch to the plain text of it. */
 function unfold(body, item, more) {
   const folded = h("div", {}, tree(item.data, 2));
-  const raw = h("pre", { hidden: true, tabindex: "0", "aria-label": `record ${item.seq} as text` }, JSON.stringify(item.data, null, 2));
+  const raw = h("pre", { hidden: true, tabindex: "0", "aria-label": `record ${item.seq} as text` }, visible(JSON.stringify(item.data, null, 2)));
   const toggle = h("button", { type: "button", class: "small", "aria-pressed": "false" }, "As text");
   toggle.addEventListener("click", () => {
     raw.hidden = !raw.hidden;
@@ -85,11 +86,8 @@ function unfold(body, item, more) {
 
 function gap(item) {
   const lost = item.gapTo - item.gapFrom + 1;
-  return h(
-    "li",
-    { class: "gap" },
-    h("strong", {}, `${plural(lost, "record")} lost`),
-    ` seq ${count(item.gapFrom)} to ${count(item.gapTo)}: ${reasonOf(item.reason)} `,
-    h("code", {}, item.reason),
-  );
+  // A restore leaves out far more seqs than were ever written: how many records that were, nobody knows.
+  const what = item.reason === "restore" ? "Records may be lost" : `${plural(lost, "record")} lost`;
+  const seqs = lost === 1 ? `seq ${count(item.gapFrom)}` : `seq ${count(item.gapFrom)} to ${count(item.gapTo)}`;
+  return h("li", { class: "gap" }, h("code", {}, item.reason), h("strong", {}, what), ` – ${seqs}: ${reasonOf(item.reason)}`);
 }

@@ -10,6 +10,7 @@ const APART_MS = 1_000;
 export function routers({ client, pulse }) {
   const graph = h("div", {}, h("p", { class: "soft" }, "Reading …"));
   const list = h("div");
+  const card = h("section", { hidden: true }, list);
   const before = new Map();
   const ended = new AbortController();
   let drawn = "";
@@ -24,8 +25,9 @@ export function routers({ client, pulse }) {
       if (last) router.rate = (Math.max(0, router.forwarded_total - last.total) * 1000) / (now - last.at);
       before.set(router.router, { total: router.forwarded_total, at: now, rate: router.rate });
     }
+    card.hidden = !found.length;
     if (!found.length) {
-      show(list);
+      drawn = "";
       return show(graph, h("section", {}, h("p", { class: "soft" }, "No router. ", h("code", {}, "PUT /v0/routers/:router"), " copies what is appended to one topic to another.")));
     }
     // Boxes stay where they are while only numbers change.
@@ -39,7 +41,7 @@ export function routers({ client, pulse }) {
   return {
     title: "Routers",
     question: "order=name&limit=500",
-    element: h("div", {}, h("h1", {}, "Routers"), graph, h("section", {}, list)),
+    element: h("div", {}, h("h1", {}, "Routers"), graph, card),
     beat: () => load().catch((error) => ended.signal.aborted || show(graph, problem(error))),
     close: () => ended.abort(),
   };

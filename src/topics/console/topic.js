@@ -20,7 +20,7 @@ const PARTS = {
   delete: ["Delete", erase, (may) => may.delete],
 };
 
-export function topic({ client, pulse, name, part, item, may }) {
+export function topic({ client, pulse, name, part, item, may, mine }) {
   const facts = h("p", { class: "facts" });
   const chart = h("span");
   const body = h("div");
@@ -55,6 +55,10 @@ export function topic({ client, pulse, name, part, item, may }) {
   };
   const missing = () => {
     const row = { topic: name, type: "log", rate: 0 };
+    if (mine.prefixes.length && !mine.prefixes.some((prefix) => name.startsWith(prefix))) {
+      shown = "missing";
+      return show(facts, "This key may not see it: it is for names that begin with ", mine.prefixes.map((prefix, i) => [i > 0 && ", ", h("code", {}, prefix)]), ".");
+    }
     if (part === "publish" && may.write) open(row);
     else shown = "missing";
     show(facts, "There is no such topic", may.write ? [": it is created by the first write. ", h("a", { href: place(name, "publish") }, "Publish a record")] : ", or this key may not see it.");

@@ -11,6 +11,8 @@ export interface ClientOptions {
   /** The node of what this client writes and claims. */
   node?: string | null;
   fetch?: typeof globalThis.fetch;
+  /** Reads what the server sends; JSON.parse if not given. */
+  parse?: (text: string) => any;
   onRetry?: (error: TopicsError, waitMs: number) => void;
 }
 

@@ -85,13 +85,14 @@ export class Job {
 
 /** A connection to one server. It holds no socket of its own while nothing is asked. */
 export class Client {
-  /** `options`: `token`, `timeoutMs` (for a request with all its retries), `node`, `fetch`, `onRetry(error, waitMs)`. */
+  /** `options`: `token`, `timeoutMs` (for a request with all its retries), `node`, `fetch`, `parse` (of JSON), `onRetry(error, waitMs)`. */
   constructor(url = defaultUrl(), options = {}) {
     this.url = String(url).replace(/\/+$/, "");
     this.token = options.token ?? null;
     this.timeoutMs = options.timeoutMs ?? 30_000;
     this.node = options.node ?? null;
     this.onRetry = options.onRetry ?? (() => {});
+    this._parse = options.parse ?? JSON.parse;
     this._fetch = options.fetch ?? globalThis.fetch.bind(globalThis);
   }
 
@@ -162,7 +163,7 @@ export class Client {
       let failure;
       try {
         const response = await this.open(method, path, body, { signal, timeoutMs: ends - now(), headers });
-        return await response.json();
+        return this._parse(await response.text());
       } catch (error) {
         failure = asError(error, signal);
       }
@@ -358,7 +359,7 @@ async function* follow(client, topics, options) {
       }
       for await (const event of events(client, session, cursor, heartbeatMs, signal)) {
         attempt = 0;
-        const body = event.data === "" ? {} : JSON.parse(event.data);
+        const body = event.data === "" ? {} : client._parse(event.data);
         if (event.type === "record") {
           for (const wire of body.records) yield new Record(body.topic, wire);
         } else if (event.type === "tombstone") {
@@ -710,7 +711,7 @@ export class Socket {
   }
 
   _receive(text) {
-    const message = JSON.parse(text);
+    const message = this.client._parse(text);
     const waiting = this._waiting.get(message.request_id);
     if (waiting && message.op === "error") waiting.reject(refused(message.code, message));
     else if (waiting) waiting.resolve(message);
