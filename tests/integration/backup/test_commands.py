@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,6 +255,15 @@ def test_until_leaves_out_what_was_written_later_and_says_so(site: Site, name: s
     assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
 
 
+def within(archive: Path) -> int:
+    """A place in an archive that is part of a file: between the files, nothing means anything."""
+    if archive.suffix == ".gz":
+        return archive.stat().st_size // 2
+    with tarfile.open(archive, "r:") as opened:
+        largest = max(opened, key=lambda member: member.size)
+    return largest.offset_data + largest.size // 2
+
+
 def test_archive_holds_a_whole_backup(site: Site, name: str, tmp_path: Path) -> None:
     """BACKUP-10: a file instead of a directory; a damaged one is refused."""
     site.write(name, 30)
@@ -265,7 +275,7 @@ def test_archive_holds_a_whole_backup(site: Site, name: str, tmp_path: Path) -> 
         assert topics("verify", archive).exit_code == 0
         target = site.restore(archive)
         content = bytearray(archive.read_bytes())
-        content[len(content) // 2] ^= 1
+        content[within(archive)] ^= 1
         archive.write_bytes(content)
         assert topics("verify", archive).exit_code == 1
         assert topics("restore", archive, tmp_path / "no").exit_code == 1
