@@ -153,7 +153,7 @@ def _open_files(settings: Settings) -> Finding:
 
     aside = reserved(settings, BACKLOG)
     room = hard - aside
-    found = f"a server may open {hard:,} files: {aside:,} for its own, {max(room, 0):,} for connections"
+    found = f"a server of this shell may open {hard:,}: {aside:,} for its own, {max(room, 0):,} for connections"
     if settings.max_connections and room < settings.max_connections:
         advice = f"raise it for TOPICS_MAX_CONNECTIONS={settings.max_connections}: ulimit -n, LimitNOFILE= in systemd"
         return (bad if hard < FILES_MIN else note)("files", found, advice)

@@ -17,6 +17,7 @@ from topics.errors import Forbidden, TopicsError
 
 SLOW_SYNC_MS: Final = 20.0
 SKEW_S_MAX: Final = 2.0
+FILES_SHARE_MAX: Final = 0.8
 
 
 def look_at(link: Link) -> Iterator[Finding]:
@@ -102,6 +103,19 @@ def of_metrics(metrics: Mapping[str, Any]) -> Iterator[Finding]:
         advice = "the disk is slower than the writers: use a faster one, or TOPICS_WAL_SHARDS on several"
         yield note("writers", f"{full:,.0f} writes were refused because the log was full", advice)
     yield ok("memory", f"{shown_size(metrics.get('topics_unsealed_bytes', 0))} of records wait for their segments")
+    yield from _open_files(metrics)
+
+
+def _open_files(metrics: Mapping[str, Any]) -> Iterator[Finding]:
+    """How near the server is to the limit that it was started with, as TopicsFilesRunOut judges it."""
+    opened, most = int(metrics.get("process_open_fds", 0)), int(metrics.get("process_max_fds", 0))
+    if most <= 0:
+        return
+    found = f"{opened:,} files and sockets are open, of {most:,} that it may have"
+    if opened > FILES_SHARE_MAX * most:
+        yield note("files", found, "raise the limit (LimitNOFILE=), or lower TOPICS_MAX_CONNECTIONS")
+    else:
+        yield ok("files", found)
 
 
 def clock_finding(metrics: Mapping[str, Any], asked_s: float, answered_s: float) -> Iterator[Finding]:

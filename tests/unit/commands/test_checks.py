@@ -39,6 +39,7 @@ def test_a_server_that_is_well_has_nothing_to_change() -> None:
         ({"topics_pressure_level": 4}, "pressure", "bad"),
         ({"topics_buffered_refused_total": 1.0}, "clients", "note"),
         ({"topics_wal_submit_full_total": 1.0}, "writers", "note"),
+        ({"process_open_fds": 900.0, "process_max_fds": 1000.0}, "files", "note"),
         ({"topics_wal_fsync_latency_us_bucket": {"5000": 90.0, "50000": 100.0, "+Inf": 100.0}}, "syncs", "note"),
         ({"topics_wal_fsync_latency_us_bucket": {"5000": 90.0, "+Inf": 100.0}}, "syncs", "note"),
     ],
