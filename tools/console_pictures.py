@@ -72,14 +72,26 @@ class Shop:
 
     def commit(self) -> None:
         """Consumers and a pipeline say how far they are."""
-        for consumer, topic, behind in (("billing", "orders", 0), ("ledger", "payments", 2), ("search", "orders", 137)):
-            head = self.call("GET", f"/v0/topics/{topic}")["head_seq"]
-            data = {"consumer": consumer, "cursors": {topic: {"seq": head - behind, "epoch": 1}}, "committed_ts": 0}
+        heads = {topic: self.call("GET", f"/v0/topics/{topic}")["head_seq"] for topic in ("orders", "payments")}
+        for consumer, topic, behind in (
+            ("billing", "orders", 0),
+            ("ledger", "payments", 2),
+            ("search", "orders", 1137),
+        ):
+            seq = max(0, heads[topic] - behind)
+            data = {"consumer": consumer, "cursors": {topic: {"seq": seq, "epoch": 1}}, "committed_ts": 0}
             self.write("topics.consumers", {"tag": consumer, "data": data})
         report = {"name": "orders-lake", "kind": "archive", "topic": "orders", "state": "running", "lag": 0, "lag_s": 0}
-        self.write("topics.pipelines", {"tag": "orders-lake", "data": {**report, "seq": 320, "rate": 58.0}})
-        report = {"name": "daily-revenue", "kind": "transform", "topic": "payments", "state": "waiting", "seq": 28}
-        report |= {"lag": 12, "lag_s": 75.0, "rate": 0.0, "restarts": 3, "error": "the key may not write to revenue"}
+        self.write("topics.pipelines", {"tag": "orders-lake", "data": {**report, "seq": heads["orders"], "rate": 58.0}})
+        report = {"name": "daily-revenue", "kind": "transform", "topic": "payments", "state": "waiting"}
+        report |= {
+            "seq": max(0, heads["payments"] - 412),
+            "lag": min(412, heads["payments"]),
+            "lag_s": 75.0,
+            "rate": 0.0,
+            "restarts": 3,
+            "error": "the key may not write to revenue",
+        }
         self.write("topics.pipelines", {"tag": "daily-revenue", "data": report})
 
     def busy(self, orders: int) -> None:

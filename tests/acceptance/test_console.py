@@ -290,10 +290,16 @@ def test_a_key_is_asked_for_and_decides_what_is_shown(visit: Visit) -> None:
         page.goto(f"{server.url}/#/topics/pub.a/config")
         assert page.get_by_label("cap_records").is_disabled()
         assert "secret.b" not in page.content()
+        page.goto(f"{server.url}/#/topics/elsewhere")
+        page.get_by_text("it is for names that begin with pub.").wait_for()
         page.goto(f"{server.url}/#/keys")
         page.get_by_text("yours").wait_for()
         assert page.locator("tbody tr").count() == 1
         page.get_by_role("button", name="Key").click()
+        key.fill("wrong")
+        use.click()
+        page.get_by_text("The key is not known to this server").first.wait_for()
+        assert page.locator("#who").inner_text() == "", "nothing is said of the key before it"
         key.fill("boss")
         use.click()
         expect(page.locator("tbody tr")).to_have_count(2)

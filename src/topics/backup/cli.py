@@ -6,6 +6,7 @@ Each command imports what it needs when it runs, because `topics serve` goes thr
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import time
@@ -136,7 +137,8 @@ def restore(
 
 @contextlib.contextmanager
 def _one_line(command: str) -> Iterator[None]:
-    """Report a failure in one line."""
+    """Report a failure in one line. What is made meanwhile is for its owner alone, as a data directory is."""
+    mask = os.umask(0o077)
     try:
         yield
     except CommandError as error:
@@ -147,5 +149,7 @@ def _one_line(command: str) -> Iterator[None]:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     else:
         return
+    finally:
+        os.umask(mask)
     typer.echo(f"topics {command}: {message}", err=True)
     raise typer.Exit(code)

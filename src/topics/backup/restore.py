@@ -45,6 +45,7 @@ def restore(source: Path, target: Path, until_ts: int | None = None) -> Restored
 
     Raises CommandError.
     """
+    _look_for(source, until_ts)
     _prepare(target)
     taken = _copy(source, target, until_ts)
     try:
@@ -54,6 +55,14 @@ def restore(source: Path, target: Path, until_ts: int | None = None) -> Restored
     (target / RESTORING_NAME).unlink()
     sync_directory(target)
     return restored
+
+
+def _look_for(source: Path, until_ts: int | None) -> None:
+    """Raise where there is no backup, before anything is made for it."""
+    if not source.is_file():
+        place.find(source, until_ts)
+    elif not archive.is_archive(source):
+        raise CommandError(f"{source} is no backup: an archive ends in {', '.join(archive.SUFFIXES)}")
 
 
 def _prepare(target: Path) -> None:
@@ -72,8 +81,6 @@ def _prepare(target: Path) -> None:
 
 def _copy(source: Path, target: Path, until_ts: int | None) -> Manifest:
     if source.is_file():
-        if not archive.is_archive(source):
-            raise CommandError(f"{source} is no backup: an archive ends in {', '.join(archive.SUFFIXES)}")
         (taken,) = archive.unpack(source, target)
     else:
         directory, taken = place.find(source, until_ts)

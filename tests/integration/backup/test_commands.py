@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tarfile
 import time
@@ -253,6 +254,31 @@ def test_until_leaves_out_what_was_written_later_and_says_so(site: Site, name: s
         assert again["deduped"] is False
     missing = topics("restore", backup, site.root / "never", "--until", "yesterday")
     assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
+
+
+def test_nobody_else_may_read_a_backup_or_what_is_restored_of_it(site: Site, name: str, tmp_path: Path) -> None:
+    """BACKUP-11: whatever the umask of the shell is; the files of a server are for its user alone."""
+    site.write(name, 3)
+    mask = os.umask(0o022)
+    try:
+        for target in ("kept", "one.tar"):
+            assert topics("backup", tmp_path / target, "--url", site.server.url).exit_code == 0
+            assert topics("restore", tmp_path / target, tmp_path / f"from-{target}").exit_code == 0
+        assert os.umask(0o022) == 0o022, "the caller's own is as it was"
+    finally:
+        os.umask(mask)
+    made = list(tmp_path.rglob("*"))
+    assert len(made) > 20
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_a_restore_of_nothing_leaves_nothing(tmp_path: Path) -> None:
+    """BACKUP-11."""
+    (tmp_path / "text").write_text("no backup")
+    for source, said in (("nowhere", "it does not exist"), ("text", "an archive ends in")):
+        refused = topics("restore", tmp_path / source, tmp_path / "data")
+        assert (refused.exit_code, said in refused.output) == (1, True)
+        assert not (tmp_path / "data").exists()
 
 
 def within(archive: Path) -> int:
