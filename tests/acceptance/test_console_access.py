@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.console import PLACES, Visit, go
+from tests.harness.console import PLACES, Visit, fail_jobs, go, write
 from topics.testing import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -95,3 +95,27 @@ def test_everything_is_reached_with_the_keyboard(visit: Visit, shop: ServerProce
     page.get_by_role("dialog").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="hidden")
+
+
+def test_a_button_that_goes_with_its_work_takes_the_focus_nowhere(visit: Visit, shop: ServerProcess) -> None:
+    """CONSOLE-12: whoever pressed it by the keyboard goes on from there, and not from the top of the page."""
+    fail_jobs(shop, "held")
+    write(shop, "forgets", {"data": 1, "tag": "me"})
+    page = visit(shop, "#/topics/held")
+    redrive = page.get_by_role("button", name="Redrive dead letter 1")
+    redrive.focus()
+    page.keyboard.press("Enter")
+    redrive.wait_for(state="detached")
+    assert "turned into a job again" in page.evaluate("document.activeElement.textContent")
+    page.goto(f"{shop.url}/#/topics/forgets/delete")
+    page.get_by_label("Tag", exact=True).fill("me")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Delete 1 record for good").focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("1 record deleted.").wait_for()
+    assert page.evaluate("document.activeElement.value") == "me"
+    page.goto(f"{shop.url}/#/topics/forgets/config")
+    page.get_by_label("cap_records").fill("7")
+    page.keyboard.press("Enter")
+    page.get_by_text("Saved.").wait_for()
+    assert page.evaluate("document.activeElement.textContent") == "Saved."

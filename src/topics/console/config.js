@@ -67,7 +67,7 @@ async function load(handle, allowed, holder, signal, said = null) {
   if (state === null) throw new Error("There is no such topic yet.");
   const shown = Object.entries(FIELDS).filter(([, [, , only]]) => only === undefined || only === state.type);
   const inputs = Object.fromEntries(shown.map(([key, [kind]]) => [key, inputOf(kind, state.config[key], allowed)]));
-  const note = h("div", { role: "status" }, said);
+  const note = h("div", { role: "status", tabindex: "-1" }, said);
   const save = h("button", { class: "main", disabled: true }, "Save");
   const explain = () => {
     const changed = Object.entries(changesOf(inputs, state.config));
@@ -94,6 +94,8 @@ async function load(handle, allowed, holder, signal, said = null) {
     h("h2", {}, "Config"),
     h("form", { oninput: explain, onsubmit: send }, h("div", { class: "grid top" }, fields), note, allowed ? save : h("p", { class: "soft" }, "This key may not change the config: that takes the scope admin.")),
   );
+  // The button that was pressed is gone.
+  if (said !== null) note.focus({ preventScroll: true });
 }
 
 function inputOf(kind, value, allowed) {

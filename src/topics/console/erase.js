@@ -40,6 +40,7 @@ export function erase({ client, handle, name, row, signal }) {
     return h("p", {}, number ? "Deleting cannot be undone. A delete is silent: readers get no tombstone for it." : "No record has this tag.");
   };
   confirm.addEventListener("click", async () => {
+    tag.focus({ preventScroll: true });
     confirm.hidden = true;
     try {
       let deleted = 0;

@@ -17,7 +17,7 @@ const BEATS = 5;
 
 export function jobs({ client, handle, name, may, pulse, signal }) {
   const [tiles, held, troubled, letters, waiting] = [h("div", { class: "tiles" }), h("div"), h("div"), h("div"), h("div")];
-  const [note, redriven] = [h("div", { role: "status" }), h("div", { role: "status" })];
+  const [note, redriven] = [h("div", { role: "status" }), h("div", { role: "status", tabindex: "-1" })];
   let config = null;
   let seen = "";
   let beats = 0;
@@ -38,6 +38,7 @@ export function jobs({ client, handle, name, may, pulse, signal }) {
     try {
       const answer = await handle.redrive(seqs ? { seqs } : {});
       seen = "";
+      pulse.beat();
       show(redriven, h("p", { class: "good" }, `${plural(answer.redriven, "dead letter")} turned into ${answer.redriven === 1 ? "a job" : "jobs"} again.`));
     } catch (error) {
       show(redriven, problem(error));
@@ -48,6 +49,8 @@ export function jobs({ client, handle, name, may, pulse, signal }) {
     if (!target) return show(letters, h("p", { class: "soft" }, "A job that always fails is tried for ever: set max_deliveries and dead_letter in the ", h("a", { href: place(name, "config") }, "config"), "."));
     const found = await lettersOf(client.topic(target), name, SHOWN_MAX, signal);
     if (same(letters, found)) return;
+    // The button that was pressed goes with its letter: whoever pressed it by the keyboard stays where they are.
+    if (letters.contains(document.activeElement)) redriven.focus({ preventScroll: true });
     if (!found.length) return show(letters, h("p", { class: "soft" }, `None in ${target}.`));
     const all = may.write && h("button", { type: "button", class: "main", onclick: () => redrive(null) }, found.length < SHOWN_MAX ? `Redrive all ${count(found.length)}` : "Redrive all");
     const rows = found.map((item) => letterRow(item, name, may.write && (() => redrive([item.seq]))));
