@@ -6,19 +6,24 @@ files, which no merge removes, so the two do not disturb each other. Two merges 
 nothing. The files that were merged stay in place for readers of an older version, until they are vacuumed.
 
 A merged file has many row groups, because that is what a scan is divided by: one file with two of them would keep two
-cores busy at most, and make every query slower than the files that it came from.
+cores busy at most, and make every query slower than the files that it came from. For the same reason a small partition
+becomes several files: Spark counts 4 MiB for opening a file when it divides a scan, and cuts a single file of 8 MiB
+into 6 and 2 for two cores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from topics.pipeline.errors import PipelineError
 from topics.spark.place import Place
 
 ROW_GROUP_ROWS: Final = 64_000
 """About 8 MiB of records of 150 bytes."""
+FILE_BYTES_MIN: Final = 4 << 20
+FILES_MIN: Final = 4
+"""Into so many files a partition is merged at least, if none of them is smaller than that."""
 
 
 class Merged(NamedTuple):
@@ -39,5 +44,18 @@ def compact(root: Place, file_bytes: int) -> Iterator[Merged]:
     for name in found:
         table = DeltaTable(str(root / name))
         written = WriterProperties(compression="ZSTD", compression_level=3, max_row_group_size=ROW_GROUP_ROWS)
-        done = table.optimize.compact(target_size=file_bytes, writer_properties=written)
+        size = min(file_bytes, max(FILE_BYTES_MIN, _largest(table) // FILES_MIN))
+        done = table.optimize.compact(target_size=size, writer_properties=written)
         yield Merged(name, done["numFilesRemoved"], done["numFilesAdded"])
+
+
+def _largest(table: Any) -> int:
+    """The bytes of the largest partition of a table."""
+    import pyarrow as pa
+
+    files = pa.table(table.get_add_actions())
+    sizes: dict[str, int] = {}
+    for path, size in zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True):
+        partition = path.rpartition("/")[0]
+        sizes[partition] = sizes.get(partition, 0) + size
+    return max(sizes.values(), default=0)
