@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.harness.machine import small
+from tests.harness.damage import Act
+from tests.harness.machine import DIRECTORY, small
 from tests.harness.oracle import Broken
-from tests.harness.vandal import vandalise
+from tests.harness.vandal import Victim, vandalise
 from topics.engine.restart.recovery import Recovery
 from topics.storage import history
 from topics.storage.damage import Unusable
+from topics.testing.fake_disk import FakeDisk
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +31,28 @@ def test_whatever_is_done_to_the_files_is_reported_or_harmless(seed: int) -> Non
     assert outcomes["costly"] > 20
     assert outcomes["harmless"] > 20
     assert outcomes["refused"] > 0
+
+
+def test_records_lost_with_their_index_are_reported_by_every_start() -> None:
+    """DURABLE-18: the index is made again without them, and a kill comes before the next checkpoint."""
+    victim = Victim.grow(50006)
+    segments = [
+        segment
+        for topic in victim.world.engine.topics.values()
+        for segment in topic.archive.segments
+        if len(segment.blocks) > 1 and not segment.is_cold and segment.blocks[0].live
+    ]
+
+    def flip_record_and_index(disk: FakeDisk, rng: random.Random) -> Act:
+        segment = rng.choice(segments)
+        directory, name = f"{DIRECTORY}/segments", segment.name
+        disk.damage(f"{directory}/{name.index_file}", 19, b"\xff")
+        disk.damage(f"{directory}/{name.data_file}", segment.blocks[0].offset + 70, b"\xff")
+        return Act(f"flipped {name.data_file} and its index")
+
+    for seed in range(len(segments)):
+        victim.suffer(random.Random(seed), flip_record_and_index)
+    assert victim.outcomes["costly"] == len(segments) > 0
 
 
 def _counts_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:

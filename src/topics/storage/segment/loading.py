@@ -130,8 +130,10 @@ class Loader:
         if places is None:
             kept = self._tiers.quarantine(name.index_file, 0, index)
             damage.append(Corrupt(name.index_file, 0, len(index), LostRecords(name.topic_id, 0, 0), kept))
-            places = self._rebuild(tier, name, ref, size, damage)
+            places = self._rebuild(tier, name, ref, size)
             index_bytes = self._hot.size(name.index_file) or 0
+        # Of one that an earlier start has made again too: that start may not have come to a checkpoint.
+        damage += _missing(name, ref, places)
         found = Segment(
             self._tiers, name, tier, places, data_bytes=size, index_bytes=index_bytes, on_delete=self._on_delete
         )
@@ -162,25 +164,14 @@ class Loader:
         found.blocks = [sealed for sealed in found.blocks if sealed.offset + sealed.length <= size]
         return is_own
 
-    def _rebuild(self, tier: Tier, name: SegmentName, ref: SegmentRef, size: int, damage: list[Corrupt]) -> list[Place]:
-        """Make the `.idx` again from the Blocks; a Block that cannot be read either is lost."""
+    def _rebuild(self, tier: Tier, name: SegmentName, ref: SegmentRef, size: int) -> list[Place]:
+        """Make the `.idx` again from the Blocks that can be read."""
         data = tier.read(name.data_file, 0, size)
         places = [
             place
             for place in layout.scan_blocks(data, name.topic_id)
             if ref.first_seq <= place.first_seq and place.first_seq + place.n - 1 <= ref.last_seq
         ]
-        expected = ref.first_seq
-        missing = ref.n - sum(place.n for place in places)
-        for place in places:
-            if place.first_seq > expected and missing > 0:
-                lost = LostRecords(name.topic_id, expected, min(missing, place.first_seq - expected))
-                damage.append(Corrupt(name.data_file, 0, 0, lost))
-                missing -= lost.n
-            expected = place.first_seq + place.n
-        if missing > 0:
-            lost = LostRecords(name.topic_id, expected, ref.last_seq - expected + 1)
-            damage.append(Corrupt(name.data_file, 0, 0, lost))
         if places:
             self._hot.put(name.index_file, [layout.index_of(name, data, places)])
         return places
@@ -257,3 +248,21 @@ class Loader:
     def _remove_stale_flags(self, found: Segment) -> None:
         self._hot.delete(found.name.flags_file)
         found.has_stale_flags = False
+
+
+def _missing(name: SegmentName, ref: SegmentRef, places: list[Place]) -> list[Corrupt]:
+    """What a checkpoint says that a segment holds, and its directory does not have."""
+    missing = ref.n - sum(place.n for place in places)
+    found: list[Corrupt] = []
+    if missing <= 0:
+        return found
+    expected = ref.first_seq
+    for place in places:
+        if place.first_seq > expected and missing > 0:
+            lost = LostRecords(name.topic_id, expected, min(missing, place.first_seq - expected))
+            found.append(Corrupt(name.data_file, 0, 0, lost))
+            missing -= lost.n
+        expected = place.first_seq + place.n
+    if missing > 0:
+        found.append(Corrupt(name.data_file, 0, 0, LostRecords(name.topic_id, expected, ref.last_seq - expected + 1)))
+    return found
