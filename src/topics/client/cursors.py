@@ -82,7 +82,7 @@ class FileCursors:
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
-            raise BadData(f"{self._file} does not hold cursors: {error}") from None
+            raise BadData(f"{self._file} does not hold cursors: {error}; without the file, it begins anew") from None
 
     def save(self, places: Mapping[str, Place]) -> Operation[None]:
         """Keep these places."""
