@@ -78,7 +78,10 @@ class AsyncProducer(Generic[T]):
         delay_ms: int | None = None,
         deliver_at: int | datetime | None = None,
     ) -> None:
-        """Put a record into the buffer; waits where that is full. Raises NotWritten for records before it."""
+        """Put a record into the buffer; waits where that is full.
+
+        Raises NotWritten for records before it, and has not taken this one then.
+        """
         text = record_text(data, tag, node, meta, delay_ms, deliver_at)
         outbox = self._outbox
         if outbox.failures or outbox.dead is not None or self._closing or not outbox.has_room:

@@ -89,6 +89,7 @@ class AsyncWorker(Generic[T]):
         self._stops = 0
         self._over = False
         self._changed: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: ThreadPool | None = None
         self._slots: asyncio.Semaphore | None = None
         self.done = self.failed = 0
@@ -116,10 +117,11 @@ class AsyncWorker(Generic[T]):
         return self._stops > 0
 
     def stop(self) -> None:
-        """End gracefully; a second time: give back at once what still runs."""
+        """End gracefully; a second time: give back at once what still runs. Any thread may call it."""
         self._stops += 1
         self._over = False
-        self._wake()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake)
 
     async def run(self) -> None:
         """Work until `stop` or SIGTERM; raises what no retry can change, such as a queue that does not exist."""
@@ -132,6 +134,7 @@ class AsyncWorker(Generic[T]):
         if not self._tasks:
             raise ValueError("a worker needs a task: decorate a function with @worker.task")
         self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._threads = ThreadPool(f"topics-worker-{self._calls.name}", self.concurrency)
         self._slots = asyncio.Semaphore(self.concurrency)
         # A stop that came before the run counts; what ended the run before does not.
@@ -153,6 +156,7 @@ class AsyncWorker(Generic[T]):
                 each.cancel()
             await asyncio.gather(settling, beating, return_exceptions=True)
             self._threads.close()
+            self._loop = None
             self._over = True
 
     async def _claim(self) -> None:

@@ -67,9 +67,12 @@ class RecordsLost(TopicsError):
     status = 0
 
     def __init__(self, topic: str, gap_from: int, gap_to: int, reason: str, next_from_seq: int) -> None:
+        # After a new beginning the gap counts seqs that nobody can relate to the old ones.
+        lost = f"seqs {gap_from} to {gap_to} were lost ({reason}) before they were read"
+        anew = "it was deleted and created anew, and what was not read before is lost (recreated)"
         super().__init__(
-            f'topic "{topic}": seqs {gap_from} to {gap_to} were lost ({reason}) before they were read; read on from'
-            f' {next_from_seq}, or ask for on_loss="yield" to get losses as Tombstones'
+            f'topic "{topic}": {anew if reason == "recreated" else lost}; read on from {next_from_seq}, or ask for'
+            ' on_loss="yield" to get losses as Tombstones'
         )
         self.topic = topic
         self.gap_from = gap_from

@@ -84,7 +84,10 @@ class Producer(Generic[T]):
         delay_ms: int | None = None,
         deliver_at: int | datetime | None = None,
     ) -> None:
-        """Put a record into the buffer; waits where that is full. Raises NotWritten for records before it."""
+        """Put a record into the buffer; waits where that is full.
+
+        Raises NotWritten for records before it, and has not taken this one then.
+        """
         text = record_text(data, tag, node, meta, delay_ms, deliver_at)
         outbox = self._outbox
         if self._forks != forks.count:

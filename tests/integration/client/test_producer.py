@@ -55,6 +55,19 @@ def test_what_is_refused_reaches_the_caller_and_the_rest_is_stored(client: Any, 
         producer.write("late")
 
 
+def test_a_write_that_raises_has_not_taken_its_record(server: ServerProcess, topic_name: str) -> None:
+    """CLIENT-12: the failure is one of a record before it, and what was given beside that one is stored."""
+    with Client(server.url) as client:
+        producer = client.producer(topic_name, linger_ms=100)
+        for data in ("first", "x" * 2_000_000, "third"):
+            producer.write(data)
+        until(lambda: producer.written == 2, "the rest is stored")
+        with pytest.raises(NotWritten, match="1 record was not written"):
+            producer.write("not taken")
+        producer.close()
+        assert [record.data for record in client.topic(topic_name).read()] == ["first", "third"]
+
+
 def test_what_cannot_be_json_is_refused_where_it_is_given(client: Any, topic_name: str) -> None:
     with client.producer(topic_name) as producer:
         with pytest.raises(TypeError):

@@ -351,6 +351,20 @@ def test_a_stop_before_the_run_counts(server: ServerProcess, api: Api, topic_nam
     asyncio.run(main())
 
 
+def test_a_task_in_a_thread_stops_a_worker_on_asyncio(server: ServerProcess, api: Api, topic_name: str) -> None:
+    """CLIENT-17: the event loop is told in a way that is allowed from a thread, which its debug mode checks."""
+    queue_of(api, topic_name, 1)
+
+    async def main() -> None:
+        async with AsyncClient(server.url) as client:
+            worker = client.worker(topic_name)
+            worker.task(lambda job: worker.stop())
+            await asyncio.wait_for(worker.run(), 20)
+            assert (worker.done, worker.failed) == (1, 0)
+
+    asyncio.run(main(), debug=True)
+
+
 MANY = """
 import asyncio, sys
 from topics import AsyncClient

@@ -86,7 +86,7 @@ class FileCursors:
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
-            raise BadData(f"{self._file} does not hold cursors: {error}") from None
+            raise BadData(f"{self._file} does not hold cursors: {error}; without the file, it begins anew") from None
 
     def save(self, bookmarks: Mapping[str, Bookmark]) -> Operation[None]:
         """Keep these bookmarks."""
