@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from topics.pipeline import compact
+from topics.pipeline.lake import compact
 from topics.spark.place import Place
 
 pytestmark = pytest.mark.spark
