@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
         self._taking = False
         if outbox.gathering:
             outbox.send_gathered()
-        if intake.http2 and outbox.current is None and not self._lost:
+        if intake.http2 and outbox.current is None and not self._lost and self._place.may_begin():
             assert self._connections.http2 is not None
             self.hand_over(None, partial(self._connections.http2, self._connections, self))
         elif not self._lost:

@@ -12,8 +12,8 @@ Rules:
 1. What was read is given to h2 in pieces of a few frames, each paid for first (`credit.py`). A client without credit
    gets a GOAWAY with ENHANCE_YOUR_CALM; what it still sends is thrown away for a while, since closing at once would
    destroy the GOAWAY too.
-2. The first piece of a read is looked at when it comes. What follows, and answers that are long, share a turn of the
-   loop with all other connections (`Turns`); nothing is read while something waits.
+2. The first piece of a read is looked at when it comes, unless very many come at once. What follows, and answers that
+   are long, share a turn of the loop with all other connections (`Turns`); nothing is read while something waits.
 3. While more than a bound of answers waits for the client, further requests wait unanswered.
 """
 
@@ -109,8 +109,10 @@ class Http2(Upgraded):
             return
         self._unread = self._unread[self._at :] + data if self._at < len(self._unread) else data
         self._at = 0
-        if not self._place.waits:
+        if self._place.may_begin():
             self._take()
+        else:
+            self._set_reading()
 
     def _go_on(self) -> None:
         """It is this connection's turn."""

@@ -145,7 +145,8 @@ class Http2Sender:
         self._pumping = True
         blocked: list[Http2Stream] = []
         frames = 0
-        while line and not self.paused:
+        # No window of a stream helps where that of the connection is used up.
+        while line and not self.paused and self._has_window:
             stream = line.popleft()
             if stream.over:
                 continue
@@ -165,6 +166,11 @@ class Http2Sender:
         self._pumping = False
         self.flush()
         self._on_pumped()
+
+    @property
+    def _has_window(self) -> bool:
+        """Whether the flow control of the connection lets any stream send."""
+        return self._h2.outbound_flow_control_window > 0
 
     def _send_frame(self, stream: Http2Stream) -> bool:
         """Send one frame of the stream; False if its flow control allows none."""

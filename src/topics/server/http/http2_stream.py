@@ -152,7 +152,7 @@ class Http2Stream:
 
     @property
     def gone(self) -> bool:
-        """Whether the lane is over: reset, or ended with its connection."""
+        """Whether the stream is over: reset, or ended with its connection."""
         return self.over
 
     def in_turn(self, call: Callable[[], None]) -> None:

@@ -8,7 +8,9 @@ go they would hold up everybody else. So:
 3. A connection that has more than that waits in line and reads nothing meanwhile, so that the kernel's buffers push
    back. The line is served once per turn of the loop, `TURN_NS` altogether and `SHARE_NS` for each, first come, first
    served.
-4. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment.
+4. What HTTP/2 connections read costs more to begin with, and one that is new costs the most: in one turn of the loop
+   they begin for `BEGIN_NS` altogether, and the rest of them wait in line too (`may_begin`).
+5. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment.
    After one that took long the line rests for a moment, so that a small request meets at most one of them on its way.
 
 So whatever any number of clients sends, a turn takes about twice `TURN_NS` for it, and what has just arrived elsewhere
@@ -27,6 +29,7 @@ log = logging.getLogger("topics.server")
 
 TURN_NS: Final = 1_000_000
 SHARE_NS: Final = 250_000
+BEGIN_NS: Final = 4_000_000
 REST_TURNS: Final = 2
 """How many turns follow without anything from the line after one that took long: a request and its answer, say."""
 
@@ -34,7 +37,7 @@ REST_TURNS: Final = 2
 class Turns:
     """The line of the connections that have more to do, see the module."""
 
-    __slots__ = ("_begun", "_deadline_ns", "_due", "_line", "_loop", "_rest", "clock_ns")
+    __slots__ = ("_begin_until_ns", "_begun", "_deadline_ns", "_due", "_line", "_loop", "_rest", "clock_ns")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock_ns: Callable[[], int]) -> None:
         self.clock_ns = clock_ns
@@ -42,6 +45,7 @@ class Turns:
         self._line: deque[Callable[[], None]] = deque()
         self._deadline_ns = 0
         self._begun = False
+        self._begin_until_ns = 0
         self._due = False
         self._rest = 0
 
@@ -56,6 +60,14 @@ class Turns:
             self._deadline_ns = self.clock_ns() + TURN_NS
             self._wake()
         return self._deadline_ns
+
+    def may_begin(self) -> bool:
+        """Whether a connection may begin with what it has read now, or has to wait in line (rule 4)."""
+        now_ns = self.clock_ns()
+        if not self._begin_until_ns:
+            self._begin_until_ns = now_ns + BEGIN_NS
+            self._wake()
+        return now_ns < self._begin_until_ns
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` when it is its turn."""
@@ -89,6 +101,7 @@ class Turns:
     def _serve(self) -> None:
         """Serve the line for as long as a turn allows."""
         self._due = False
+        self._begin_until_ns = 0
         if self._rest:
             self._rest -= 1
             self._wake()
@@ -133,6 +146,12 @@ class Place:
         if not self.waits:
             self.waits = True
             self._turns.wait(self._serve)
+
+    def may_begin(self) -> bool:
+        """Whether the connection may begin with what it has read; otherwise it waits in line (rule 4)."""
+        if not self.waits and not self._turns.may_begin():
+            self.wait()
+        return not self.waits
 
     def give_way(self) -> bool:
         """Wait in line if this turn has taken long enough already; whether it waits."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+
 from tests.harness.connection import Client, PathApp, connections_of, request
 from tests.harness.loop import ManualLoop
 from topics.server.http.connections import Connections
 from topics.server.http.exchange import Exchange
-from topics.server.http.turns import TURN_NS, Turns
+from topics.server.http.http2 import Http2
+from topics.server.http.turns import BEGIN_NS, TURN_NS, Turns
 from topics.testing import ManualClock
 
 LOOK_NS = 100_000
@@ -73,6 +77,33 @@ def test_a_turn_is_bounded_however_many_wait() -> None:
     app.handled.clear()
     loop_of(connections).turn()
     assert 0 < len(app.handled) <= TURN_NS // LOOK_NS + 1
+
+
+def http2_request(path: str) -> bytes:
+    """What a new HTTP/2 connection sends with its first request."""
+    h2 = H2Connection(H2Configuration(client_side=True))
+    h2.initiate_connection()
+    fields = [(":method", "GET"), (":path", path), (":scheme", "http"), (":authority", "localhost")]
+    h2.send_headers(1, fields, end_stream=True)
+    return h2.data_to_send()
+
+
+def test_many_http2_connections_that_come_at_once_begin_in_several_turns() -> None:
+    """FAIR-1: a new one costs a hundred times what a request on HTTP/1.1 costs, which is answered in between."""
+    app = PathApp()
+    connections = connections_of(app, Http2, Ticking())
+    connections.start()
+    for n in range(200):
+        Client(app, connections=connections).send(http2_request(f"/{n}"))
+    begun = len(app.handled)
+    assert 0 < begun <= BEGIN_NS // LOOK_NS
+    Client(app, connections=connections).send(request("GET", "/bystander"))
+    assert app.handled[begun:] == [("GET", "/bystander", b"")]
+    loop_of(connections).turn()
+    assert len(app.handled) < begun + 20
+    loop_of(connections).run_until_idle()
+    paths = [path for _, path, _ in app.handled if path != "/bystander"]
+    assert paths == [f"/{n}" for n in range(200)]
 
 
 def test_the_line_is_served_in_order_and_each_gets_a_share() -> None:
