@@ -95,7 +95,7 @@ export class Job {
 export class Client {
   /** `options`: `token`, `timeoutMs` (for a request with all its retries), `node`, `fetch`, `parse` (of JSON), `onRetry(error, waitMs)`. */
   constructor(url = defaultUrl(), options = {}) {
-    check("new Client()", options, ["token", "timeoutMs", "node", "fetch", "onRetry"]);
+    check("new Client()", options, ["token", "timeoutMs", "node", "fetch", "parse", "onRetry"]);
     this.url = address(url);
     this.token = options.token ?? null;
     this.timeoutMs = options.timeoutMs ?? 30_000;
