@@ -275,7 +275,7 @@ def test_nobody_else_may_read_a_backup_or_what_is_restored_of_it(site: Site, nam
 def test_a_restore_of_nothing_leaves_nothing(tmp_path: Path) -> None:
     """BACKUP-11."""
     (tmp_path / "text").write_text("no backup")
-    for source, said in (("nowhere", "it does not exist"), ("text", "an archive ends in")):
+    for source, said in (("nowhere", "it does not exist"), ("text", "a tar file ends in")):
         refused = topics("restore", tmp_path / source, tmp_path / "data")
         assert (refused.exit_code, said in refused.output) == (1, True)
         assert not (tmp_path / "data").exists()
