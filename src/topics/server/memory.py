@@ -11,8 +11,8 @@ not often, and less and less often where nothing comes of it, because the memory
 The garbage collector stops the loop while it looks for objects that keep each other. A look at everything that a server
 with 100,000 topics holds would take half a second. So it looks at some thousand new objects at a time, and what a look
 at all of them has found alive, and took long for, is not looked at again (`Collector`). That is sound as long as what
-lives long does not keep itself: whatever ends, from a topic to a connection, lets go of what knows it. The libraries
-for HTTP/2 and WebSockets do not, so while more than a few such connections are open, everything is looked at again.
+lives long does not keep itself: whatever ends, from a topic to a connection, lets go of what knows it. The library for
+WebSockets does not, so while more than a few such connections are open, everything is looked at again.
 """
 
 from __future__ import annotations

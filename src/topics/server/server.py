@@ -139,7 +139,7 @@ class Server:
             return EXIT_CANNOT_STORE
         if recovered:
             traffic = assembly.traffic
-            memory.Collector(lambda: traffic.http2 + traffic.websockets).start()
+            memory.Collector(lambda: traffic.websockets).start()
             assembly.phase.serve()
             assembly.driver.begin()
             assembly.governor.start()

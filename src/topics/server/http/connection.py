@@ -157,6 +157,7 @@ class Connection(asyncio.Protocol):
         self.outbox.abandon()
         self._intake.leave()
         self._place.leave()
+        self._upgraded = None
 
     def pause_writing(self) -> None:
         """The client does not read its answers: parse and read nothing more until it does."""

@@ -181,6 +181,9 @@ class Http2(Upgraded):
         self._traffic.http2 -= 1
         self._waiting.clear()
         self._sender.end()
+        self._place.leave()
+        # What knows itself would wait for the garbage collector, and h2 does.
+        vars(self._h2).clear()
 
     def pause_writing(self) -> None:
         """The client does not read: send and read nothing more until it does."""
@@ -300,6 +303,8 @@ class Http2(Upgraded):
             self._admit(stream)
         except Exception as error:
             stream.fail(as_answer(error, "resolving", stream.head))
+            # It knows this frame, and with it the stream.
+            error.__traceback__ = None
 
     def _admit(self, stream: Http2Stream) -> None:
         head = stream.head
@@ -358,6 +363,7 @@ class Http2(Upgraded):
             stream.dispatch(self._app.handle, stream.head.body_limit or self._body_limit)
         except Exception as error:
             stream.fail(as_answer(error, "handling", stream.head))
+            error.__traceback__ = None
 
     def _close(self) -> None:
         self._sender.flush()

@@ -58,6 +58,7 @@ class Http2Sender:
 
     __slots__ = (
         "_credit",
+        "_ended",
         "_h2",
         "_hold",
         "_line",
@@ -92,6 +93,7 @@ class Http2Sender:
         self._on_pumped = on_pumped
         self._line: deque[Http2Stream] = deque()
         self._pumping = False
+        self._ended = False
         self.streams: dict[int, Http2Stream] = {}
         self.paused = False
         """Whether the transport takes nothing more for now."""
@@ -120,6 +122,8 @@ class Http2Sender:
 
     def flush(self) -> None:
         """Give the transport what h2 wants to send."""
+        if self._ended:
+            return
         data = self._h2.data_to_send()
         if data and not self._transport.is_closing():
             self._transport.write(data)
@@ -140,7 +144,7 @@ class Http2Sender:
         line = self._line
         if stream is not None and stream not in line:
             line.append(stream)
-        if self._pumping:
+        if self._pumping or self._ended:
             return
         self._pumping = True
         blocked: list[Http2Stream] = []
@@ -204,8 +208,15 @@ class Http2Sender:
             stream.end()
 
     def end(self) -> None:
-        """The connection is gone, and every stream with it."""
+        """The connection is gone, and every stream with it: from here on nothing is sent, and nobody is called."""
+        self._ended = True
+        self._on_pumped = _nothing
+        self._line.clear()
         streams = list(self.streams.values())
         self.streams.clear()
         for stream in streams:
             stream.end()
+
+
+def _nothing() -> None:
+    """What follows when a connection that is gone has sent what it can."""

@@ -113,10 +113,14 @@ class Http2Stream:
         self._unsent.clear()
         self._sender.count_unsent(-self.unsent_bytes)
         self.unsent_bytes = 0
-        if self.open_body is not None:
-            self.open_body.end()
-        if self.exchange is not None:
-            self.exchange.abandon()
+        # Nothing of it knows it any more, so that it does not wait for the garbage collector.
+        self.write = self.answer = _drop
+        open_body, self.open_body = self.open_body, None
+        exchange, self.exchange = self.exchange, None
+        if open_body is not None:
+            open_body.end()
+        if exchange is not None:
+            exchange.abandon()
 
     def next_part(self, size: int) -> bytes:
         """Take up to `size` bytes of what is to be sent."""
@@ -226,3 +230,7 @@ class Http2Stream:
         self._sender.pump(self)
         if self.unsent_bytes > PAUSE_BYTES:
             self._drained_below = PAUSE_BYTES // 4
+
+
+def _drop(data: bytes) -> None:
+    """What is written to a stream that is over goes nowhere."""

@@ -9,9 +9,13 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 
 from tests.harness.connection import Client, PathApp, connections_of, request
 from topics.server.http.connection import Connection
+from topics.server.http.http2 import Http2
+from topics.server.http.http2_stream import Http2Stream
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +27,39 @@ def no_collector() -> Iterator[None]:
 
 
 def alive() -> int:
-    return sum(type(each) is Connection for each in gc.get_objects())
+    return sum(type(each) in (Connection, Http2, Http2Stream) for each in gc.get_objects())
+
+
+def http2_requests(path: str) -> bytes:
+    h2 = H2Connection(H2Configuration(client_side=True))
+    h2.initiate_connection()
+    fields = [(":method", "GET"), (":path", path), (":scheme", "http"), (":authority", "localhost")]
+    for stream in (1, 3, 5):
+        h2.send_headers(stream, fields, end_stream=stream != 5)
+    return h2.data_to_send()
+
+
+def protocols() -> int:
+    return sum(isinstance(each, H2Connection) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("path", ["/", "/missing", "/full", "/wait", "/stream"])
+def test_a_lost_http2_connection_leaves_nothing(path: str) -> None:
+    """FAIR-6: with streams that were answered, that wait, and whose request is not complete."""
+    sent = http2_requests(path)
+    app = PathApp()
+    connections = connections_of(app, Http2)
+    before = alive(), protocols()
+    client = Client(app, connections=connections)
+    client.send(sent)
+    client.received()
+    assert alive() > before[0]
+    client.lose()
+    client.transport.protocol = None  # as a transport does by itself
+    del client
+    app.waiting.clear()
+    app.streams.clear()
+    assert (alive(), protocols()) == before
 
 
 @pytest.mark.parametrize("path", ["/", "/missing", "/full", "/wait", "/stream"])
