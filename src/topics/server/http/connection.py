@@ -10,8 +10,8 @@ Rules:
    complete in one read, is dispatched by `data_received` itself: no parser, and `App.resolve` for a new target only.
    `Intake` says which heads may repeat; a bounded number of them is kept (`KnownHeads`), none beyond the connection.
 3. After a refusal that leaves input unread, the answer carries `Connection: close`, the sending side is shut, and what
-   the client still sends is thrown away for a while (bounded in bytes and time): closing at once would make the kernel
-   reset the connection, and the reset would destroy the answer before the client has read it.
+   the client still sends is thrown away for a while (bounded in bytes and time): closing at once would reset the
+   connection, and with it destroy the answer before the client has read it.
 4. A request that asks to leave HTTP is dispatched when everything before it is answered, and nothing after it is
    parsed until it is answered itself. Nothing is parsed after a request whose body is handed over in parts either, so
    that what follows it on the connection takes effect after it.
