@@ -81,8 +81,6 @@ class Connection(asyncio.Protocol):
         self._linger_left = -1
         self._upgraded: Upgraded | None = None
 
-    # What the transport reports
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client is connected; one over `max_connections` is answered so and turned away."""
         self.outbox.connect(cast("asyncio.Transport", transport))
@@ -177,8 +175,6 @@ class Connection(asyncio.Protocol):
         elif not self._lost and self._linger_left < 0 and not self.transport.is_closing():
             self.deadlines.write = NEVER
             self.carry_on()
-
-    # Requests
 
     def carry_on(self) -> None:
         """Do what had to wait for an answer or for the client to read: parse on, and note the new deadlines."""
@@ -358,8 +354,6 @@ class Connection(asyncio.Protocol):
         self._set_reading()
         if rest:
             protocol.data_received(rest)
-
-    # The end
 
     @property
     def transport(self) -> asyncio.Transport:
