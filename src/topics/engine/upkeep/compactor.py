@@ -13,7 +13,6 @@ again and again on its way would cost a busy topic more than it frees.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from topics.engine.log.archive import Shelf
@@ -34,19 +33,20 @@ class Compactor:
         self._rewriter = rewriter
         self._whole_bytes = shelf.max_bytes
         self._least_bytes = shelf.max_bytes // LEAST_PART
-        # Each topic is there once.
-        self._topics: deque[Topic] = deque()
+        # In the order in which they came. A dict, because very many may wait, and each is looked for in every round.
+        self._topics: dict[Topic, None] = {}
 
     def look(self, topic: Topic) -> None:
         """Take a topic up if any of its segments is mostly dead."""
         if topic.archive.segments and topic not in self._topics and self._find(topic):
-            self._topics.append(topic)
+            self._topics[topic] = None
 
     def step(self) -> None:
         """Begin the next rewrite if none runs; one that does not fit on the disk waits for another look."""
         if not self._topics or self._rewriter.is_busy:
             return
-        topic = self._topics.popleft()
+        topic = next(iter(self._topics))
+        del self._topics[topic]
         found = [] if topic.deleted else self._find(topic)
         if found and self._rewriter.fits(sum(segment.data_bytes - segment.dead_bytes for segment in found)):
             self._rewriter.begin(topic, found, lambda replaced: self.look(topic) if replaced else None)
