@@ -9,7 +9,7 @@ That takes about a tenth of a millisecond per MiB, in which the loop may wait fo
 not often, and less and less often where nothing comes of it, because the memory is in use.
 
 The garbage collector stops the loop while it looks for objects that keep each other. A look at everything that a server
-with 100,000 topics holds would take half a second. So it looks at some thousand new objects at a time, and what a look
+with 100,000 topics holds would take half a second. So it looks at a few thousand new objects at a time, and what a look
 at all of them has found alive, and took long for, is not looked at again (`Collector`). That is sound as long as what
 lives long does not keep itself: whatever ends, from a topic to a connection, lets go of what knows it. The library for
 WebSockets does not, so while more than a few such connections are open, everything is looked at again.
@@ -46,8 +46,9 @@ BODIES_AT_HAND: Final = 3
 """A body that is handled at this moment is there as it was received, as records and as a Block."""
 UNSEALED_TIMES: Final = 2
 """What is being sealed is there once more, as the segment that is written."""
-COLLECT_AT: Final = (3_000, 4, 2)
-"""After how many new objects, and how many collections of those, the next older generation is collected."""
+COLLECT_AT: Final = (2_000, 2, 0)
+"""After how many new objects, and after more than how many collections of those, the next older generation is
+collected: a look at everything comes after some 10,000 new objects, which is 10 ms where they are spread in memory."""
 OLDEST: Final = 2
 LONG_NS: Final = 5_000_000
 KNOTTED_MAX: Final = 16

@@ -14,7 +14,7 @@ from tests.hostile.attacks.commands import client, scaled
 from tests.hostile.attacks.streams import JSON, raise_files, websocket
 
 POLLS = 4_000
-IDLE = 3_000
+IDLE = 5_000
 SLOW = 500
 SESSIONS = 9_000
 WATCHED = 200
@@ -155,7 +155,7 @@ def slow_heads(target: Target) -> None:
 
 @attack("idle-connections", in_slice=False)
 def idle_connections(target: Target) -> None:
-    """Opens 3,000 connections on which nothing is sent, and ends them all at once."""
+    """Opens 5,000 connections on which nothing is sent, and ends them all at once."""
     idle = connections(target, IDLE, b"")
     time.sleep(target.seconds)
     reset(idle)
