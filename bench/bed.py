@@ -21,6 +21,8 @@ from topics.testing import ServerProcess
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 BUSY = 0.9
 """A process that uses this share of its core has it for itself."""
+CALM_S, CALM_SHARE, CALM_MAX_S = 0.5, 0.1, 10.0
+"""A process that uses no more than this share of a core for so many seconds does nothing; how long that is awaited."""
 
 
 @dataclass(frozen=True)
@@ -196,3 +198,15 @@ def await_true(condition: Callable[[], bool], what: str, deadline_s: float = 60.
     while not condition():
         assert time.monotonic() < end, f"not in time: {what}"
         time.sleep(0.02)
+
+
+def await_calm(pid: int) -> None:
+    """Wait until a server that was filled has sealed what it keeps: that is no part of what is measured next."""
+    end = time.monotonic() + CALM_MAX_S
+    used, since = cpu_s(pid), time.monotonic()
+    while since < end:
+        time.sleep(CALM_S)
+        now, later = cpu_s(pid), time.monotonic()
+        if now - used <= CALM_SHARE * (later - since):
+            return
+        used, since = now, later

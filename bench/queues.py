@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import load, records
-from bench.bed import BUSY, Bench, await_true, cpu_s
+from bench.bed import BUSY, Bench, await_calm, await_true, cpu_s
 from bench.delivery import SEQ, Streams, Writer
 from bench.load import Figures, quantiles
 from bench.row import Row, Target, at_least, at_most
@@ -132,6 +132,7 @@ def _work(bench: Bench, name: str, durability: str, target: Target) -> Row:
         with bench.server() as server:
             records.create(server, "q", type="queue", durability=durability)
             records.fill(server, "q", int(200_000 * bench.seconds))
+            await_calm(server.pid)
             before = server.request("GET", COUNTED).json["count"]
             used = cpu_s(server.pid)
             figures = _crew(server, bench.seconds)
@@ -164,6 +165,7 @@ def _long_queue(bench: Bench) -> Row:
         with bench.server() as server:
             records.create(server, "q", type="queue")
             records.fill(server, "q", count)
+            await_calm(server.pid)
             with closing(Crew(server, 1, CLAIM)) as crew:
                 crew.run(min(bench.seconds, 0.5), ack=False)
             p50_ms, p99_ms = quantiles(crew.claims_ns, 1e6)

@@ -185,7 +185,13 @@ class Dispatch:
 
 def _within(jobs: list[Candidate], bytes_max: int, at_least: int) -> int:
     """How many of the first jobs hold no more than this much."""
-    if sum(len(raw) for raw in {id(block): block.raw for _, block, _ in jobs}.values()) <= bytes_max:
+    left = bytes_max
+    last = None
+    for _, block, _ in jobs:
+        if block is not last:
+            last = block
+            left -= len(block.raw)
+    if left >= 0:
         return len(jobs)
     left = bytes_max
     for i, (seq, block, _) in enumerate(jobs):
