@@ -28,7 +28,7 @@ from topics.testing import ManualClock
 SOURCE = Path(topics.__file__).parent
 TESTING = SOURCE / "testing"
 WALK = (
-    "server/http/connection", "server/http/exchange", "server/app", "server/api/records",
+    "server/http/connection", "server/http/exchange", "server/api/records",
     "server/flow/admission", "server/driver",
     "engine/engine", "clock", "engine/write/batch", "engine/write/arrival", "engine/write/ticket",
     "engine/journal", "engine/topic", "engine/log/directory",
