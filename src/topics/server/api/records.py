@@ -19,8 +19,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from topics.engine import Engine
+from topics.engine.journal import OnDone, Ticket
 from topics.engine.requests import Write
-from topics.engine.write.ticket import OnDone, Ticket
 from topics.server.api import bodies
 from topics.server.api.answers import answer_receipt
 from topics.server.api.attempts import Attempts
