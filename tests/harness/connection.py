@@ -47,6 +47,7 @@ class PathApp:
             raise REFUSALS[head.path]
         if head.path == "/resolve-bug":
             raise ZeroDivisionError("a defect in resolve")
+        head.door = self
         return "route of " + head.path
 
     def handle(self, exchange: Exchange) -> None:

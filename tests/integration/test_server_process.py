@@ -44,7 +44,7 @@ def test_a_killed_server_can_be_started_again_on_the_same_data_dir() -> None:
         assert own.request("GET", "/v0/health").status == 200
 
 
-def test_a_supervisor_hears_when_the_server_is_ready_and_when_it_stops(
+def test_the_service_manager_hears_when_the_server_is_ready_and_when_it_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DEPLOY-6: what waits for the unit finds a server that answers."""

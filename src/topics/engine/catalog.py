@@ -19,11 +19,11 @@ from topics.engine.limits import Limits
 from topics.engine.log.archive import Shelf
 from topics.engine.log.directory import Totals
 from topics.engine.log.log import Log
+from topics.engine.promise import Receipt
 from topics.engine.slices import Work
 from topics.engine.sorted_names import SortedNames
 from topics.engine.topic import Jobs, Topic
 from topics.engine.write import room
-from topics.engine.write.ticket import Receipt
 from topics.errors import RETRY_AFTER_MS, Throttled, TopicNotFound
 from topics.names import check_topic_name
 from topics.storage.wal import frame as frames

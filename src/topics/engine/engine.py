@@ -19,12 +19,13 @@ from topics.engine import config as configs
 from topics.engine import listing, requests
 from topics.engine.catalog import Catalog
 from topics.engine.config import ConfigPatch, TopicConfig
-from topics.engine.journal import Journal
+from topics.engine.journal import Journal, OnDone, Ticket
 from topics.engine.limits import Limits
 from topics.engine.log.archive import Shelf
 from topics.engine.log.difference import Difference, Window, read
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.log.tags import parse_match
+from topics.engine.promise import OnReceipt, Promise, Receipt
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.queues import Queues
 from topics.engine.router.routers import Routers
@@ -36,7 +37,6 @@ from topics.engine.write import removal, room
 from topics.engine.write.arrival import append, append_together
 from topics.engine.write.dedupe import Dedupe
 from topics.engine.write.digest import UNKNOWN, of_batch
-from topics.engine.write.ticket import OnDone, OnReceipt, Promise, Receipt, Ticket
 from topics.errors import InvalidRequest, TopicNotEmpty, TopicNotFound
 from topics.names import check_topic_name
 from topics.storage.job import Job, Miss, run_inline

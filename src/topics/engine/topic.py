@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from topics.engine.config import TopicConfig
+from topics.engine.journal import Ticket
 from topics.engine.log.archive import Archive, Shelf
 from topics.engine.log.erasure import Erasure, gone
 from topics.engine.log.log import ANYWHERE, Log
 from topics.engine.log.loss import CORRUPTION
 from topics.engine.priority import effective_priority
+from topics.engine.promise import Receipt
 from topics.engine.slices import Work
 from topics.engine.write.ceiling import Ceiling
 from topics.engine.write.dedupe import Dedupe
-from topics.engine.write.ticket import Receipt, Ticket
 from topics.engine.write.unkept import Unkept
 from topics.errors import TopicsError
 from topics.storage.block import Block

@@ -129,23 +129,16 @@ class Launch:
 
 def launched(command: Callable[..., None]) -> Callable[..., None]:
     """A command out of a function whose first parameter is a Launch; adds the options of servers and of Spark."""
+    added = {**SERVER_OPTIONS, "master": options.Master, "conf": options.Conf}
 
     @functools.wraps(command)
-    def run(
-        *,
-        url: str | None,
-        profile: str | None,
-        token_file: Path | None,
-        master: str | None,
-        conf: list[str] | None,
-        verbose: bool,
-        **given: Any,
-    ) -> None:
+    def run(**given: Any) -> None:
         need_extra()
-        command(Launch(url, profile, token_file, master, conf, verbose), **given)
+        launch = Launch(**{name: given.pop(name) for name in (*added, "verbose")})
+        command(launch, **given)
 
-    added = after_first(command, {**SERVER_OPTIONS, "master": options.Master, "conf": options.Conf})
-    return with_parameters(run, [*added, optional("verbose", options.Verbose, default=False)])
+    parameters = after_first(command, added)
+    return with_parameters(run, [*parameters, optional("verbose", options.Verbose, default=False)])
 
 
 @contextlib.contextmanager

@@ -2,7 +2,9 @@
 
 Everything that can be decided from the head is decided in `resolve`, before a byte of the body is read: whether the
 request is meant for this server and comes from a page that may send it, the route, the key, its scopes and prefixes,
-the content type. What may change from one request to the next (readiness, the in-flight cap) is looked at in `handle`.
+the content type. The last of it is the door through which complete requests come: shut while the server is not ready
+(phase.py), it leads a plain write straight to its handler, and everything else by way of `_handle`, which looks at what
+may change from one request to the next.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Final
 
 from topics.errors import InvalidRequest, MethodNotAllowed, NotFound, UnsupportedMediaType
 from topics.server.api.attempts import Attempts
-from topics.server.api.phase import Phase
+from topics.server.api.phase import Door, Phase
 from topics.server.api.principal import Principal
 from topics.server.api.route import Route, Row
 from topics.server.auth import Keys, bearer_token, subprotocol_token
@@ -52,6 +54,7 @@ class App:
         self._keys = keys
         self._origins = origins
         self._phase = phase
+        self._always_open = Door(self._handle)
         self._inflight_per_key = inflight_per_key
         self._admission = admission
         self._attempts = attempts
@@ -89,7 +92,7 @@ class App:
         return self._route(head, row, match.name)
 
     def _route(self, head: Head, row: Row, name: str) -> Route:
-        """What answers the head at this row, if its key allows it."""
+        """What answers the head at this row, if its key allows it; and the door to that."""
         head.tally = row.tally
         principal = self._authorise(head, row)
         if row.check_name is not None:
@@ -102,15 +105,19 @@ class App:
         key = _header_key(head) if row.appends else None
         traceparent = traceparent_of(head) if row.appends and self._trace_context else None
         counted = principal.key_id is not None and row.scopes is not None
+        inflight = self._inflight_per_key.of(principal) if counted else None
+        if row.always_open:
+            head.door = self._always_open
+        else:
+            head.door = self._phase.door(row.handle if row.appends and inflight is None else self._handle)
         return Route(
             handle=row.handle,
-            always_open=row.always_open,
             appends=row.appends,
             name=name,
             name_bytes=name.encode(),
             principal=principal,
             query=query,
-            inflight=self._inflight_per_key.of(principal) if counted else None,
+            inflight=inflight,
             return_seqs=query.flag("return_seqs", True) if row.appends else True,
             idempotency_key=key,
             traceparent=traceparent,
@@ -136,11 +143,9 @@ class App:
             return ": leave out the / at the end"
         return ": paths begin with /v0" if self._routes.find(f"/v0{path}") is not None else ""
 
-    def handle(self, exchange: Exchange) -> None:
-        """Answer a complete request, now or later."""
+    def _handle(self, exchange: Exchange) -> None:
+        """Answer a complete request, now or later, after the writes that were gathered before it."""
         route: Route = exchange.head.route
-        if not (self._phase.ready or route.always_open):
-            raise self._phase.unready()
         if route.inflight is not None:
             exchange.on_over = route.inflight.take().free
         if not route.appends and self._admission.gathered:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topics.server import supervisor
+from topics.server import service_manager
 from topics.settings import Settings
 
 CAUSES_MAX: Final = 5
@@ -35,7 +35,7 @@ log = logging.getLogger("topics")
 def set_up(settings: Settings) -> None:
     """Have everything logged as the settings say."""
     handler = logging.StreamHandler(sys.stderr)
-    text = JournalLines if supervisor.is_journal(sys.stderr) else TextLines
+    text = JournalLines if service_manager.is_journal(sys.stderr) else TextLines
     handler.setFormatter(JsonLines() if settings.log_format == "json" else text())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -25,7 +25,7 @@ from topics.engine.log.archive import Shelf
 from topics.engine.upkeep.sealer import GATHER_NS
 from topics.engine.upkeep.upkeep import Upkeep, UpkeepSettings
 from topics.errors import Unauthorized
-from topics.server import descriptors, logs, memory, startup_errors, supervisor
+from topics.server import descriptors, logs, memory, service_manager, startup_errors
 from topics.server.api.principal import REVOKED
 from topics.server.assembly import Assembly
 from topics.server.auth import Keys
@@ -143,10 +143,10 @@ class Server:
             assembly.phase.serve()
             assembly.driver.begin()
             assembly.governor.start()
-            supervisor.notify("READY=1")
+            service_manager.notify("READY=1")
             await stop.wait()
         log.info("stopping: finishing what is in flight")
-        supervisor.notify("STOPPING=1")
+        service_manager.notify("STOPPING=1")
         assembly.phase.drain()
         listener.close()
         if not await connections.drain(self._settings.drain_timeout_ms / 1000):

@@ -16,9 +16,10 @@ from msgspec import Raw
 from tests.harness.machine import HastyClock, Machine
 from tests.harness.model import ModelRecord, ModelTopic
 from topics.engine import ConfigPatch, Delete, RecordIn, Write
+from topics.engine.journal import Ticket
+from topics.engine.promise import Receipt
 from topics.engine.queue.requests import AckJobs, ClaimJobs
 from topics.engine.upkeep.upkeep import UpkeepSettings
-from topics.engine.write.ticket import Receipt, Ticket
 from topics.errors import TopicNotFound
 from topics.storage.job import Job
 

@@ -28,10 +28,9 @@ from topics.testing import ManualClock
 SOURCE = Path(topics.__file__).parent
 TESTING = SOURCE / "testing"
 WALK = (
-    "server/http/connection", "server/http/exchange", "server/app", "server/api/records", "server/api/bodies",
-    "server/flow/admission", "server/driver",
-    "engine/engine", "clock", "engine/write/batch", "engine/write/arrival", "engine/write/ticket",
-    "engine/journal", "engine/topic", "engine/log/directory",
+    "server/http/connection", "server/http/exchange", "server/api/records", "server/flow/admission", "server/driver",
+    "engine/engine", "clock", "engine/write/batch", "engine/write/arrival", "engine/journal", "engine/topic",
+    "engine/log/directory",
     "storage/block", "storage/wal/frame", "storage/wal/shard", "storage/disk",
 )  # fmt: skip
 NOW_AND_THEN = {"server/http/reply", "server/http/traffic"}

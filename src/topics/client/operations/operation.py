@@ -63,26 +63,26 @@ Effect: TypeAlias = Request | Pause | Open | Read | Close | Do
 Operation: TypeAlias = Generator[Effect, Any, T]
 
 
-def run(operation: Operation[T], line: blocking.Line) -> T:
+def _ask(effect: Request | Pause | Open | Read | Close, wire: blocking.Wire | waiting.Wire) -> Any:
+    """Ask the wire for what an operation needs: the result, or on asyncio what gives one where there is one."""
+    if type(effect) is Request:
+        return wire.exchange(effect)
+    if type(effect) is Pause:
+        return wire.pause(effect.seconds)
+    if type(effect) is Open:
+        return wire.open(effect.request)
+    if type(effect) is Read:
+        return wire.read(effect.timeout_s)
+    return wire.close_stream()
+
+
+def run(operation: Operation[T], wire: blocking.Wire) -> T:
     """The result of an operation, in this thread."""
     try:
         effect = next(operation)
         while True:
             try:
-                if type(effect) is Request:
-                    result: Any = line.exchange(effect)
-                elif type(effect) is Pause:
-                    line.pause(effect.seconds)
-                    result = None
-                elif type(effect) is Open:
-                    result = line.open(effect.request)
-                elif type(effect) is Read:
-                    result = line.read(effect.timeout_s)
-                elif type(effect) is Do:
-                    result = effect.function()
-                else:
-                    line.close_stream()
-                    result = None
+                result = effect.function() if isinstance(effect, Do) else _ask(effect, wire)
             except Exception as error:
                 effect = operation.throw(error)
             else:
@@ -93,26 +93,14 @@ def run(operation: Operation[T], line: blocking.Line) -> T:
         operation.close()
 
 
-async def arun(operation: Operation[T], line: waiting.Line) -> T:
+async def arun(operation: Operation[T], wire: waiting.Wire) -> T:
     """The result of an operation, in this task."""
     try:
         effect = next(operation)
         while True:
             try:
-                if type(effect) is Request:
-                    result: Any = await line.exchange(effect)
-                elif type(effect) is Pause:
-                    await line.pause(effect.seconds)
-                    result = None
-                elif type(effect) is Open:
-                    result = await line.open(effect.request)
-                elif type(effect) is Read:
-                    result = await line.read(effect.timeout_s)
-                elif type(effect) is Do:
-                    result = await asyncio.to_thread(effect.function)
-                else:
-                    line.close_stream()
-                    result = None
+                asked = asyncio.to_thread(effect.function) if isinstance(effect, Do) else _ask(effect, wire)
+                result = None if asked is None else await asked
             except Exception as error:
                 effect = operation.throw(error)
             else:

@@ -11,13 +11,13 @@ storage refuses the frame, every ack in it fails and its jobs are held as they w
 from __future__ import annotations
 
 from topics.engine.journal import Journal
+from topics.engine.promise import Receipt
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Acked
 from topics.engine.queue.lease import Lease
 from topics.engine.queue.queue import Queue
 from topics.engine.topic import Topic
 from topics.engine.write.removal import remove
-from topics.engine.write.ticket import Receipt
 from topics.errors import TopicNotFound, TopicsError
 from topics.storage.job import Miss
 

@@ -13,8 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from topics.engine.catalog import Catalog
-from topics.engine.journal import Journal
+from topics.engine.journal import Journal, Ticket
 from topics.engine.meta import with_fields
+from topics.engine.promise import Receipt
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.queue.lease import Candidate
@@ -23,7 +24,6 @@ from topics.engine.topic import Topic
 from topics.engine.write import room
 from topics.engine.write.arrival import append_block, derive
 from topics.engine.write.removal import position_of
-from topics.engine.write.ticket import Receipt, Ticket
 from topics.errors import TopicsError
 from topics.storage import block as blocks
 from topics.storage.block import Block

@@ -15,6 +15,7 @@ from typing import Final
 
 from topics.engine.config import clamp_lease_ms
 from topics.engine.journal import Journal
+from topics.engine.promise import Promise, Receipt
 from topics.engine.queue import event as lease_event
 from topics.engine.queue.burials import Burials
 from topics.engine.queue.claim import NOTHING, Claim, Claimer, LeasedJobs, divide, job_texts, shares
@@ -24,7 +25,6 @@ from topics.engine.queue.lease import LAPSED, Candidate, Lease
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.ready import STALE_MAX
 from topics.engine.topic import Topic
-from topics.engine.write.ticket import Promise, Receipt
 from topics.errors import TopicsError
 from topics.storage.wal import frame as frames
 

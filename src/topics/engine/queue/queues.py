@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from topics.engine.catalog import Catalog
 from topics.engine.config import clamp_lease_ms
-from topics.engine.journal import Journal
+from topics.engine.journal import Journal, OnDone, Ticket
 from topics.engine.log.log import ANYWHERE
+from topics.engine.promise import OnReceipt, Receipt
 from topics.engine.queue.acks import Acks
 from topics.engine.queue.backoff import pause_ms
 from topics.engine.queue.burials import Burials, last_delivery
@@ -49,7 +50,6 @@ from topics.engine.slices import Slices, Work
 from topics.engine.topic import Topic
 from topics.engine.write.batch import refuse_label
 from topics.engine.write.removal import remove
-from topics.engine.write.ticket import OnDone, OnReceipt, Receipt, Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 
 LEASES_SEEN_MAX: Final = 10_000

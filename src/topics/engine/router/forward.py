@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from topics.engine.journal import Journal
+from topics.engine.journal import Journal, Ticket
 from topics.engine.log.loss import SOURCE_TRIM
 from topics.engine.router import event as router_event
 from topics.engine.router.backlog import SLICE_RECORDS, Backlog
@@ -31,7 +31,6 @@ from topics.engine.router.router import EXACTLY_ONCE, Router
 from topics.engine.router.visibility import Marks, Visibility
 from topics.engine.topic import Topic
 from topics.engine.write.arrival import derive
-from topics.engine.write.ticket import Ticket
 from topics.engine.write.unkept import KEPT
 from topics.errors import TopicsError
 from topics.storage.block import Block

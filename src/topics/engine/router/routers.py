@@ -14,6 +14,7 @@ import msgspec
 
 from topics.engine.catalog import Catalog
 from topics.engine.journal import Journal
+from topics.engine.promise import OnReceipt, Receipt
 from topics.engine.router import event as router_event
 from topics.engine.router.copying import Joins
 from topics.engine.router.event import Dropped, End, Put, Was
@@ -32,7 +33,6 @@ from topics.engine.router.router import (
 from topics.engine.router.schedule import Schedule
 from topics.engine.slices import Work
 from topics.engine.topic import Topic
-from topics.engine.write.ticket import OnReceipt, Receipt
 from topics.errors import RETRY_AFTER_MS, RouterNotFound, Throttled, TopicNotFound, TopicsError
 from topics.names import check_router_name
 from topics.storage.wal import frame as frames

@@ -23,13 +23,13 @@ from collections.abc import Callable
 from typing import Final
 
 from topics.engine.journal import Journal
+from topics.engine.promise import Receipt
 from topics.engine.router import event as router_event
 from topics.engine.router.backlog import Backlog
 from topics.engine.router.copying import Run
 from topics.engine.router.event import Moved
 from topics.engine.router.lineage import Lineage
 from topics.engine.topic import Topic
-from topics.engine.write.ticket import Receipt
 from topics.engine.write.unkept import GONE, KEPT
 from topics.errors import TopicsError
 from topics.storage.wal import frame as frames

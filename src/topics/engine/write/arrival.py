@@ -21,8 +21,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-from topics.engine.journal import Journal
+from topics.engine.journal import Journal, OnDone, Ticket
 from topics.engine.limits import Limits
+from topics.engine.promise import Receipt
 from topics.engine.requests import RecordIn, Write
 from topics.engine.topic import Jobs, Topic
 from topics.engine.write import batch as batches
@@ -30,7 +31,6 @@ from topics.engine.write import extra as extras
 from topics.engine.write.dedupe import Dedupe, Remembered
 from topics.engine.write.digest import UNKNOWN, of_batch
 from topics.engine.write.removal import position_of
-from topics.engine.write.ticket import OnDone, Receipt, Ticket
 from topics.engine.write.unkept import GONE
 from topics.errors import InvalidRequest, TopicsError
 from topics.storage import block as blocks

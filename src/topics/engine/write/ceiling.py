@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from topics.engine.write.ticket import Receipt
+from topics.engine.promise import Receipt
 
 STEP_MIN: Final = 65_536
 

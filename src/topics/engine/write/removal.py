@@ -18,11 +18,11 @@ import msgspec
 from topics.engine.journal import Journal
 from topics.engine.log.directory import ranges
 from topics.engine.log.tags import TagMatch
+from topics.engine.promise import Receipt
 from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.engine.write import extra as extras
 from topics.engine.write.selection import Range, Selection
-from topics.engine.write.ticket import Receipt
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.storage.job import Miss
 from topics.storage.wal import frame as frames

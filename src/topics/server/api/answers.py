@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topics.engine.write.ticket import Receipt
+from topics.engine.promise import Receipt
 from topics.server.api.bodies import Body
 from topics.server.http.exchange import Exchange
 

@@ -27,7 +27,7 @@ class Attempts:
         self._run_then(miss.job, lambda: self.handle(exchange, handle))
 
     def handle(self, exchange: Exchange, handle: Handler) -> None:
-        """Answer outside of `App.handle`, whatever happens."""
+        """Answer a request that has come through its door before, whatever happens."""
         try:
             handle(exchange)
         except Miss as miss:

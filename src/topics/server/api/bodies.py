@@ -5,13 +5,10 @@ slices), that a number is at most a u64, and that no object of ours names a fiel
 dropped silently (repeats.py). Inside `data` any JSON is accepted, duplicate keys included.
 
 What a body can cost is bounded before it is decoded: by `max_command_bytes`, and by how many values it may hold
-(`COMMAND_VALUES_MAX`). A write may be larger, but nothing of it is built besides its records, and a large one is
-decoded in slices (slicing.py).
+(`COMMAND_VALUES_MAX`).
 
-A field of a write that is unknown is ignored and named in the answer (HTTP-15): writes are decoded strictly, and only
-one that does not pass is decoded again, leniently; such a write is a plain `requests.Write`.
-
-A command on a WebSocket is decoded elsewhere and checked the same way by `check`.
+A write has a body of its own kind (records.py). A command on a WebSocket is decoded elsewhere and checked the same way
+by `check`.
 """
 
 from __future__ import annotations
@@ -25,20 +22,11 @@ import msgspec
 
 from topics.engine import requests
 from topics.engine.config import NO_PATCH, ConfigPatch
-from topics.engine.requests import NO_RAW
 from topics.errors import InvalidRequest
 from topics.names import check_topic_name
-from topics.server.api.repeats import (
-    REPEAT_BYTES,
-    TRUNCATED,
-    Repeats,
-    field_names,
-    names_in_records,
-    spaces,
-)
+from topics.server.api.repeats import TRUNCATED, Repeats, field_names
 
 T = TypeVar("T")
-W = TypeVar("W", bound=requests.Write)
 
 _PATH: Final = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)
 _MISSING: Final = re.compile(r"^Object missing required field `(.+?)`")
@@ -105,29 +93,18 @@ class Body(Generic[T]):
 
     def __call__(self, body: bytes) -> T:
         """The decoded body; an empty one is the default where there is one."""
-        if not body:
-            if self._default is None:
-                raise InvalidRequest("the body is empty: send a JSON object")
+        if not body and self._default is not None:
             return self._default
         try:
             if not body.isascii():
                 body.decode()
-            decoded = self._read(body)
-        except UnicodeDecodeError as error:
-            raise InvalidRequest(f"the body is not UTF-8 (byte {error.start})", offset=error.start) from None
-        except RecursionError:
-            raise InvalidRequest(f"the body {TOO_DEEP}") from None
-        except msgspec.ValidationError as error:
-            raise described(str(error)) from None
-        except msgspec.DecodeError as error:
-            raise malformed(body, str(error)) from None
+            if len(body) > _UNCOUNTED_BYTES:
+                check_values(body)
+            decoded = self._decode(body)
+        except UNDECODED as error:
+            raise refusal(body, error) from None
         self.check(body, decoded)
         return decoded
-
-    def _read(self, body: bytes) -> T:
-        if len(body) > _UNCOUNTED_BYTES:
-            check_values(body)
-        return self._decode(body)
 
     def unknown(self, body: bytes) -> list[str]:
         """The first few keys of a decoded body that are no field of ours: usually typos."""
@@ -197,139 +174,21 @@ class ConfigBody(Body[ConfigPatch]):
                 raise InvalidRequest(f"{field}: {error.message}", field=field, **error.detail) from None
 
 
-class WriteBody(Body[W]):
-    """Decodes writes, the hot path: a repeat is looked for only where a body is longer than what was decoded needs."""
-
-    __slots__ = ("_loose", "_others", "_shape", "_tag_bytes")
-
-    def __init__(self, shape: type[W], loose: type[W]) -> None:
-        """`shape` forbids unknown fields; `loose` is the same without that."""
-        super().__init__(shape)
-        self._shape = shape
-        self._loose = msgspec.json.Decoder(loose).decode
-        # The config is left out: how long it was is not known. What makes a retry safe is looked at by itself.
-        apart = ("records", "config", "idempotency_key", "producer_id", "producer_seq")
-        fields = [field for field in msgspec.structs.fields(shape) if field.name not in apart]
-        self._others = [(field.name, field.default, len(f',"{field.name}":')) for field in fields]
-        tag_field, tag = shape.__struct_config__.tag_field, shape.__struct_config__.tag
-        self._tag_bytes = 0 if tag_field is None else len(f',"{tag_field}":"{tag}"')
-
-    def _read(self, body: bytes) -> W:
-        try:
-            return self._decode(body)
-        except msgspec.ValidationError:
-            return self._loose(body)
-
-    def envelope(self, body: bytes) -> tuple[W, list[str]]:
-        """What surrounds the records of a large write, as a write without any, and its unknown fields."""
-        check_values(body)
-        write = self(body)
-        return write, self.unknown(body) if type(write) is not self._shape else []
-
-    def unknown(self, body: bytes) -> list[str]:
-        """The first few keys that are no field of ours, in the body, in its records and in its config."""
-        fields: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        found = self.unknown_among(fields)
-        found += record.unknown_among(names_in_records(bytes(fields["records"])), "records[].")
-        if "config" in fields:
-            found += config.unknown_among(field_names(bytes(fields["config"])), "config.")
-        return found[:UNKNOWN_SHOWN_MAX]
-
-    def check(self, body: bytes, decoded: W) -> None:
-        """Raise InvalidRequest where a number is no u64, also in the config, or a field was given twice."""
-        if self._may_repeat(body, decoded):
-            Repeats().of_body(body)
-        if (decoded.producer_seq or 0) > U64_MAX or decoded.expected_head_seq is not None:
-            self.check_range(decoded)
-        if decoded.config is not None:
-            config.check_range(decoded.config, "config.")
-
-    def _may_repeat(self, body: bytes, decoded: W) -> bool:
-        if type(decoded) is not self._shape:
-            return True
-        records = decoded.records
-        # Most bodies hold nothing but what was decoded, which leaves no room for a repeated key.
-        if len(records) == 1:
-            (record,) = records
-            room = len(body) - _ENVELOPE_BYTES - _RECORD_BYTES - len(record.data)
-            if room < REPEAT_BYTES or room < REPEAT_BYTES + _label_bytes(record):
-                return False
-        else:
-            room = len(body) - _ENVELOPE_BYTES - _RECORD_BYTES * len(records)
-            room -= sum([len(record.data) for record in records])
-            if room < REPEAT_BYTES:
-                return False
-        key, producer_id = decoded.idempotency_key, decoded.producer_id
-        if key is not None:
-            room -= _KEY_BYTES + len(key)
-        if producer_id is not None:
-            room -= _PRODUCER_BYTES + len(producer_id) + len(str(decoded.producer_seq))
-        if room < REPEAT_BYTES:
-            return False
-        room -= self._field_bytes(decoded)
-        return room >= REPEAT_BYTES and _has_room(room, body, records)
-
-    def _field_bytes(self, decoded: W) -> int:
-        """The least that the fields of a write take besides its records, as far as that is known."""
-        size = self._tag_bytes
-        for name, default, name_bytes in self._others:
-            value = getattr(decoded, name)
-            if value != default:
-                size += name_bytes + (len(value) + 2 if isinstance(value, str) else len(str(value)))
-        return size
+UNDECODED: Final = (UnicodeDecodeError, RecursionError, msgspec.DecodeError)
+"""What decoding raises."""
 
 
-def _label_bytes(record: requests.RecordIn) -> int:
-    """The least that the labels of a record take."""
-    size = 0
-    if record.tag is not None:
-        size += _TAG_BYTES + len(record.tag)
-    if record.node is not None:
-        size += _NODE_BYTES + len(record.node)
-    if record.meta is not NO_RAW:
-        size += _META_BYTES + len(record.meta)
-    return size
-
-
-def records_may_repeat(text: bytes, records: list[requests.RecordIn]) -> bool:
-    """Whether an array of these records, all of them without unknown fields, has room for a repeated key."""
-    room = len(text) - sum([len(record.data) for record in records]) - _RECORD_BYTES * len(records) - 1
-    return room >= REPEAT_BYTES and _has_room(room, text, records)
-
-
-def _has_room(room: int, text: bytes, records: list[requests.RecordIn]) -> bool:
-    """Whether so much room is left for a repeated key beside the labels of the records and white space."""
-    tags = [record.tag for record in records if record.tag is not None]
-    nodes = [record.node for record in records if record.node is not None]
-    metas = [record.meta for record in records if record.meta is not NO_RAW]
-    labels = "".join(tags + nodes)
-    room -= len(labels) + _TAG_BYTES * len(tags) + _NODE_BYTES * len(nodes)
-    if metas:
-        room -= sum(map(len, metas)) + _META_BYTES * len(metas)
-    if room < REPEAT_BYTES:
-        return False
-    values = b"".join([record.data for record in records] + metas)
-    room -= spaces(text) - spaces(values) - labels.count(" ")
-    if room < REPEAT_BYTES:
-        return False
-    for record in records:
-        if record.delay_ms is not None:
-            room -= len(str(record.delay_ms)) + _DELAY_BYTES
-        if record.deliver_at is not None:
-            room -= len(str(record.deliver_at)) + _DELIVER_BYTES
-    return room >= REPEAT_BYTES
-
-
-# The least that the parts of a write take besides their values; the comma after a record counts as part of it.
-_ENVELOPE_BYTES: Final = len(b'{"records":[]}') - 1
-_RECORD_BYTES: Final = len(b'{"data":},')
-_KEY_BYTES: Final = len(b',"idempotency_key":""')
-_PRODUCER_BYTES: Final = len(b',"producer_id":"","producer_seq":')
-_TAG_BYTES: Final = len(b',"tag":""')
-_NODE_BYTES: Final = len(b',"node":""')
-_META_BYTES: Final = len(b',"meta":')
-_DELAY_BYTES: Final = len(b',"delay_ms":')
-_DELIVER_BYTES: Final = len(b',"deliver_at":')
+def refusal(body: bytes, error: Exception) -> InvalidRequest:
+    """What is wrong with a body that could not be decoded."""
+    if not body:
+        return InvalidRequest("the body is empty: send a JSON object")
+    if isinstance(error, UnicodeDecodeError):
+        return InvalidRequest(f"the body is not UTF-8 (byte {error.start})", offset=error.start)
+    if isinstance(error, RecursionError):
+        return InvalidRequest(f"the body {TOO_DEEP}")
+    if isinstance(error, msgspec.ValidationError):
+        return described(str(error))
+    return malformed(body, str(error))
 
 
 def described(text: str, whole: str = "the body") -> InvalidRequest:
@@ -412,14 +271,6 @@ class StrictPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True):
     """A config without unknown fields."""
 
 
-class StrictWrite(requests.Write, forbid_unknown_fields=True):
-    """A write without unknown fields."""
-
-    records: list[StrictRecord]  # type: ignore[assignment]
-    config: StrictPatch | None = None
-
-
-write: Final = WriteBody(StrictWrite, requests.Write)
 record: Final = Body(requests.RecordIn)
 diff: Final = Body(requests.Diff, requests.Diff())
 delete: Final = Body(requests.Delete, requests.Delete())

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from topics.engine import Engine
+from topics.engine.promise import Receipt
 from topics.engine.queue.claim import Claim
 from topics.engine.queue.requests import AckedJobs, AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
-from topics.engine.write.ticket import Receipt
 from topics.server.api.answers import answer, answer_receipt
 from topics.server.api.attempts import Attempts
 from topics.server.api.bodies import Body, RecurringBody

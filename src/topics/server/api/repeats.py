@@ -3,7 +3,8 @@
 The decoder keeps the last of two fields with the same name and says nothing. But it also gives the text of every value
 as it is, so a repeat shows in the lengths: an object is as long as its distinct fields and their punctuation, white
 space apart, or it holds something more. What more there may be is a repeated name, or one that is written with escapes;
-only then the names are read one by one, and no body may have many such.
+only then the names are read one by one, and no body may have many such. Most arrays of records need not even that:
+`records_may_repeat` knows from what was decoded that there is no room for another name.
 
 `data` and `meta` are not looked into, so their size costs a pass of the decoder and their keys cost nothing.
 """
@@ -17,12 +18,20 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from topics.engine.requests import NO_RAW, RecordIn
 from topics.errors import InvalidRequest
 
 WALKED_NAMES_MAX: Final = 1000
 """How many names of one body may be read one by one."""
 REPEAT_BYTES: Final = len(b'"data":0,')
 """The least that a repeated name of ours adds to a write."""
+RECORD_BYTES: Final = len(b'{"data":},')
+"""The least that a record takes besides its data; the comma after it counts as part of it."""
+_TAG_BYTES: Final = len(b',"tag":""')
+_NODE_BYTES: Final = len(b',"node":""')
+_META_BYTES: Final = len(b',"meta":')
+_DELAY_BYTES: Final = len(b',"delay_ms":')
+_DELIVER_BYTES: Final = len(b',"deliver_at":')
 _NAME_CHARS_MAX: Final = 64
 _TOGETHER_MAX_BYTES: Final = 256 * 1024
 """In more text than this, fields are not made into one dict."""
@@ -195,3 +204,44 @@ def names_in_records(text: bytes) -> list[str]:
         return list(dict.fromkeys([name for fields in _objects(text) for name in fields]))
     look = Repeats()
     return list(dict.fromkeys([name for one in _texts(text) for name in look.names_of(bytes(one), "records[]")]))
+
+
+def label_bytes(record: RecordIn) -> int:
+    """The least that the labels of a record take."""
+    size = 0
+    if record.tag is not None:
+        size += _TAG_BYTES + len(record.tag)
+    if record.node is not None:
+        size += _NODE_BYTES + len(record.node)
+    if record.meta is not NO_RAW:
+        size += _META_BYTES + len(record.meta)
+    return size
+
+
+def records_may_repeat(text: bytes, records: list[RecordIn]) -> bool:
+    """Whether an array of these records, all of them without unknown fields, has room for a repeated key."""
+    room = len(text) - sum([len(record.data) for record in records]) - RECORD_BYTES * len(records) - 1
+    return room >= REPEAT_BYTES and has_room(room, text, records)
+
+
+def has_room(room: int, text: bytes, records: list[RecordIn]) -> bool:
+    """Whether so much room is left for a repeated key beside the labels of the records and white space."""
+    tags = [record.tag for record in records if record.tag is not None]
+    nodes = [record.node for record in records if record.node is not None]
+    metas = [record.meta for record in records if record.meta is not NO_RAW]
+    labels = "".join(tags + nodes)
+    room -= len(labels) + _TAG_BYTES * len(tags) + _NODE_BYTES * len(nodes)
+    if metas:
+        room -= sum(map(len, metas)) + _META_BYTES * len(metas)
+    if room < REPEAT_BYTES:
+        return False
+    values = b"".join([record.data for record in records] + metas)
+    room -= spaces(text) - spaces(values) - labels.count(" ")
+    if room < REPEAT_BYTES:
+        return False
+    for record in records:
+        if record.delay_ms is not None:
+            room -= len(str(record.delay_ms)) + _DELAY_BYTES
+        if record.deliver_at is not None:
+            room -= len(str(record.deliver_at)) + _DELIVER_BYTES
+    return room >= REPEAT_BYTES

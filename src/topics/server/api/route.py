@@ -52,7 +52,6 @@ class Route(Struct, eq=False):
     """What a head resolved to: which client asks, for what, what answers. Shared by all requests with the same head."""
 
     handle: Handler
-    always_open: bool
     appends: bool
     name: str
     name_bytes: bytes

@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from topics.engine import Engine
+from topics.engine.promise import Receipt
 from topics.engine.router.router import PutRouter
-from topics.engine.write.ticket import Receipt
 from topics.errors import RouterCycle, TopicExistsIncompatible, TopicsError
 from topics.server.api.answers import answer, answer_put, answer_receipt
 from topics.server.api.bodies import Body

@@ -27,7 +27,7 @@ from topics.engine.requests import RecordIn
 from topics.engine.write import batch as batches
 from topics.errors import BatchTooLarge, InvalidRequest, PayloadTooLarge, RecordTooLarge
 from topics.server.api import bodies
-from topics.server.api.repeats import SPACES, TRUNCATED, Repeats, names_in_records, value_end
+from topics.server.api.repeats import SPACES, TRUNCATED, Repeats, names_in_records, records_may_repeat, value_end
 from topics.server.api.tracing import trace
 
 PART_BYTES: Final = 128 * 1024
@@ -266,7 +266,7 @@ class Slicing:
                 limit="max_batch_records",
                 max=most,
             )
-        if decode is _loose or bodies.records_may_repeat(text, records):
+        if decode is _loose or records_may_repeat(text, records):
             self._repeats.of_records(text, first)
         if self._traceparent is not None:
             trace(records, self._traceparent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topics.engine import Engine
-from topics.engine.write.ticket import Receipt
+from topics.engine.promise import Receipt
 from topics.server.api import bodies
 from topics.server.api.answers import answer, answer_put, answer_receipt
 from topics.server.api.route import Route

@@ -14,6 +14,7 @@ from msgspec import Struct
 from topics.engine import requests
 from topics.errors import InvalidRequest
 from topics.server.api import bodies
+from topics.server.api.records import WriteBody
 from topics.server.api.repeats import first_fields
 from topics.server.delivery.subscription import TopicWatch, check_count, check_numbers
 from topics.server.delivery.view import WatchOptions
@@ -92,7 +93,7 @@ class _SubscribeCheck(bodies.Body[Subscribe]):
         return decoded.topics is not None or super()._may_repeat(body, decoded)
 
 
-publish: Final = bodies.WriteBody(StrictPublish, Publish)
+publish: Final = WriteBody(StrictPublish, Publish)
 _checks: Final[dict[type, Any]] = {
     Subscribe: _SubscribeCheck(Subscribe),
     Unsubscribe: bodies.Body(Unsubscribe),

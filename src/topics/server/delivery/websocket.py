@@ -27,8 +27,8 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from topics.engine import Engine
+from topics.engine.journal import Ticket
 from topics.engine.requests import Write
-from topics.engine.write.ticket import Ticket
 from topics.errors import InvalidRequest, TopicNotFound, TopicsError, Unauthorized
 from topics.names import check_topic_name
 from topics.server.api.large_writes import LargeWrites

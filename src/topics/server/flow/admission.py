@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Final
 
 from topics.engine import Engine
+from topics.engine.journal import OnDone
 from topics.engine.requests import Write
 from topics.engine.write.room import SMALL_BYTES
-from topics.engine.write.ticket import OnDone
 from topics.errors import Internal, TopicsError
 from topics.server.flow.parking import Parking, Writer
 from topics.storage.wal.shard import QueueFull

@@ -1,7 +1,7 @@
 """One client connection over HTTP/1.1: requests in, answers out in the order of the requests.
 
 `Intake` turns the bytes into messages and `Outbox` keeps the answers in order. This module decides when to read on,
-hands the messages to the app, and ends the connection well.
+hands the messages to their doors, and ends the connection well.
 
 Rules:
 
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
     """The protocol of one accepted connection, see the module."""
 
     __slots__ = (
-        "_app", "_barrier", "_connections", "_eof", "_held", "_intake", "_known", "_limits", "_linger_left", "_lost",
+        "_barrier", "_connections", "_eof", "_held", "_intake", "_known", "_limits", "_linger_left", "_lost",
         "_owe", "_place", "_reading_paused", "_ready", "_refused", "_taking", "_upgraded", "deadlines",
         "hold", "outbox",
     )  # fmt: skip
@@ -60,7 +60,6 @@ class Connection(asyncio.Protocol):
         limits = connections.limits
         self.deadlines = Deadlines(connections.clock, limits)
         self._connections = connections
-        self._app = connections.app
         self._limits = limits
         self.outbox = Outbox(self, connections.turns)
         # Stands in for `write` while a request is handled that was alone in its read.
@@ -108,7 +107,7 @@ class Connection(asyncio.Protocol):
                 outbox.current = exchange = Exchange(outbox, head, data[head.raw_bytes :], perf_counter_ns())
                 outbox.answer = self._owe
                 try:
-                    self._app.handle(exchange)
+                    head.door.handle(exchange)
                 except Exception as error:
                     exchange.raised(error)
                 outbox.answer = outbox.write
@@ -300,7 +299,7 @@ class Connection(asyncio.Protocol):
             if message.error is not None:
                 exchange.fail(message.error)
             else:
-                self._app.handle(exchange)
+                message.head.door.handle(exchange)
         except Exception as error:
             exchange.raised(error)
         return exchange

@@ -1,6 +1,6 @@
 """One request and its answer.
 
-An `Exchange` is what the connection layer hands to `App.handle` once the whole body is there. It is answered exactly
+An `Exchange` is what the connection layer hands to `head.door` once the whole body is there. It is answered exactly
 once, now or later, by `respond`, `respond_raw`, `fail`, `stream` or `upgrade`; a second answer is a defect and raises.
 Exchanges of one connection may be answered in any order: the connection sends the answers in the order of the requests.
 
@@ -54,16 +54,13 @@ class App(Protocol):
     """What the connection layer serves."""
 
     def resolve(self, head: Head) -> Any:
-        """The route of a complete head, kept as `head.route`.
+        """Set `head.door`, which handles the requests with this head, and return their route, kept as `head.route`.
 
         Called before the body is read. A head that repeats on its connection, but for the digits of a Content-Length,
-        reuses its route without another call; so whatever may change between requests is `handle`'s to check, and the
-        route must not depend on how long the body is. It may set `head.body_limit`. A raised TopicsError is answered
-        at once.
+        reuses its route and its door without another call; so whatever may change between requests is for the door to
+        know, and neither may depend on how long the body is. It may set `head.body_limit`. A raised TopicsError is
+        answered at once.
         """
-
-    def handle(self, exchange: Exchange) -> None:
-        """The whole request is there. Answer now or later; must not block. A raised TopicsError becomes the answer."""
 
 
 def admit(app: App, head: Head) -> None:

@@ -17,7 +17,8 @@ the stream, and the size limit is the position `max_header_bytes`.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 from urllib.parse import unquote_to_bytes
 
 import httptools
@@ -43,12 +44,23 @@ _SINGLE: Final = frozenset(
 )
 
 
+class Door(Protocol):
+    """Where complete requests go."""
+
+    @property
+    def handle(self) -> Callable[[Any], None]:
+        """Answers an exchange, now or later; must not block. A raised TopicsError becomes the answer.
+
+        Another function may be here for the next request.
+        """
+
+
 class Head:
     """One parsed request head. Nothing changes after `parse`, except for what is set when it is resolved."""
 
     __slots__ = (
-        "accepts_gzip", "answer_headers", "body_limit", "cacheable", "chunked", "content_length", "expects_continue",
-        "gzip_body",
+        "accepts_gzip", "answer_headers", "body_limit", "cacheable", "chunked", "content_length", "door",
+        "expects_continue", "gzip_body",
         "headers", "keep_alive", "message_bytes", "method", "path", "plain", "query", "raw_bytes", "route", "tally",
         "target", "upgrade", "version",
     )  # fmt: skip
@@ -67,6 +79,8 @@ class Head:
         """The length of the head, its final empty line included; and that with the body's."""
         self.route: Any = None
         """What `App.resolve` returned for this head."""
+        self.door: Door
+        """What `App.resolve` has chosen to handle the requests with this head."""
         self.tally: Tally = UNROUTED
         """What the requests with this head are counted in; `App.resolve` sets that of the route."""
         self.body_limit: BodyLimit | None = None
@@ -154,6 +168,7 @@ class Head:
             head.path = self.path
             head.query = self.query
             head.route = self.route
+            head.door = self.door
             head.tally = self.tally
             head.body_limit = self.body_limit
         else:

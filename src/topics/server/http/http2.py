@@ -360,7 +360,7 @@ class Http2(Upgraded):
 
     def _handle(self, stream: Http2Stream) -> None:
         try:
-            stream.dispatch(self._app.handle, stream.head.body_limit or self._body_limit)
+            stream.dispatch(stream.head.body_limit or self._body_limit)
         except Exception as error:
             stream.fail(as_answer(error, "handling", stream.head))
             error.__traceback__ = None

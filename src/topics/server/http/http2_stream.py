@@ -84,13 +84,13 @@ class Http2Stream:
         self.held_bytes += len(data)
         self._sender.count_held(len(data))
 
-    def dispatch(self, handle: Callable[[Exchange], None], limit: BodyLimit) -> None:
+    def dispatch(self, limit: BodyLimit) -> None:
         """The request is complete: have it handled."""
         received, self._body = self._body, Gathered()
         body, rest = receive(received, limit, gzip=self.head.gzip_body)
         self.exchange = Exchange(self, self.head, body, self._started_ns)
         self.exchange.rest = rest
-        handle(self.exchange)
+        self.head.door.handle(self.exchange)
 
     def fail(self, error: TopicsError) -> None:
         """Answer with an error, if nothing was answered yet."""

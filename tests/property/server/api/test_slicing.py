@@ -14,7 +14,7 @@ from topics.engine.limits import Limits
 from topics.engine.requests import Write
 from topics.engine.write import batch as batches
 from topics.errors import TopicsError
-from topics.server.api import bodies
+from topics.server.api.records import write_body
 from topics.server.api.slicing import Slicing
 
 LIMITS = Limits(max_batch_records=20, max_record_bytes=60, max_tag_bytes=5, max_meta_bytes=30)
@@ -57,9 +57,9 @@ cuts = st.lists(st.integers(0, 2000), max_size=12)
 
 
 def outcome(body: bytes) -> Any:
-    write = bodies.write(body)
+    write = write_body(body)
     batches.check(write, LIMITS)
-    return said(write, set(bodies.write.unknown(body)))
+    return said(write, set(write_body.unknown(body)))
 
 
 def said(write: Write, unknown: set[str]) -> Any:
@@ -76,7 +76,7 @@ def sliced(body: bytes, places: list[int]) -> Any:
     for place in [*sorted(place % (len(body) + 1) for place in places), len(body)]:
         slicing.feed(body[at:place])
         at = place
-    write, unknown = bodies.write.envelope(slicing.finish())
+    write, unknown = write_body.envelope(slicing.finish())
     write.records = slicing.records
     if write.node is not None:
         batches.add_node(slicing.columns, write.node, LIMITS)
@@ -129,7 +129,7 @@ def test_repeats_are_those_that_a_parser_finds(body: bytes) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return
     try:
-        bodies.write(body)
+        write_body(body)
         refused = False
     except TopicsError as error:
         refused = "is given twice" in error.message

@@ -113,7 +113,7 @@ class HeadApp(PathApp):
         self.heads: list[dict[str, Any]] = []
 
     def handle(self, exchange: Exchange) -> None:
-        self.heads.append({name: getattr(exchange.head, name) for name in Head.__slots__})
+        self.heads.append({name: getattr(exchange.head, name) for name in Head.__slots__ if name != "door"})
         super().handle(exchange)
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.harness.machine import Machine, numbers
 from topics.engine import ConfigPatch, Delete, Diff, RecordIn, Write
+from topics.engine.promise import Receipt
 from topics.engine.queue.claim import Worker
 from topics.engine.queue.event import Acked, decode_image, decode_leases
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.requests import AckJobs, ClaimJobs
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.engine.write import extra as extras
-from topics.engine.write.ticket import Receipt
 from topics.errors import TopicsError
 from topics.storage.wal import frame as frames
 from topics.testing.clock import START_MS

@@ -13,7 +13,7 @@ from topics.engine.write import batch as batches
 from topics.engine.write import dedupe
 from topics.engine.write.digest import of_batch, of_block
 from topics.errors import Throttled, TopicFull
-from topics.server.api import bodies
+from topics.server.api.records import write_body
 from topics.storage import block as blocks
 from topics.testing import ManualClock
 
@@ -302,7 +302,7 @@ def test_a_key_that_comes_again_with_other_records_is_marked(
 
 
 def body(fields: dict[str, object]) -> Write:
-    return bodies.write(json.dumps(fields).encode())
+    return write_body(json.dumps(fields).encode())
 
 
 def test_a_producer_that_repeats_itself_reuses_no_key() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from topics.errors import InvalidRequest
 from topics.server.api import bodies
+from topics.server.api.records import write_body
 from topics.server.delivery import commands
 
 
@@ -17,21 +18,21 @@ from topics.server.delivery import commands
     [
         (bodies.config, b'{"discard":"new"}', "discard: 'new' is not one of old, reject", "discard"),
         (bodies.config, b'{"type":"topic"}', "type: 'topic' is not one of log, queue", "type"),
-        (bodies.write, b'{"records":[],"config":{"durability":"x"}}', "memory, disk, fsync", "config.durability"),
-        (bodies.write, b"{}", "records is missing", "records"),
-        (bodies.write, b'{"records":[{"data":1},{}]}', "records[1].data is missing", "records[1].data"),
-        (bodies.write, b"", "the body is empty: send a JSON object", None),
+        (write_body, b'{"records":[],"config":{"durability":"x"}}', "memory, disk, fsync", "config.durability"),
+        (write_body, b"{}", "records is missing", "records"),
+        (write_body, b'{"records":[{"data":1},{}]}', "records[1].data is missing", "records[1].data"),
+        (write_body, b"", "the body is empty: send a JSON object", None),
         (commands.decode, b'{"op":"subscribe","topic":"a","consistency":"x"}', "of eventual, strong", "consistency"),
         (commands.decode, b'{"op":"dance"}', "op must be subscribe, unsubscribe, publish or ping", "op"),
         (commands.decode, b"{}", "op must be subscribe, unsubscribe, publish or ping", "op"),
-        (bodies.write, b'{"records":NaN}', "the body is not valid JSON: invalid character (byte 11)", None),
-        (bodies.write, b'{"records":', "the body is not valid JSON: it ends too early (byte 11)", None),
-        (bodies.write, b" \n", "the body is not valid JSON: it holds nothing but white space", None),
-        (bodies.write, b"[" * 5000, "the body: expected `object`, got `array`", None),
-        (bodies.write, b'{"x":' + b"[" * 50_000, "nested too deeply: send what is so deep as a string", None),
-        (bodies.write, b'{"records":[{"data":"\\ud83d"}]}', "the body holds \\ud83d (byte 21), one half of", None),
-        (bodies.write, b'{"records":[{"data":"\\\\\\udE00 and more"}]}', "holds \\udE00 (byte 23)", None),
-        (bodies.write, b'{"records":[{"data":"\\ud83d\\ude00"}]', "it ends too early (byte 36)", None),
+        (write_body, b'{"records":NaN}', "the body is not valid JSON: invalid character (byte 11)", None),
+        (write_body, b'{"records":', "the body is not valid JSON: it ends too early (byte 11)", None),
+        (write_body, b" \n", "the body is not valid JSON: it holds nothing but white space", None),
+        (write_body, b"[" * 5000, "the body: expected `object`, got `array`", None),
+        (write_body, b'{"x":' + b"[" * 50_000, "nested too deeply: send what is so deep as a string", None),
+        (write_body, b'{"records":[{"data":"\\ud83d"}]}', "the body holds \\ud83d (byte 21), one half of", None),
+        (write_body, b'{"records":[{"data":"\\\\\\udE00 and more"}]}', "holds \\udE00 (byte 23)", None),
+        (write_body, b'{"records":[{"data":"\\ud83d\\ude00"}]', "it ends too early (byte 36)", None),
         (commands.decode, b'{"op":"ping","request_id":"\\ud83d"}', "the message holds \\ud83d (byte 27)", None),
         (commands.decode, b"{", "the message is not valid JSON: it ends too early (byte 1)", None),
         (commands.decode, b"[]", "the message: expected `object`, got `array`", None),

@@ -7,6 +7,7 @@ import pytest
 
 from topics.errors import InvalidRequest
 from topics.server.api import bodies
+from topics.server.api.records import write_body
 from topics.server.delivery import commands
 
 RECORD = b'{"data":1}'
@@ -23,7 +24,7 @@ def test_smallest_repeat_is_refused_in_any_record(extra: bytes, count: int, at: 
     records = [RECORD] * count
     records[0 if at == "first" else -1] = doubled
     with pytest.raises(InvalidRequest, match="is given twice"):
-        bodies.write(b'{"records":[' + b",".join(records) + b"]}")
+        write_body(b'{"records":[' + b",".join(records) + b"]}")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_smallest_repeat_is_refused_in_any_record(extra: bytes, count: int, at: 
 def test_repeats_beside_the_records_are_refused(body: bytes) -> None:
     """HTTP-14: at the top of a write, and under another spelling of the same key."""
     with pytest.raises(InvalidRequest, match="is given twice"):
-        bodies.write(body)
+        write_body(body)
 
 
 def test_whole_write_without_repeats_is_taken_with_any_spacing() -> None:
@@ -46,7 +47,7 @@ def test_whole_write_without_repeats_is_taken_with_any_spacing() -> None:
     tight = b'{"records":[{"data":{"tag":1,"tag":2},"tag":"\xc3\xa4","node":"n","meta":{"node":"x"}}],"node":"b"}'
     wide = tight.replace(b":", b" : ").replace(b",", b" , ")
     for body in (tight, wide):
-        write = bodies.write(body)
+        write = write_body(body)
         assert (write.records[0].tag, write.records[0].node, write.node) == ("ä", "n", "b")
         assert msgspec.json.decode(write.records[0].data) == {"tag": 2}
 
@@ -56,11 +57,11 @@ def test_whole_write_without_repeats_is_taken_with_any_spacing() -> None:
 def test_spaces_hide_no_repeat(extra: bytes, value: bytes) -> None:
     """HTTP-14: however a body is spread out, and wherever its spaces are."""
     spread = b' { "records" : [ { "tag" : " x " , "node" : "   " , "meta" : { "m" : "  " } , %b "data" : %b } ] } '
-    assert len(bodies.write(spread % (b"", value)).records) == 1
+    assert len(write_body(spread % (b"", value)).records) == 1
     with pytest.raises(InvalidRequest, match="is given twice"):
-        bodies.write(spread % (extra, value))
+        write_body(spread % (extra, value))
     with pytest.raises(InvalidRequest, match="is given twice"):
-        bodies.write((spread % (extra, value)).replace(b" ", b""))
+        write_body((spread % (extra, value)).replace(b" ", b""))
 
 
 def test_repeat_in_a_diff_is_refused() -> None:
@@ -86,7 +87,7 @@ def test_repeat_in_a_diff_is_refused() -> None:
 def test_every_field_of_a_write_is_held_to_it(body: bytes, field: str) -> None:
     """HTTP-14: rare fields, the config, large bodies and numbers of any length make no difference."""
     with pytest.raises(InvalidRequest, match="is given twice") as refused:
-        bodies.write(body)
+        write_body(body)
     assert refused.value.detail["field"] == field
 
 

@@ -13,8 +13,9 @@ from tests.harness.loop import ManualLoop
 from topics.engine.requests import Write
 from topics.engine.write.batch import CheckedWrite
 from topics.errors import TopicsError
-from topics.server.api import bodies, large_writes
+from topics.server.api import large_writes
 from topics.server.api.large_writes import ACTIVE_MAX, LargeWrites
+from topics.server.api.records import write_body
 from topics.server.http.body import Gathered, Plain
 from topics.storage.job import Job
 from topics.testing import MemoryEngine
@@ -36,7 +37,7 @@ class Taken:
     def take(self, body: bytes) -> None:
         gathered = Gathered()
         gathered.add(body)
-        self.large.take("t", (b"", Plain(gathered)), bodies.write.envelope, self._taken, self.errors.append)
+        self.large.take("t", (b"", Plain(gathered)), write_body.envelope, self._taken, self.errors.append)
 
     def _run_then(self, job: Job, then: Callable[[], None]) -> None:
         raise AssertionError("an engine in memory has nothing to make ready")
@@ -82,7 +83,7 @@ def test_only_a_few_are_under_way_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
         gathered = Gathered()
         gathered.add(b'{"records":[%b]}' % b",".join([b'{"data":%d}' % i] * 5000))
-        taken.large.take("t", (b"", Watched(gathered)), bodies.write.envelope, taken._taken, taken.errors.append)
+        taken.large.take("t", (b"", Watched(gathered)), write_body.envelope, taken._taken, taken.errors.append)
     taken.loop.turn()
     for _ in range(ACTIVE_MAX):
         taken.loop.turn()

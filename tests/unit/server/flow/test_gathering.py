@@ -11,7 +11,7 @@ import pytest
 from tests.harness.loop import ManualLoop
 from tests.harness.machine import Machine
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, RecordIn, Write
-from topics.engine.write.ticket import Ticket
+from topics.engine.journal import Ticket
 from topics.errors import TopicsError
 from topics.server.driver import Driver, Wakeup
 from topics.server.flow.admission import GATHERED_RECORDS_MAX, Admission

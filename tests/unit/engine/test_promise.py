@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from topics.engine import Engine, Write
-from topics.engine.write.ticket import Promise, Receipt, Ticket
+from topics.engine.journal import Ticket
+from topics.engine.promise import Promise, Receipt
 from topics.errors import StorageReadOnly
 from topics.testing import ManualClock
 

@@ -1,4 +1,4 @@
-"""Supervisor: what started this process, and wants to know when it serves and where its log goes.
+"""Service manager: what started this process, and wants to know when it serves and where its log goes.
 
 systemd gives a socket in `NOTIFY_SOCKET` and counts a unit as started once READY=1 has come through it: then
 `systemctl start` and `restart` return when requests are answered, and what is ordered after the unit finds a server.
@@ -18,7 +18,7 @@ log: Final = logging.getLogger("topics")
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Tell the supervisor, if there is one."""
+    """Tell the service manager, if there is one."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -28,7 +28,7 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sending:
             sending.sendto(state.encode(), target)
     except OSError as error:
-        log.warning("the supervisor cannot be told that %s: %s", state.partition("\n")[0], error)
+        log.warning("the service manager cannot be told that %s: %s", state.partition("\n")[0], error)
 
 
 def is_journal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
