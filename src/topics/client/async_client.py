@@ -42,7 +42,7 @@ class AsyncClient:
         )
         self._calls = ServerCalls(self._endpoint.patience)
         self._identities = Identities()
-        self._wire = waiting.SharedWire(self._pool)
+        self._courier = waiting.SharedCourier(self._pool)
 
     def __repr__(self) -> str:
         return f"AsyncClient({self._endpoint.url!r})"
@@ -91,7 +91,7 @@ class AsyncClient:
     ) -> AsyncFollower[Any]:
         """The records of several topics over one stream, and those to come; a mapping names the cursor of each."""
         watch = watch_of(topics, self._endpoint.patience, options)
-        return AsyncFollower(watch, waiting.Wire(self._pool), on_loss)
+        return AsyncFollower(watch, waiting.Courier(self._pool), on_loss)
 
     async def topics(self, prefix: str = "", *, limit: int | None = None) -> list[TopicSummary]:
         """Every topic with the prefix, in order; with a `limit` only the first of them."""
@@ -222,4 +222,4 @@ class AsyncClient:
         return AsyncWorker(TopicCalls(queue, type, self._endpoint.patience, self._endpoint.node), self._pool, options)
 
     def _run(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
-        return arun(operation, self._wire)
+        return arun(operation, self._courier)

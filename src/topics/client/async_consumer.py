@@ -29,7 +29,7 @@ class AsyncConsumer(Generic[Item]):
     def __init__(self, consumption: Consumption[Any], pool: waiting.Pool) -> None:
         self._consumption = consumption
         self._pool = pool
-        self._wire = waiting.Wire(pool)
+        self._courier = waiting.Courier(pool)
         self._stopped = False
         self._fetching: asyncio.Task[None] | None = None
 
@@ -45,7 +45,7 @@ class AsyncConsumer(Generic[Item]):
         while True:
             if self._stopped:
                 self._consumption.handled()
-                self._wire.close_stream()
+                self._courier.close_stream()
                 await self.commit()
                 raise StopAsyncIteration
             item: Any = self._consumption.pop()
@@ -55,7 +55,7 @@ class AsyncConsumer(Generic[Item]):
 
     async def _fetch(self) -> None:
         # A task of its own, so that `stop` can end the wait and nothing else.
-        fetching = self._fetching = asyncio.create_task(arun(self._consumption.fetch(), self._wire))
+        fetching = self._fetching = asyncio.create_task(arun(self._consumption.fetch(), self._courier))
         try:
             await asyncio.wait([fetching])
         finally:
@@ -92,7 +92,7 @@ class AsyncConsumer(Generic[Item]):
 
     async def commit(self) -> None:
         """Keep where it has got to, now."""
-        await arun(self._consumption.commit(), waiting.Wire(self._pool))
+        await arun(self._consumption.commit(), waiting.Courier(self._pool))
 
     def lag(self) -> dict[str, Lag]:
         """How far it is behind in each topic, in records and in seconds."""
@@ -109,4 +109,4 @@ class AsyncConsumer(Generic[Item]):
         self._consumption.put_back()
         await self.commit()
         self.stop()
-        self._wire.close_stream()
+        self._courier.close_stream()

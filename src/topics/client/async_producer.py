@@ -29,7 +29,7 @@ class AsyncProducer(Generic[T]):
     def __init__(self, topic: str, outbox: Outbox, pool: waiting.Pool, deadline_s: float) -> None:
         self.topic = topic
         self._outbox = outbox
-        self._wire = waiting.Wire(pool)
+        self._courier = waiting.Courier(pool)
         self._deadline_s = deadline_s
         self._work = asyncio.Event()
         self._room = asyncio.Event()
@@ -148,9 +148,9 @@ class AsyncProducer(Generic[T]):
             async with asyncio.timeout(timeout_s):
                 await self._flush()
         except TimeoutError:
-            self._wire.interrupt()
+            self._courier.interrupt()
         except asyncio.CancelledError:
-            self._wire.interrupt()
+            self._courier.interrupt()
             raise
         self._work.set()
         if self._task is not None:
@@ -166,7 +166,7 @@ class AsyncProducer(Generic[T]):
         outbox = self._outbox
         while (parcel := await self._next()) is not None:
             try:
-                written = await arun(outbox.send(parcel), self._wire)
+                written = await arun(outbox.send(parcel), self._courier)
             except TopicsError as error:
                 outbox.refused(parcel, error)
             except Exception as error:

@@ -27,7 +27,7 @@ class AsyncTopic(Generic[T]):
     def __init__(self, calls: TopicCalls[T], pool: waiting.Pool) -> None:
         self._calls = calls
         self._pool = pool
-        self._wire = waiting.SharedWire(pool)
+        self._courier = waiting.SharedCourier(pool)
 
     def __repr__(self) -> str:
         return f"AsyncTopic({self.name!r})"
@@ -70,7 +70,7 @@ class AsyncTopic(Generic[T]):
         What was lost is raised as RecordsLost, or with `on_loss="yield"` delivered as a Tombstone in its place.
         """
         read = self._calls.read(follow_options(options), follow=False)
-        return AsyncReader(read, waiting.Wire(self._pool), on_loss)
+        return AsyncReader(read, waiting.Courier(self._pool), on_loss)
 
     @overload
     def follow(
@@ -82,7 +82,7 @@ class AsyncTopic(Generic[T]):
     ) -> AsyncReader[Record[T]]: ...
     def follow(self, *, on_loss: OnLoss = "raise", **options: Unpack[FollowOptions]) -> AsyncReader[Any]:
         """The records after a cursor, and those to come, as an asynchronous iterator that does not end by itself."""
-        return AsyncReader(self._calls.read(options, follow=True), waiting.Wire(self._pool), on_loss)
+        return AsyncReader(self._calls.read(options, follow=True), waiting.Courier(self._pool), on_loss)
 
     async def delete(self, *, before_seq: int | None = None, match: str | Sequence[str] | None = None) -> Deleted:
         """Delete records for good: those below a seq, those with certain tags, or those that are both."""
@@ -134,4 +134,4 @@ class AsyncTopic(Generic[T]):
         return await self._run(self._calls.redrive(seqs, match, limit, dry_run))
 
     def _run(self, operation: Operation[R]) -> Coroutine[Any, Any, R]:
-        return arun(operation, self._wire)
+        return arun(operation, self._courier)

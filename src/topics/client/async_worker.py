@@ -326,7 +326,7 @@ class AsyncWorker(Generic[T]):
 
     async def _run(self, operation: Operation[R]) -> R:
         assert self._pool is not None
-        return await arun(operation, waiting.Wire(self._pool))
+        return await arun(operation, waiting.Courier(self._pool))
 
 
 def _reason(error: BaseException) -> str:

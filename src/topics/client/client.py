@@ -43,7 +43,7 @@ class Client:
         )
         self._calls = ServerCalls(self._endpoint.patience)
         self._identities = Identities()
-        self._wire = blocking.SharedWire(self._pool)
+        self._courier = blocking.SharedCourier(self._pool)
 
     def __repr__(self) -> str:
         return f"Client({self._endpoint.url!r})"
@@ -92,7 +92,7 @@ class Client:
     ) -> Follower[Any]:
         """The records of several topics over one stream, and those to come; a mapping names the cursor of each."""
         watch = watch_of(topics, self._endpoint.patience, options)
-        return Follower(watch, blocking.Wire(self._pool), on_loss)
+        return Follower(watch, blocking.Courier(self._pool), on_loss)
 
     def topics(self, prefix: str = "", *, limit: int | None = None) -> list[TopicSummary]:
         """Every topic with the prefix, in order; with a `limit` only the first of them."""
@@ -221,4 +221,4 @@ class Client:
         return Worker(TopicCalls(queue, type, self._endpoint.patience, self._endpoint.node), self._endpoint, options)
 
     def _run(self, operation: Operation[T]) -> T:
-        return run(operation, self._wire)
+        return run(operation, self._courier)

@@ -27,7 +27,7 @@ class Consumer(Generic[Item]):
     def __init__(self, consumption: Consumption[Any], pool: blocking.Pool) -> None:
         self._consumption = consumption
         self._pool = pool
-        self._wire = blocking.Wire(pool)
+        self._courier = blocking.Courier(pool)
 
     @property
     def name(self) -> str:
@@ -39,18 +39,18 @@ class Consumer(Generic[Item]):
 
     def __next__(self) -> Item:
         while True:
-            if self._wire.interrupted:
+            if self._courier.interrupted:
                 self._consumption.handled()
-                self._wire.close_stream()
+                self._courier.close_stream()
                 self.commit()
                 raise StopIteration
             item: Any = self._consumption.pop()
             if item is not None:
                 return item  # type: ignore[no-any-return]
             try:
-                run(self._consumption.fetch(), self._wire)
+                run(self._consumption.fetch(), self._courier)
             except Closed:
-                if not self._wire.interrupted:
+                if not self._courier.interrupted:
                     raise
 
     def __enter__(self) -> Self:
@@ -76,7 +76,7 @@ class Consumer(Generic[Item]):
 
     def commit(self) -> None:
         """Keep where it has got to, now."""
-        run(self._consumption.commit(), blocking.SharedWire(self._pool))
+        run(self._consumption.commit(), blocking.SharedCourier(self._pool))
 
     def lag(self) -> dict[str, Lag]:
         """How far it is behind in each topic, in records and in seconds."""
@@ -84,11 +84,11 @@ class Consumer(Generic[Item]):
 
     def stop(self) -> None:
         """End the iteration after the item in hand, and commit."""
-        self._wire.interrupt()
+        self._courier.interrupt()
 
     def close(self) -> None:
         """End it, and commit what was handled: every item but the last one, unless the iteration has ended."""
         self._consumption.put_back()
         self.commit()
-        self._wire.interrupt()
-        self._wire.close_stream()
+        self._courier.interrupt()
+        self._courier.close_stream()

@@ -64,19 +64,19 @@ class _Cursors(Position[Item]):
 class Follower(_Cursors[Item], ItemIterator[Item]):
     """An iterator over the records of several topics. It belongs to one thread."""
 
-    def __init__(self, watch: TopicsWatch[Any], wire: blocking.Wire, on_loss: OnLoss) -> None:
-        super().__init__(watch, wire, on_loss)
+    def __init__(self, watch: TopicsWatch[Any], courier: blocking.Courier, on_loss: OnLoss) -> None:
+        super().__init__(watch, courier, on_loss)
         self._cursors = {name: bookmark.cursor for name, bookmark in watch.bookmarks.items()}
 
     def close(self) -> None:
         """End the iteration and its stream."""
         super().close()
-        self._wire.close_stream()
+        self._courier.close_stream()
 
 
 class AsyncFollower(_Cursors[Item], AsyncItemIterator[Item]):
     """An asynchronous iterator over the records of several topics."""
 
-    def __init__(self, watching: TopicsWatch[Any], wire: waiting.Wire, on_loss: OnLoss) -> None:
-        super().__init__(watching, wire, on_loss)
+    def __init__(self, watching: TopicsWatch[Any], courier: waiting.Courier, on_loss: OnLoss) -> None:
+        super().__init__(watching, courier, on_loss)
         self._cursors = {name: bookmark.cursor for name, bookmark in watching.bookmarks.items()}

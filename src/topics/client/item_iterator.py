@@ -47,9 +47,9 @@ class Position(Generic[Item]):
 class ItemIterator(Position[Item]):
     """An iterator for threads. `close` ends it, from any thread."""
 
-    def __init__(self, source: Source, wire: blocking.Wire, on_loss: OnLoss) -> None:
+    def __init__(self, source: Source, courier: blocking.Courier, on_loss: OnLoss) -> None:
         super().__init__(source, on_loss)
-        self._wire = wire
+        self._courier = courier
 
     def __iter__(self) -> Iterator[Item]:
         return self
@@ -59,9 +59,9 @@ class ItemIterator(Position[Item]):
             for item in self._items:
                 return self._deliver(item)
             try:
-                batch = run(self._next(), self._wire)
+                batch = run(self._next(), self._courier)
             except Closed:
-                if not self._wire.interrupted:
+                if not self._courier.interrupted:
                     raise
                 batch = None
             if batch is None:
@@ -77,15 +77,15 @@ class ItemIterator(Position[Item]):
     def close(self) -> None:
         """End the iteration; what waits for records returns at once."""
         self._items = iter(())
-        self._wire.interrupt()
+        self._courier.interrupt()
 
 
 class AsyncItemIterator(Position[Item]):
     """An asynchronous iterator. `close` ends it, from any task of its event loop."""
 
-    def __init__(self, source: Source, wire: waiting.Wire, on_loss: OnLoss) -> None:
+    def __init__(self, source: Source, courier: waiting.Courier, on_loss: OnLoss) -> None:
         super().__init__(source, on_loss)
-        self._wire = wire
+        self._courier = courier
 
     def __aiter__(self) -> AsyncIterator[Item]:
         return self
@@ -95,9 +95,9 @@ class AsyncItemIterator(Position[Item]):
             for item in self._items:
                 return self._deliver(item)
             try:
-                batch = await arun(self._next(), self._wire)
+                batch = await arun(self._next(), self._courier)
             except Closed:
-                if not self._wire.interrupted:
+                if not self._courier.interrupted:
                     raise
                 batch = None
             if batch is None:
@@ -113,5 +113,5 @@ class AsyncItemIterator(Position[Item]):
     def close(self) -> None:
         """End the iteration and its stream; what waits for records returns at once."""
         self._items = iter(())
-        self._wire.interrupt()
-        self._wire.close_stream()
+        self._courier.interrupt()
+        self._courier.close_stream()

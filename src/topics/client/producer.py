@@ -36,7 +36,7 @@ class Producer(Generic[T]):
     def __init__(self, topic: str, outbox: Outbox, pool: blocking.Pool, deadline_s: float) -> None:
         self.topic = topic
         self._outbox = outbox
-        self._wire = blocking.Wire(pool)
+        self._courier = blocking.Courier(pool)
         self._deadline_s = deadline_s
         self._forks = forks.count
         self._lock = threading.Lock()
@@ -148,12 +148,12 @@ class Producer(Generic[T]):
                 with contextlib.suppress(TimedOut):
                     self._flush(timeout_s)
                 if self._outbox.ended < self._outbox.added and self._outbox.dead is None:
-                    self._wire.interrupt()
+                    self._courier.interrupt()
                 self._work.notify()
             self._thread.join()
         except BaseException:
             # Long enough to log what is given up.
-            self._wire.interrupt()
+            self._courier.interrupt()
             self._thread.join(ABANDON_S)
             raise
         finally:
@@ -173,7 +173,7 @@ class Producer(Generic[T]):
                 return
             error: TopicsError | None = None
             try:
-                written = run(self._outbox.send(parcel), self._wire)
+                written = run(self._outbox.send(parcel), self._courier)
             except TopicsError as failure:
                 error = failure
             except Exception as failure:

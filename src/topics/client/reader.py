@@ -55,14 +55,14 @@ class _Cursor(Position[Item]):
 class Reader(_Cursor[Item], ItemIterator[Item]):
     """An iterator over records. `close` ends it, from any thread."""
 
-    def __init__(self, read: TopicRead[Any], wire: blocking.Wire, on_loss: OnLoss) -> None:
-        super().__init__(read, wire, on_loss)
+    def __init__(self, read: TopicRead[Any], courier: blocking.Courier, on_loss: OnLoss) -> None:
+        super().__init__(read, courier, on_loss)
         self._read = read
 
 
 class AsyncReader(_Cursor[Item], AsyncItemIterator[Item]):
     """An asynchronous iterator over records."""
 
-    def __init__(self, read: TopicRead[Any], wire: waiting.Wire, on_loss: OnLoss) -> None:
-        super().__init__(read, wire, on_loss)
+    def __init__(self, read: TopicRead[Any], courier: waiting.Courier, on_loss: OnLoss) -> None:
+        super().__init__(read, courier, on_loss)
         self._read = read

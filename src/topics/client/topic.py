@@ -26,7 +26,7 @@ class Topic(Generic[T]):
     def __init__(self, calls: TopicCalls[T], pool: blocking.Pool) -> None:
         self._calls = calls
         self._pool = pool
-        self._wire = blocking.SharedWire(pool)
+        self._courier = blocking.SharedCourier(pool)
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"
@@ -65,7 +65,7 @@ class Topic(Generic[T]):
         What was lost is raised as RecordsLost, or with `on_loss="yield"` delivered as a Tombstone in its place.
         """
         read = self._calls.read(follow_options(options), follow=False)
-        return Reader(read, blocking.Wire(self._pool), on_loss)
+        return Reader(read, blocking.Courier(self._pool), on_loss)
 
     @overload
     def follow(
@@ -75,7 +75,7 @@ class Topic(Generic[T]):
     def follow(self, *, on_loss: Literal["raise"] = "raise", **options: Unpack[FollowOptions]) -> Reader[Record[T]]: ...
     def follow(self, *, on_loss: OnLoss = "raise", **options: Unpack[FollowOptions]) -> Reader[Any]:
         """The records after a cursor, and those to come, as an iterator that does not end by itself."""
-        return Reader(self._calls.read(options, follow=True), blocking.Wire(self._pool), on_loss)
+        return Reader(self._calls.read(options, follow=True), blocking.Courier(self._pool), on_loss)
 
     def delete(self, *, before_seq: int | None = None, match: str | Sequence[str] | None = None) -> Deleted:
         """Delete records for good: those below a seq, those with certain tags, or those that are both."""
@@ -127,7 +127,7 @@ class Topic(Generic[T]):
         return self._run(self._calls.redrive(seqs, match, limit, dry_run))
 
     def _run(self, operation: Operation[R]) -> R:
-        return run(operation, self._wire)
+        return run(operation, self._courier)
 
 
 def labels_of(

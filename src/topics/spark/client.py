@@ -199,7 +199,7 @@ class Client:
         request = Request(method.encode(), path.encode(), body, timeout_s=TIMEOUT_S)
         # The server may be slow with a large answer, as long as it is not silent.
         request.until = time.monotonic() + ANSWER_TIMEOUT_S
-        answer = blocking.SharedWire(self._pool).exchange(request)
+        answer = blocking.SharedCourier(self._pool).exchange(request)
         retry_after = answer.headers.get(b"retry-after", b"")
         return answer.status, answer.body, float(retry_after) if retry_after.isdigit() else 0.0
 

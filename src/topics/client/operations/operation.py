@@ -63,26 +63,26 @@ Effect: TypeAlias = Request | Pause | Open | Read | Close | Do
 Operation: TypeAlias = Generator[Effect, Any, T]
 
 
-def _ask(effect: Request | Pause | Open | Read | Close, wire: blocking.Wire | waiting.Wire) -> Any:
-    """Ask the wire for what an operation needs: the result, or on asyncio what gives one where there is one."""
+def _ask(effect: Request | Pause | Open | Read | Close, courier: blocking.Courier | waiting.Courier) -> Any:
+    """Ask the courier for what an operation needs: the result, or on asyncio what gives one where there is one."""
     if type(effect) is Request:
-        return wire.exchange(effect)
+        return courier.exchange(effect)
     if type(effect) is Pause:
-        return wire.pause(effect.seconds)
+        return courier.pause(effect.seconds)
     if type(effect) is Open:
-        return wire.open(effect.request)
+        return courier.open(effect.request)
     if type(effect) is Read:
-        return wire.read(effect.timeout_s)
-    return wire.close_stream()
+        return courier.read(effect.timeout_s)
+    return courier.close_stream()
 
 
-def run(operation: Operation[T], wire: blocking.Wire) -> T:
+def run(operation: Operation[T], courier: blocking.Courier) -> T:
     """The result of an operation, in this thread."""
     try:
         effect = next(operation)
         while True:
             try:
-                result = effect.function() if isinstance(effect, Do) else _ask(effect, wire)
+                result = effect.function() if isinstance(effect, Do) else _ask(effect, courier)
             except Exception as error:
                 effect = operation.throw(error)
             else:
@@ -93,13 +93,13 @@ def run(operation: Operation[T], wire: blocking.Wire) -> T:
         operation.close()
 
 
-async def arun(operation: Operation[T], wire: waiting.Wire) -> T:
+async def arun(operation: Operation[T], courier: waiting.Courier) -> T:
     """The result of an operation, in this task."""
     try:
         effect = next(operation)
         while True:
             try:
-                asked = asyncio.to_thread(effect.function) if isinstance(effect, Do) else _ask(effect, wire)
+                asked = asyncio.to_thread(effect.function) if isinstance(effect, Do) else _ask(effect, courier)
                 result = None if asked is None else await asked
             except Exception as error:
                 effect = operation.throw(error)

@@ -1,7 +1,7 @@
 """Connections for threads: a bounded pool of sockets, each used by one thread at a time.
 
 A connection goes back to the pool only after a whole answer that allows another request. Before one is used again it
-is looked at: a server that has closed it in the meantime costs nothing. `Wire` is what one thread, or one follower,
+is looked at: a server that has closed it in the meantime costs nothing. `Courier` is what one thread, or one follower,
 talks through; `interrupt` ends whatever it waits for, from any thread and from a signal handler.
 """
 
@@ -294,7 +294,7 @@ class Pool:
                 self._idle.pop().close()
 
 
-class Wire:
+class Courier:
     """What one thread talks through: one exchange, pause or stream at a time, each of which can be interrupted."""
 
     def __init__(self, pool: Pool) -> None:
@@ -382,7 +382,7 @@ class Wire:
             raise Closed("it was stopped")
 
 
-class SharedWire(Wire):
+class SharedCourier(Courier):
     """What any number of threads make single calls through: nothing to interrupt, and no stream."""
 
     def __init__(self, pool: Pool) -> None:

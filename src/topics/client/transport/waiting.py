@@ -1,8 +1,8 @@
-"""Connections for asyncio: a bounded pool of them, and the wires through which tasks talk.
+"""Connections for asyncio: a bounded pool of them, and the couriers that tasks talk through.
 
 A task that is cancelled while it waits for an answer closes its connection: an answer that comes later belongs to
 nobody. Connections belong to the event loop that made them. A client may be used on one event loop after the other,
-not on two at a time. `Wire` is what one task, or one follower, talks through; `interrupt` ends whatever it waits for.
+not on two at a time. `Courier` is what one task, or one follower, talks through; `interrupt` ends what it waits for.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Pool:
         await asyncio.sleep(0)
 
 
-class Wire:
+class Courier:
     """What one task talks through: one exchange, pause or stream at a time, each of which can be interrupted."""
 
     def __init__(self, pool: Pool) -> None:
@@ -227,7 +227,7 @@ class Wire:
         raise Closed("it was stopped")
 
 
-class SharedWire(Wire):
+class SharedCourier(Courier):
     """What any number of tasks make single calls through: nothing to interrupt, and no stream."""
 
     def __init__(self, pool: Pool) -> None:
