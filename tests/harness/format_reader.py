@@ -149,7 +149,7 @@ class Reader:
         flags = self.files.get(f"segments/{name}.flags", bytes(64))[64:].ljust(n, b"\0")
         for file, magic in ((data, b"TOPICSEG"), (index, b"TOPICIDX")):
             assert file[:8] == magic
-            assert number(file, 8, 4) == 1
+            assert number(file, 8, 4) == 2
             assert checked(file[:64])
             assert number(file, 40, 8) == len(data)
             assert number(file, 48, 8) == edition
@@ -172,7 +172,7 @@ class Reader:
                 count += 1
             self._add(topic_id, records)
             at, place = end, place + 56
-        assert at == len(data)
+        assert at == len(data) - 8
         assert count == n
         self._tags(topic_id, first_seq, index[place + 8 :])
 

@@ -43,11 +43,11 @@ def blocks(sealed: SealedFile, epoch: int, options: ReadOptions, first: int, las
         with path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         header = segment.decode_header(content[: segment.HEADER_BYTES], segment.DATA_MAGIC, str(path))
-        if header is None or header[0].topic_id != epoch or header[0].first_seq != sealed.first_seq:
+        if header is None or header.name.topic_id != epoch or header.name.first_seq != sealed.first_seq:
             raise SourceError("it is not the segment that the server means")
         if len(content) < sealed.bytes:
             raise SourceError(f"it has {len(content)} bytes instead of {sealed.bytes}")
-        whole = memoryview(content)[: sealed.bytes]
+        whole = memoryview(content)[: header.blocks_end]
         found = list(columns.walk(whole, segment.HEADER_BYTES, first, last))
         if any(one.first_seq + one.n != other.first_seq for one, other in pairwise(found)):
             # Where each Block begins is known from its neighbours, or else from a header that is checked too.

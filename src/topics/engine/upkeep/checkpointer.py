@@ -3,9 +3,9 @@
 A checkpoint begins when a restart would have to read more than `checkpoint_wal_bytes`, so that both the size of the WAL
 and the time of a restart are bounded by a setting and not by history. What routers copied counts too: it is in no
 frame, but a restart has to make it again. What is sealed costs a checkpoint nothing, and what is not is copied into the
-snapshot. So it waits for the sealer: until little is left to seal, or a restart would read `WAIT_FACTOR` times as much.
-One that frees room on the disk (reclaimer.py), erases what was deleted (eraser.py), or is for a backup (backups.py),
-begins when that is due.
+snapshot, from which a restart has to read it too. So it waits for the sealer, until what is left to seal is little
+beside what a restart would read. One that frees room on the disk (reclaimer.py), erases what was deleted (eraser.py),
+or is for a backup (backups.py), begins when that is due.
 
 Once everything written so far is synced, the topics are captured in slices, and the snapshot is written meanwhile. A
 checkpoint that fails is tried again after a while; until then the WAL has everything.
@@ -29,9 +29,10 @@ from topics.storage.wal.shard import Shard
 
 log = logging.getLogger("topics.upkeep")
 
-WAIT_FACTOR: Final = 4
-# What may be left to seal when a checkpoint begins, as a part of `checkpoint_wal_bytes`.
 UNSEALED_PART: Final = 4
+"""What may be left to seal when a checkpoint begins, as a part of what a restart would read."""
+WAIT_FACTOR: Final = 8
+"""How many times `checkpoint_wal_bytes` a restart may have to read before no sealer is waited for any more."""
 RETRY_NS: Final = 5_000_000_000
 
 
@@ -83,7 +84,7 @@ class Checkpointer:
             return False
         unsealed_bytes = self._engine.totals.unsealed.bytes
         return (
-            unsealed_bytes <= self._wal_bytes // UNSEALED_PART
+            unsealed_bytes <= to_read // UNSEALED_PART
             or self._sealer.is_idle
             or to_read > self._wal_bytes * WAIT_FACTOR
         )

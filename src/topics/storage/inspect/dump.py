@@ -111,6 +111,8 @@ def _segment(disk: Disk, directory: str, file: str) -> Iterator[Line]:
     finally:
         disk.close(handle)
     at = segment.HEADER_BYTES
+    header = segment.decode_header(data, segment.DATA_MAGIC, file)
+    end = len(data) if header is None else min(len(data), header.blocks_end)
     for place in segment.scan_blocks(data):
         if place.offset > at:
             yield {"file": file, "offset": at, "length": place.offset - at, "damage": "corrupt"}
@@ -124,8 +126,8 @@ def _segment(disk: Disk, directory: str, file: str) -> Iterator[Line]:
             "n": found.n,
             "records": records(found),
         }
-    if at < len(data):
-        yield {"file": file, "offset": at, "length": len(data) - at, "damage": "corrupt"}
+    if at < end:
+        yield {"file": file, "offset": at, "length": end - at, "damage": "corrupt"}
 
 
 def kind_name(kind: int) -> str:

@@ -246,8 +246,8 @@ class _Check:
         header = segment.decode_header(data, segment.DATA_MAGIC, file)
         if header is None:
             self._bad(file, 0, "the header's checksum does not match")
-        elif header[3] != size:
-            self._bad(file, size, f"the file has {size} bytes, and its header says {header[3]}")
+        elif header.data_bytes != size:
+            self._bad(file, size, f"the file has {size} bytes, and its header says {header.data_bytes}")
         places = segment.scan_blocks(data)
         at = segment.HEADER_BYTES
         builder = segment.Builder(name.topic_id, name.first_seq, name.edition)
@@ -257,8 +257,9 @@ class _Check:
             at = place.offset + place.length + place.n
             builder.add(block.decode(data, place.offset)[0])
             self._records += place.n
-        if at != size:
-            self._bad(file, at, f"{size - at} bytes hold no Block")
+        end = size if header is None else header.blocks_end
+        if at != end:
+            self._bad(file, at, f"{end - at} bytes hold no Block")
         self._index(name, places, builder)
         self._note(file, f"{len(places)} Blocks, {sum(place.n for place in places)} records")
 
@@ -268,8 +269,8 @@ class _Check:
         header = segment.decode_header(data, segment.FLAGS_MAGIC, file)
         if header is None:
             self._bad(file, 0, "the header's checksum does not match")
-        elif size != segment.HEADER_BYTES + header[2]:
-            self._bad(file, size, f"{size - segment.HEADER_BYTES} flags for {header[2]} records")
+        elif size != segment.HEADER_BYTES + header.records:
+            self._bad(file, size, f"{size - segment.HEADER_BYTES} flags for {header.records} records")
 
     def _index(self, name: segment.SegmentName, places: list[segment.Place], builder: segment.Builder) -> None:
         file = f"segments/{name.index_file}"
@@ -280,7 +281,7 @@ class _Check:
         data, _, size = self._read(path)
         data = data[:size].ljust(size, b"\0")
         header = segment.decode_header(data, segment.INDEX_MAGIC, file)
-        directory = None if header is None else segment.decode_directory(data, header[1])
+        directory = None if header is None else segment.decode_directory(data, header.blocks)
         if directory is None:
             self._bad(file, 0, "the header or the directory does not match its checksum; a restart makes it again")
         elif directory != places:

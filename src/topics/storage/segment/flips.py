@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from topics.storage.flags import DELETED, deleted_runs
 from topics.storage.job import Job, Task
-from topics.storage.segment.format import HEADER_BYTES
+from topics.storage.segment.format import HEADER_BYTES, SOME_DELETED
 from topics.storage.segment.segment import SealedBlock, Segment
 from topics.storage.segment.tier import Tier
 
@@ -93,14 +93,17 @@ class Flips:
     def _write(self, flips: _Noted) -> None:
         for segment, ranges in flips.items():
             name, cold = segment.name, segment.is_cold
-            writes = (
+            writes = [
                 (
                     HEADER_BYTES + sealed.flags_at + a if cold else sealed.offset + sealed.length + a,
                     bytes((DELETED,)) * (b - a),
                 )
                 for sealed, i, j, mask in ranges
                 for a, b in ([(i, j)] if mask is None else deleted_runs(mask))
-            )
+            ]
+            if segment.all_live_at is not None and not cold:
+                # First: whoever copies the file while it changes finds at its end that flags may be set.
+                writes.insert(0, (segment.all_live_at, SOME_DELETED))
             try:
                 self._hot.patch(name.flags_file if cold else name.data_file, writes)
             except FileNotFoundError:

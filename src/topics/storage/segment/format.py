@@ -4,6 +4,10 @@ docs/storage-format.md has the layout. `.data` holds the Blocks with their delet
 the directory, one entry for each Block, and then the tags, sorted, with the seqs of each: a tag delete looks its tag up
 there by bisection, and reads no record. Both begin with a header of 64 bytes.
 
+A `.data` ends with ALL_LIVE for as long as none of its flags is set. Then a start reads none of them, so that the time
+it takes does not depend on the number of records. Anything else there, damage included, means that flags may be set; a
+crash may leave anything there, while it is overwritten and the log still has the deletes.
+
 The `.idx` is derived: where it is damaged it is made again from the Blocks. A damaged Block is named by the directory,
 so either file may be damaged in one place, and what is lost is known exactly. Names appear in the order
 `.idx`, `.data` and vanish in the order `.data`, `.idx`: a `.data` is complete, and an `.idx` alone means nothing.
@@ -38,8 +42,11 @@ from topics.storage.flags import DELETED
 DATA_MAGIC: Final = b"TOPICSEG"
 INDEX_MAGIC: Final = b"TOPICIDX"
 FLAGS_MAGIC: Final = b"TOPICDEL"
-VERSION: Final = 1
+VERSION: Final = 2
+"""In version 1 a `.data` ends with its last flags."""
 HEADER_BYTES: Final = 64
+ALL_LIVE: Final = b"ALL LIVE"
+SOME_DELETED: Final = bytes(len(ALL_LIVE))
 # What a Block in a segment should reach before the next one begins.
 BLOCK_RECORDS: Final = 1000
 PIECE_SEQS: Final = 8192
@@ -94,6 +101,21 @@ class SegmentRef(msgspec.Struct, array_like=True, frozen=True):
     edition: int = 0
 
 
+class Header(NamedTuple):
+    """What the header of a file says: the segment, and how long its `.data` is."""
+
+    name: SegmentName
+    blocks: int
+    records: int
+    data_bytes: int
+    version: int
+
+    @property
+    def blocks_end(self) -> int:
+        """Where the last flags of the `.data` end."""
+        return self.data_bytes - len(ALL_LIVE) if self.version > 1 else self.data_bytes
+
+
 class Place(NamedTuple):
     """One entry of a segment's directory."""
 
@@ -130,16 +152,16 @@ def encode_header(magic: bytes, name: SegmentName, blocks: int, records: int, da
     return head + _CHECKSUM.pack(xxh3_64_intdigest(head))
 
 
-def decode_header(data: bytes, magic: bytes, file: str) -> tuple[SegmentName, int, int, int] | None:
-    """Segment, number of Blocks and records, and length of the `.data`; None where damaged. Raises UnknownFormat."""
+def decode_header(data: bytes, magic: bytes, file: str) -> Header | None:
+    """The header that a file begins with; None where it is damaged. Raises UnknownFormat."""
     if len(data) < HEADER_BYTES or _CHECKSUM.unpack_from(data, 56)[0] != xxh3_64_intdigest(data[:56]):
         return None
     found, version, blocks, topic_id, first_seq, records, data_bytes, edition = _HEADER.unpack_from(data)
     if found != magic:
         return None
-    if version != VERSION:
-        raise UnknownFormat(f"{file}: segment format version {version}; this program reads version {VERSION}")
-    return SegmentName(topic_id, first_seq, edition), blocks, records, data_bytes
+    if not 1 <= version <= VERSION:
+        raise UnknownFormat(f"{file}: segment format version {version}; this program reads versions 1 to {VERSION}")
+    return Header(SegmentName(topic_id, first_seq, edition), blocks, records, data_bytes, version)
 
 
 class Builder:
@@ -157,7 +179,9 @@ class Builder:
         self.written_flags: list[bytes] = []
         self.places: list[Place] = []
         self.records = 0
-        self.data_bytes = HEADER_BYTES
+        self.all_live = True
+        """Whether no flag was set in what was added."""
+        self._blocks_end = HEADER_BYTES
         self._parts: list[bytes] = []
         self._tags: dict[bytes, array[int]] = {}
 
@@ -165,6 +189,11 @@ class Builder:
     def name(self) -> SegmentName:
         """What the segment will be called."""
         return SegmentName(self.topic_id, self._first_seq or self.places[0].first_seq, self._edition)
+
+    @property
+    def data_bytes(self) -> int:
+        """The length of the `.data` file."""
+        return self._blocks_end + len(ALL_LIVE)
 
     def add(self, found: Block) -> None:
         """Take the next Block, with the delete flags it has now."""
@@ -174,11 +203,12 @@ class Builder:
         flags = bytes(found.n) if found.flags is None else bytes(found.flags)
         length = len(found.raw)
         self._last_seq = found.last_seq
-        self.places.append(place_of(found, self.data_bytes, length))
+        self.places.append(place_of(found, self._blocks_end, length))
         self._parts += (found.raw, flags)
         self.sources.append(found)
         self.written_flags.append(flags)
-        self.data_bytes += length + found.n
+        self._blocks_end += length + found.n
+        self.all_live = self.all_live and DELETED not in flags
         self.records += found.n
         if found.bits & block.HAS_TAG:
             distance = found.first_seq - self.name.first_seq
@@ -198,9 +228,13 @@ class Builder:
         """The first bytes of the `.data` file."""
         return encode_header(DATA_MAGIC, self.name, len(self.places), self.records, self.data_bytes)
 
+    def data_end(self) -> bytes:
+        """The last bytes of the `.data` file."""
+        return ALL_LIVE if self.all_live else SOME_DELETED
+
     def data_parts(self) -> list[bytes]:
         """The `.data` file, in parts."""
-        return [self.data_header(), *self._parts]
+        return [self.data_header(), *self._parts, self.data_end()]
 
     def release(self) -> list[bytes]:
         """What was added since the last call, to be written by the caller: it is not kept here any longer."""
@@ -208,9 +242,10 @@ class Builder:
         self.sources, self.written_flags = [], []
         return parts
 
-    def index(self) -> bytes:
-        """The `.idx` file."""
-        header = encode_header(INDEX_MAGIC, self.name, len(self.places), self.records, self.data_bytes)
+    def index(self, data_bytes: int | None = None) -> bytes:
+        """The `.idx` file, for a `.data` of this length."""
+        data_bytes = self.data_bytes if data_bytes is None else data_bytes
+        header = encode_header(INDEX_MAGIC, self.name, len(self.places), self.records, data_bytes)
         entries = b"".join(_ENTRY.pack(*place) for place in self.places)
         return header + entries + _CHECKSUM.pack(xxh3_64_intdigest(entries)) + self.tags()
 
@@ -241,8 +276,8 @@ def index_of(name: SegmentName, data: bytes, places: Sequence[Place]) -> bytes:
     for place in places:
         builder.add(block.decode(data, place.offset)[0])
     # The Blocks are where they were, with damaged ones between them.
-    builder.places, builder.data_bytes = list(places), len(data)
-    return builder.index()
+    builder.places = list(places)
+    return builder.index(len(data))
 
 
 def decode_directory(data: bytes, blocks: int) -> list[Place] | None:
@@ -309,8 +344,8 @@ class Tags:
         return self._body[start:end]
 
 
-def data_bytes(places: Sequence[Place]) -> int:
-    """The length of the `.data` file that has these Blocks."""
+def blocks_end(places: Sequence[Place]) -> int:
+    """Where the flags of the last of these Blocks end."""
     return places[-1].offset + places[-1].length + places[-1].n if places else HEADER_BYTES
 
 

@@ -101,7 +101,8 @@ class Loader:
         size = self._hot.size(name.index_file)
         index = b"" if size is None else self._hot.read(name.index_file, 0, size)
         header = layout.decode_header(index, layout.INDEX_MAGIC, name.index_file)
-        return (None if header is None or header[0] != name else layout.decode_directory(index, header[1])), index
+        own = header is not None and header.name == name
+        return (layout.decode_directory(index, header.blocks) if header is not None and own else None), index
 
     def _find(self, name: SegmentName, places: list[Place] | None) -> tuple[Tier, int | None]:
         """Where the records of a segment are, and the length of that file; None where it is gone."""
@@ -117,7 +118,7 @@ class Loader:
             pass
         # A store without a single file is not mounted. The index says what should be in it, and reads will fail.
         self._tiers.away = True
-        return cold, None if places is None else layout.data_bytes(places)
+        return cold, None if places is None else layout.blocks_end(places) + len(layout.ALL_LIVE)
 
     def _load(self, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> Segment | None:
         places, index = self._directory(name)
@@ -135,7 +136,14 @@ class Loader:
         # Of one that an earlier start has made again too: that start may not have come to a checkpoint.
         damage += _missing(name, ref, places)
         found = Segment(
-            self._tiers, name, tier, places, data_bytes=size, index_bytes=index_bytes, on_delete=self._on_delete
+            self._tiers,
+            name,
+            tier,
+            places,
+            data_bytes=size,
+            index_bytes=index_bytes,
+            all_live=False,
+            on_delete=self._on_delete,
         )
         is_own = self._check_data(found, size, damage)
         damaged = len(damage)
@@ -147,13 +155,19 @@ class Loader:
         return found
 
     def _check_data(self, found: Segment, size: int, damage: list[Corrupt]) -> bool:
-        """Report a damaged header, and Blocks that the file is too short for; whether a hot file is this segment's."""
+        """Report a damaged header, and Blocks that the file is too short for; whether a hot file is this segment's.
+
+        One that is says at its end whether it may have flags.
+        """
         name = found.name
         is_own = False
         if not found.is_cold:
             head = self._hot.read(name.data_file, 0, layout.HEADER_BYTES)
             header = layout.decode_header(head, layout.DATA_MAGIC, name.data_file)
-            is_own = header is not None and header[0] == name
+            is_own = header is not None and header.name == name
+            if header is not None and is_own and header.version > 1:
+                end = self._hot.read(name.data_file, header.blocks_end, len(layout.ALL_LIVE))
+                found.all_live_at = header.blocks_end if end == layout.ALL_LIVE else None
             if not is_own:
                 kept = self._tiers.quarantine(name.data_file, 0, head)
                 damage.append(Corrupt(name.data_file, 0, layout.HEADER_BYTES, LostRecords(name.topic_id, 0, 0), kept))
@@ -183,6 +197,8 @@ class Loader:
         for sealed in list(found.blocks):
             also = beside[sealed.flags_at : sealed.flags_at + sealed.n]
             flags = stored.get(sealed, b"")
+            if not (sealed.erased or DELETED in flags or DELETED in also):
+                continue
             dead = bytes((DELETED,)) * sealed.n
             if (is_own and flags == dead) or (beside_is_own and also == dead):
                 # Nothing of it is left that damage could take. In a file that may be another's, the content decides.
@@ -192,11 +208,10 @@ class Loader:
                     sealed.delete(0, sealed.n)
                 continue
             try:
-                if DELETED in flags or DELETED in also or sealed.erased:
-                    content = sealed.decode(found.tier.read(found.name.data_file, sealed.offset, sealed.length))
-                    found.cache.put(sealed, content)
-                    # No checksum covers a flag. That a record is erased, its Block says too.
-                    flags = both(flags.ljust(sealed.n, b"\0"), content.erased())
+                content = sealed.decode(found.tier.read(found.name.data_file, sealed.offset, sealed.length))
+                found.cache.put(sealed, content)
+                # No checksum covers a flag. That a record is erased, its Block says too.
+                flags = both(flags.ljust(sealed.n, b"\0"), content.erased())
             except Corrupt as corrupt:
                 damage.append(corrupt)
                 found.blocks.remove(sealed)
@@ -224,7 +239,7 @@ class Loader:
             self._after_checkpoint(lambda: self._remove_stale_flags(found))
         head = hot.read(file, 0, layout.HEADER_BYTES)
         header = layout.decode_header(head, layout.FLAGS_MAGIC, file)
-        is_own = header is not None and header[0] == found.name
+        is_own = header is not None and header.name == found.name
         if not is_own:
             kept = self._tiers.quarantine(file, 0, head)
             damage.append(Corrupt(file, 0, layout.HEADER_BYTES, nothing, kept))
@@ -236,7 +251,9 @@ class Loader:
         return flags.ljust(found.records, b"\0"), is_own
 
     def _stored_flags(self, found: Segment) -> dict[SealedBlock, bytes]:
-        """The flags after the Blocks; none where the cold store is out of reach."""
+        """The flags after the Blocks; none where no flag is set, or the cold store is out of reach."""
+        if found.all_live_at is not None:
+            return {}
         ranges = [(sealed.offset + sealed.length, sealed.n) for sealed in found.blocks]
         try:
             return dict(zip(found.blocks, found.tier.read_ranges(found.name.data_file, ranges), strict=True))

@@ -175,13 +175,12 @@ class Rewrite:
         if not builder.places:
             self._end(None, None)
             return
-        name, at, parts = builder.name, self._written_bytes, self._unwritten
+        name, at, parts = builder.name, self._written_bytes, [*self._unwritten, builder.data_end()]
         index_bytes = 0
 
         def work() -> None:
             nonlocal index_bytes
-            if parts:
-                hot.extend(name.data_file, at, parts)
+            hot.extend(name.data_file, at, parts)
             index = builder.index()
             index_bytes = len(index)
             hot.put(name.index_file, [index])
@@ -199,6 +198,7 @@ class Rewrite:
             builder.places,
             data_bytes=builder.data_bytes,
             index_bytes=index_bytes,
+            all_live=builder.all_live,
             on_delete=self._on_delete,
         )
         for sealed, written in zip(made.blocks, self._made, strict=True):

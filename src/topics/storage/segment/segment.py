@@ -170,6 +170,7 @@ class Segment:
         *,
         data_bytes: int,
         index_bytes: int,
+        all_live: bool,
         on_delete: Callable[[SealedBlock, int, int, bytes | None], None],
     ) -> None:
         self.tiers = tiers
@@ -179,6 +180,8 @@ class Segment:
         self.cache = tiers.cache
         self.data_bytes = data_bytes
         self.index_bytes = index_bytes
+        # Where its file says that no flag is set; that has to go before one is.
+        self.all_live_at = layout.blocks_end(places) if all_live else None
         self.on_delete = on_delete
         self.records = sum(place.n for place in places)
         self.sealed_to = max((place.first_seq + place.n - 1 for place in places), default=name.first_seq)

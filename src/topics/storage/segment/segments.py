@@ -101,6 +101,7 @@ class Segments:
             builder.places,
             data_bytes=builder.data_bytes,
             index_bytes=index_bytes,
+            all_live=builder.all_live,
             on_delete=self.flips.note,
         )
         for sealed, source, written in zip(made.blocks, builder.sources, builder.written_flags, strict=True):

@@ -64,6 +64,7 @@ def test_verify_sees_every_wrong_byte() -> None:
         if path.endswith(".data"):
             for place in segment.scan_blocks(data):
                 flags |= {(path, place.offset + place.length + i) for i in range(place.n)}
+            flags |= {(path, len(data) - 8 + i) for i in range(8)}
         if path.endswith(".flags"):
             flags |= {(path, i) for i in range(64, len(data))}
     for path, data in disk.files().items():

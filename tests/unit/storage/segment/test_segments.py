@@ -70,7 +70,8 @@ def test_delete_of_a_sealed_record_flips_one_byte_outside_the_checksum_and_survi
     mini.store.run_until_idle()
     mini.turn()
     after = mini.disk.files()[path]
-    changed = [i for i in range(len(after)) if before[i] != after[i]]
+    assert (before[-8:], after[-8:]) == (segment.ALL_LIVE, segment.SOME_DELETED)
+    changed = [i for i in range(len(after) - 8) if before[i] != after[i]]
     assert len(changed) == 1
     assert after[changed[0]] == 0xD5
     mini.checkpoint()
@@ -368,7 +369,58 @@ def test_cache_gives_up_the_least_recently_used_and_keeps_the_newest() -> None:
 
 def test_unknown_segment_version_is_refused() -> None:
     head = bytearray(segment.encode_header(segment.INDEX_MAGIC, SegmentName(1, 1), 1, 1, 99))
-    head[8] = 2
+    head[8] = 3
     head[56:] = segment._CHECKSUM.pack(segment.xxh3_64_intdigest(bytes(head[:56])))
-    with pytest.raises(UnknownFormat, match="version 2"):
+    with pytest.raises(UnknownFormat, match="version 3"):
         segment.decode_header(bytes(head), segment.INDEX_MAGIC, "x.idx")
+
+
+def first_flag(data: bytes) -> int:
+    """Where the flag of the first record of a `.data` file is."""
+    place = segment.scan_blocks(data)[0]
+    return place.offset + place.length
+
+
+def test_start_reads_no_flag_of_a_file_that_says_that_all_are_live() -> None:
+    """STORE-3: what a start reads does not depend on the number of records. Anything else at the end: it does read."""
+    mini = sealed_topic()
+    path = f"{HOT}/{SegmentName(7, 1).data_file}"
+    mini.checkpoint()
+    assert isinstance(mini.disk, FakeDisk)
+    data = mini.disk.files()[path]
+    mini.disk.damage(path, first_flag(data), b"\xd5")
+    assert (7, 1) in restart(mini).records()
+    for end in (b"\0LL LIVE", bytes(8), b"all live"):
+        mini.disk.damage(path, len(data) - 8, end)
+        again = restart(mini)
+        assert (7, 1) not in again.records()
+        assert not again.damage
+
+
+def test_segment_of_version_1_has_no_such_end() -> None:
+    """STORE-3: its flags are read, and what is deleted from it later is there after a restart."""
+    mini = sealed_topic()
+    name = SegmentName(7, 1)
+    mini.checkpoint()
+    assert isinstance(mini.disk, FakeDisk)
+    for file, end in ((name.data_file, -8), (name.index_file, None)):
+        old = mini.disk.files()[f"{HOT}/{file}"][:end]
+        size = len(mini.disk.files()[f"{HOT}/{name.data_file}"]) - (8 if end is None else 0)
+        head = old[:8] + b"\1\0\0\0" + old[12:40] + size.to_bytes(8, "little") + old[48:56]
+        head += segment._CHECKSUM.pack(segment.xxh3_64_intdigest(head))
+        handle = mini.disk.create(f"{HOT}/{file}.old")
+        mini.disk.write(handle, 0, head + old[64:])
+        mini.disk.sync(handle)
+        mini.disk.close(handle)
+        mini.disk.rename(f"{HOT}/{file}.old", f"{HOT}/{file}")
+        mini.disk.sync_dir(HOT)
+    length = len(mini.disk.files()[f"{HOT}/{name.data_file}"])
+    mini = restart(mini)
+    assert not mini.damage
+    assert len(mini.records()) == 30
+    mini.delete(7, 4, 4)
+    mini.turn()
+    mini.checkpoint()
+    assert isinstance(mini.disk, FakeDisk)
+    assert len(mini.disk.files()[f"{HOT}/{name.data_file}"]) == length
+    assert (7, 4) not in restart(mini).records()
