@@ -167,7 +167,11 @@ class SparkBench:
             sink = self.spark.read.parquet(rows).write.format("topics").mode("append")
             sink.options(url=self.server.url, topic=f"{topic}-sink-{turn}").save()
 
-        return Work("sink", records, [Contender("Parquet to a topic", write, at_least(400_000, "records_s"))])
+        def make(_: int) -> None:
+            self.spark.read.parquet(rows).write.format("noop").mode("overwrite").save()
+
+        making = Contender("Parquet to nowhere: what making the rows takes of it", make)
+        return Work("sink", records, [Contender("Parquet to a topic", write, at_least(400_000, "records_s")), making])
 
     def archives(self, topic: str, records: int) -> Work:
         """A topic into a new lake."""

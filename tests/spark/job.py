@@ -23,13 +23,23 @@ def copy(spark: Any, given: dict[str, Any]) -> None:
 
     slow = spark.udf.register("slow", slowly)
     source = spark.readStream.format("topics").options(
-        url=given["url"], topic=given["source"], maxOffsetsPerTrigger="60"
+        url=given["url"], topic=given["source"], maxOffsetsPerTrigger=str(given.get("batch", 60))
     )
     rows = source.load().repartition(4)
     rows = rows.select(slow("data").alias("data")) if pause_s else rows.select("data")
     sink = rows.writeStream.format("topics").options(url=given["url"], topic=given["target"])
     query = sink.option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True).start()
     query.awaitTermination()
+
+
+def archive(spark: Any, given: dict[str, Any]) -> None:
+    """A topic into a lake, in batches."""
+    from topics.pipeline.archive import Archive
+    from topics.spark.place import Place
+
+    source, checkpoint = {"url": given["url"], "topics": given["source"]}, Path(given["checkpoint"])
+    archived = Archive(source, Place(given["target"]), checkpoint=checkpoint, offsets_max=given["batch"])
+    archived.start(spark, True, "1 second", checkpoint / "never").awaitTermination()
 
 
 def speculate(spark: Any, given: dict[str, Any]) -> None:
@@ -87,7 +97,7 @@ def main() -> None:
     spark = session(app_name=what, master=master, config=settings)
     spark.sparkContext.setLogLevel("OFF")
     for job in what.split("+"):
-        {"copy": copy, "speculate": speculate, "table": table}[job](spark, given)
+        {"archive": archive, "copy": copy, "speculate": speculate, "table": table}[job](spark, given)
     spark.stop()
 
 

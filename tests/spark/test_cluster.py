@@ -8,9 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from topics.testing import ServerProcess
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 JOB = Path(__file__).with_name("job.py")
+KILLS = int(os.environ.get("TOPICS_DRIVER_KILLS", "2"))
+"""How often each driver is killed at random; more of them find more."""
 SPARK_DEADLINE_S = 280.0
 """Generous, because each step starts a JVM or three: alone it takes seconds, on a busy machine minutes."""
 
@@ -108,6 +112,53 @@ def test_a_driver_killed_twice_copies_every_record_once(
     with running("local[2]", "copy", log, **given) as job:
         job.finish()
     assert sorted(record["data"] for record in records(api, target)) == list(range(1, 241))
+
+
+def files_of(checkpoint: Path) -> set[str]:
+    """The names of what a query has written of its offsets, half-written files included."""
+    return {f"{kind}/{path.name}" for kind in ("offsets", "commits") for path in (checkpoint / kind).glob("*")}
+
+
+def kill_while_committing(job: Job, checkpoint: Path, chance: Random, torn_start: bool) -> None:
+    """Kill a driver near one of the next files of its checkpoint, also near the first one if `torn_start`."""
+    last, left = files_of(checkpoint), chance.randint(1, 8)
+    deadline = time.monotonic() + SPARK_DEADLINE_S
+    while left and not job.ended() and time.monotonic() < deadline:
+        found = files_of(checkpoint)
+        left -= found != last and (torn_start or "offsets/0" in found)
+        last = found
+        time.sleep(0.0005)
+    time.sleep(chance.uniform(0.0, 0.03))
+    ended = job.ended()
+    job.close()
+    assert not ended, "it has something to do"
+
+
+@pytest.mark.parametrize("what", ["archive", "copy"])
+def test_a_driver_killed_while_it_commits_offsets_leaves_every_record_once(
+    server: ServerProcess, api: Api, topic_name: str, tmp_path: Path, what: str
+) -> None:
+    """Kill -9 at random moments around the files of a checkpoint: a local session never leaves half a file there."""
+    chance = Random(what)
+    total, batch = 40 * (KILLS + 1), 4
+    api.fill(topic_name, total)
+    target = str(tmp_path / "lake") if what == "archive" else f"{topic_name}.copy"
+    checkpoint = tmp_path / "checkpoint"
+    given = {"url": server.url, "source": topic_name, "target": target, "checkpoint": str(checkpoint), "batch": batch}
+    log = tmp_path / "log"
+    for _ in range(KILLS):
+        with running("local[2]", what, log, **given) as job:
+            # Spark itself begins no query over half a file of its first batch; a pipeline does.
+            kill_while_committing(job, checkpoint, chance, torn_start=what == "archive")
+    with running("local[2]", what, log, **given) as job:
+        job.finish()
+    if what == "copy":
+        assert sorted(record["data"] for record in records(api, target)) == list(range(1, total + 1))
+    else:
+        from deltalake import DeltaTable
+
+        held = DeltaTable(f"{target}/events").to_pyarrow_table(columns=["seq"])["seq"].to_pylist()
+        assert sorted(held) == list(range(1, total + 1))
 
 
 def test_an_executor_killed_in_the_middle_of_a_batch_costs_nothing(

@@ -58,6 +58,20 @@ def test_a_replayed_batch_is_a_no_op_for_the_archive(archives: Archives, api: Ap
     assert archives.losses() == lost == [(topic_name, 1, 2, "cap")]
 
 
+def test_an_archive_begins_where_a_kill_left_half_of_its_first_offsets(
+    archives: Archives, api: Api, topic_name: str
+) -> None:
+    """Spark begins no query over such a file, so an archive that was killed in its first moment never began again."""
+    api.fill(topic_name, 3)
+    offsets = archives.root / "_checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    for name in (".0.eefd554b.tmp", "..0.eefd554b.tmp.crc"):
+        (offsets / name).touch()
+    archives.run()
+    assert [row["seq"] for row in archives.events()] == [1, 2, 3]
+    assert not list(offsets.glob(".*.tmp"))
+
+
 def test_losses_are_completed_after_a_crash_between_the_two_tables(
     archives: Archives, api: Api, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,10 @@ class Journal:
         for shard in self.store.shards:
             shard.write()
 
+    def queued_bytes(self) -> int:
+        """How much `write` would hand to the kernel now."""
+        return sum([shard.unwritten_bytes for shard in self.store.shards])
+
     def submit(self, topic: Target, frame: frames.Frame, gated: bool, future: Promise | None) -> None:
         """Queue a frame about a topic, and ask for the turn that writes it. Raises where the WAL takes no more."""
         (topic.shard or self._choose_shard(topic)).submit(frame, gated, future)

@@ -20,6 +20,18 @@ def batch_offsets(checkpoint: Path, batch_id: int) -> dict[str, Any]:
     return found
 
 
+def forget_torn_start(checkpoint: Path) -> None:
+    """Remove the half-written file of a driver that was killed while it wrote down its first batch.
+
+    Spark begins no query where anything is in the way of its first batch. A batch counts from the moment at which its
+    offsets have their name, so where none has, nothing is forgotten.
+    """
+    files = [path for kind in ("offsets", "commits") for path in (checkpoint / kind).glob(".*")]
+    if files and not any((checkpoint / "offsets").glob("[0-9]*")):
+        for path in files:
+            path.unlink(missing_ok=True)
+
+
 def cursors_of(checkpoint: Path) -> dict[str, int]:
     """How far the last batch that was committed in a checkpoint goes in each topic; nothing before the first."""
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from topics.pipeline.checkpoint import forget_torn_start
 from topics.pipeline.display import Display
 from topics.pipeline.errors import PipelineError, reason
 from topics.pipeline.progress import Progress
@@ -35,6 +36,7 @@ def state_of(root: Place, checkpoint: Path | None) -> Path | None:
 
 def start(query: Any, name: str, checkpoint: Path, once: bool, interval: str) -> Any:
     """Start a query that runs until everything is done, or again at each interval."""
+    forget_torn_start(checkpoint)
     query = query.option("checkpointLocation", str(checkpoint)).queryName(name)
     return (query.trigger(availableNow=True) if once else query.trigger(processingTime=interval)).start()
 

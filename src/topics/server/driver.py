@@ -36,33 +36,51 @@ AWAITED: Final = frozenset(("read", "prepare"))
 TICK_S: Final = 1.0
 ENDING_S: Final = 2.0
 COMMIT_WINDOW_S: Final = 0.002
+COMMIT_BYTES: Final = 64 << 10
+"""What is worth a commit of its own: a client that writes so much at a time and waits for each answer gains nothing
+from a window."""
 
 
 class Wakeup:
     """The request for a turn: made as often as needed, answered once at the end of this turn of the loop."""
 
-    __slots__ = ("_loop", "_window_s", "listeners", "pending")
+    __slots__ = ("_later", "_loop", "_window_s", "listeners", "pending", "queued_bytes")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: list[Callable[[], None]] = []
         """What is called for a turn: a driver, from its construction until it stops."""
         self.pending = False
         """Whether a turn was asked for that has not begun, or is being prepared."""
+        self.queued_bytes: Callable[[], int] = lambda: 0
+        """How much the next turn will write."""
         self._loop = loop
         self._window_s = 0.0
+        # The turns that wait until the window ends.
+        self._later: list[asyncio.TimerHandle] = []
 
     def wake(self) -> None:
         """Ask for a turn."""
         if not self.pending:
+            self._later.clear()
             for turn in self.listeners:
                 self.pending = True
-                if self._window_s:
-                    self._loop.call_later(self._window_s, turn)
+                if self._window_s and self.queued_bytes() < COMMIT_BYTES:
+                    self._later.append(self._loop.call_later(self._window_s, turn))
                 else:
                     self._loop.call_soon(turn)
+        elif self._later and self.queued_bytes() >= COMMIT_BYTES:
+            for timer in self._later:
+                timer.cancel()
+            self._later.clear()
+            for turn in self.listeners:
+                self._loop.call_soon(turn)
+
+    def begun(self) -> None:
+        """The turn that was asked for has begun, so no window is left to cut short."""
+        self._later.clear()
 
     def set_level(self, level: int) -> None:
-        """The pressure has changed: where it is high, frames gather for a while, for fewer and larger commits."""
+        """The pressure has changed: where it is high, small frames gather for a while, for fewer commits."""
         self._window_s = COMMIT_WINDOW_S if level >= WIDEN_COMMITS else 0.0
 
 
@@ -83,6 +101,7 @@ class Driver:
         self._engine = engine
         self._flush = flush
         self._upkeep = upkeep
+        wakeup.queued_bytes = engine.journal.queued_bytes
         self._tick: asyncio.TimerHandle | None = None
         self._upkeep_due: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -104,6 +123,7 @@ class Driver:
 
     def _turn(self) -> None:
         # What was gathered is written by the turn itself: nothing is to be asked for again.
+        self._wakeup.begun()
         try:
             self._prepare()
         finally:

@@ -26,7 +26,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import accumulate, compress, pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from xxhash import xxh3_64_intdigest
 
@@ -38,6 +38,7 @@ HEADER: Final = struct.Struct("<4sBBHIIQQIIII")
 HEADER_BYTES: Final = HEADER.size
 CHECKSUM_BYTES: Final = 8
 ABSENT: Final = 0xFFFF
+_ABSENT_BYTES: Final = b"\xff\xff"
 
 BITS_AT: Final = 5
 HAS_NODE: Final = 1
@@ -59,7 +60,6 @@ _TOPIC_ID = struct.Struct("<16xQ")
 _TS = struct.Struct("<q")
 _ONE = struct.Struct("<4sBBHIIQQIIIIqI")
 _NEEDS_ESCAPE = re.compile(rb'[\x00-\x1f"\\]')
-
 assert HEADER_BYTES == 48
 
 
@@ -107,7 +107,8 @@ def _column(code: str, raw: bytes, at: int, n: int) -> array[int]:
 def _offsets_with_absent(lengths: array[int] | None, at: int) -> list[int] | None:
     if lengths is None:
         return None
-    return list(accumulate((0 if length == ABSENT else length for length in lengths), initial=at))
+    some_absent = _ABSENT_BYTES in lengths.tobytes()
+    return list(accumulate([length % ABSENT for length in lengths] if some_absent else lengths, initial=at))
 
 
 class Extent(Flagged):
@@ -198,8 +199,16 @@ class Block(Extent):
         return self.raw[columns.tag_at[i] : columns.tag_at[i + 1]]
 
     def tags(self) -> list[bytes | None]:
-        """The tag column."""
-        return [None] * self.n if not self.bits & HAS_TAG else [self.tag(i) for i in range(self.n)]
+        """The tag column; no other is decoded for it."""
+        raw, bits, n = self.raw, self.bits, self.n
+        if not bits & HAS_TAG:
+            return [None] * n
+        lengths = _column("H", raw, HEADER_BYTES + (10 if bits & HAS_NODE else 8) * n, n)
+        at = _offsets_with_absent(lengths, HEADER_BYTES + _per_record(bits) * n + HEADER.unpack_from(raw)[8]) or []
+        found: list[bytes | None] = [raw[start:end] for start, end in pairwise(at)]
+        if _ABSENT_BYTES not in lengths.tobytes():
+            return found
+        return [None if length == ABSENT else text for text, length in zip(found, lengths, strict=True)]
 
     def metas(self) -> list[bytes | None]:
         """The meta column."""
@@ -217,8 +226,7 @@ class Block(Extent):
 
     def datas(self) -> list[bytes]:
         """The data column."""
-        raw = self.raw
-        return [raw[a:b] for a, b in pairwise(self.columns.data_at)]
+        return [self.raw[a:b] for a, b in pairwise(self.columns.data_at)]
 
     def size_bytes(self, i: int, j: int) -> int:
         """What the records [i, j) count towards `bytes`, deleted or not."""
@@ -332,8 +340,12 @@ def _lay_out(
         if column is None:
             continue
         bits |= bit
-        lengths.append(array("H", [ABSENT if text is None else len(text) for text in column]).tobytes())
-        joined = b"".join([text for text in column if text])
+        try:
+            given = cast("Sequence[bytes]", column)
+            joined, sized = b"".join(given), list(map(len, given))
+        except TypeError:
+            joined, sized = b"".join(filter(None, column)), [ABSENT if text is None else len(text) for text in column]
+        lengths.append(array("H", sized).tobytes())
         if bits & PLAIN and _NEEDS_ESCAPE.search(joined):
             bits &= ~PLAIN
         texts.append(joined)

@@ -17,7 +17,7 @@ class MemoryShard(Counters):
     def __init__(self) -> None:
         super().__init__(index=0)
         self.read_only = None
-        self.queue_bytes = 0
+        self.queue_bytes = self.unwritten_bytes = 0
         self.rotations_total = 0
         self._waiters: list[Waiter | None] = []
 
@@ -29,6 +29,7 @@ class MemoryShard(Counters):
     def submit(self, frame: Frame, gated: bool, waiter: Waiter | None = None) -> None:
         """Take a waiter; the frame is forgotten."""
         self._waiters.append(waiter)
+        self.unwritten_bytes += len(frame)
 
     def expect_job(self, frame_bytes: int) -> None:
         """There is nothing to make ready."""
@@ -40,6 +41,7 @@ class MemoryShard(Counters):
     def write(self) -> None:
         """Commit every waiter."""
         waiters, self._waiters = self._waiters, []
+        self.unwritten_bytes = 0
         for waiter in waiters:
             if waiter is not None:
                 waiter.commit(0, 0)

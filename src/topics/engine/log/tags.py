@@ -11,7 +11,7 @@ evicted or deleted are skipped by a lookup, and go with their part.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -72,7 +72,7 @@ class TagPart:
     __slots__ = ("last_seq", "postings", "records")
 
     def __init__(self) -> None:
-        self.postings: dict[bytes, list[int]] = {}
+        self.postings: defaultdict[bytes, list[int]] = defaultdict(list)
         self.last_seq = 0
         self.records = 0
 
@@ -105,13 +105,8 @@ class TagIndex:
         part = parts[-1]
         postings = part.postings
         for seq, tag in enumerate(tags, first_seq):
-            if tag is None:
-                continue
-            seqs = postings.get(tag)
-            if seqs is None:
-                postings[tag] = [seq]
-            else:
-                seqs.append(seq)
+            if tag is not None:
+                postings[tag].append(seq)
         part.last_seq = first_seq + len(tags) - 1
         part.records += len(tags)
 

@@ -8,7 +8,7 @@ fault.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final, NoReturn, cast
 
 import msgspec
 
@@ -168,7 +168,7 @@ def _check_keys(write: Write) -> None:
 def _labels(
     values: list[str | None], default: str | None, name: str, bytes_max: int, first: int = 0
 ) -> list[bytes | None] | None:
-    if values.count(None) == len(values):
+    if values[0] is None and values.count(None) == len(values):
         if default is None:
             return None
         text = default.encode()
@@ -177,7 +177,12 @@ def _labels(
         return [text] * len(values)
     if default is not None:
         values = [default if value is None else value for value in values]
-    encoded = [None if value is None else value.encode() for value in values]
+    encoded: list[bytes | None]
+    try:
+        # Mostly all records have one, or none has.
+        encoded = list(map(str.encode, cast("list[str]", values)))
+    except TypeError:
+        encoded = [None if value is None else value.encode() for value in values]
     if max(map(len, filter(None, encoded)), default=0) > bytes_max:
         for i, label in enumerate(encoded, first):
             if label is not None and len(label) > bytes_max:

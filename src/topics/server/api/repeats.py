@@ -227,10 +227,14 @@ def records_may_repeat(text: bytes, records: list[RecordIn]) -> bool:
 def has_room(room: int, text: bytes, records: list[RecordIn]) -> bool:
     """Whether so much room is left for a repeated key beside the labels of the records and white space."""
     tags = [record.tag for record in records if record.tag is not None]
+    labels = "".join(tags)
+    room -= len(labels) + _TAG_BYTES * len(tags)
+    if room < REPEAT_BYTES:
+        return False
     nodes = [record.node for record in records if record.node is not None]
     metas = [record.meta for record in records if record.meta is not NO_RAW]
-    labels = "".join(tags + nodes)
-    room -= len(labels) + _TAG_BYTES * len(tags) + _NODE_BYTES * len(nodes)
+    labels += "".join(nodes)
+    room -= sum(map(len, nodes)) + _NODE_BYTES * len(nodes)
     if metas:
         room -= sum(map(len, metas)) + _META_BYTES * len(metas)
     if room < REPEAT_BYTES:

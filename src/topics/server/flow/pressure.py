@@ -24,6 +24,8 @@ OBSERVE_MS: Final = 100
 LAG_RUNGS_MS: Final = (10.0, 40.0, 150.0, 1000.0)
 FILL_RUNGS: Final = (0.25, 0.5, 0.75, 0.9)
 CALM_FRACTION: Final = 0.5
+FILL_CALM_FRACTION: Final = 0.8
+"""Memory that is three eighths full is at rest (`engine.upkeep.survey`): it may keep the first rung, and no other."""
 CALM_OBSERVATIONS: Final = 3
 SMOOTHING: Final = 0.3
 RETRY_AFTER_MS_MIN: Final = 250
@@ -57,7 +59,11 @@ class Pressure:
         if target > self.level:
             self.level += 1
             self._calm = 0
-        elif self.level and max(self._kept(LAG_RUNGS_MS, self.lag_ms), self._kept(FILL_RUNGS, fill)) < self.level:
+        elif (
+            self.level
+            and max(_kept(self.lag_ms, LAG_RUNGS_MS, CALM_FRACTION), _kept(fill, FILL_RUNGS, FILL_CALM_FRACTION))
+            < self.level
+        ):
             self._calm += 1
             if self._calm >= CALM_OBSERVATIONS:
                 self.level -= 1
@@ -65,11 +71,6 @@ class Pressure:
         else:
             self._calm = 0
         return self.level
-
-    @staticmethod
-    def _kept(rungs: tuple[float, ...], reading: float) -> int:
-        """The rung that a reading still keeps: a rung is left well below where it was reached."""
-        return _rung(reading, tuple(rung * CALM_FRACTION for rung in rungs))
 
     @property
     def retry_after_ms(self) -> int:
@@ -80,3 +81,8 @@ class Pressure:
 def _rung(reading: float, rungs: tuple[float, ...]) -> int:
     """How many rungs a reading has reached."""
     return sum(reading >= rung for rung in rungs)
+
+
+def _kept(reading: float, rungs: tuple[float, ...], calm: float) -> int:
+    """The rung that a reading still keeps: a rung is left well below where it was reached."""
+    return _rung(reading, tuple(rung * calm for rung in rungs))

@@ -27,8 +27,9 @@ import re
 import struct
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import count, pairwise
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -183,7 +184,7 @@ class Builder:
         """Whether no flag was set in what was added."""
         self._blocks_end = HEADER_BYTES
         self._parts: list[bytes] = []
-        self._tags: dict[bytes, array[int]] = {}
+        self._tags: defaultdict[bytes, array[int]] = defaultdict(partial(array, "I"))
 
     @property
     def name(self) -> SegmentName:
@@ -212,17 +213,10 @@ class Builder:
         self.records += found.n
         if found.bits & block.HAS_TAG:
             distance = found.first_seq - self.name.first_seq
-            raw, columns, tags = found.raw, found.columns, self._tags
-            assert columns.tag_at is not None
-            assert columns.tag_len is not None
-            for i, (start, end), length in zip(
-                count(distance), pairwise(columns.tag_at), columns.tag_len, strict=False
-            ):
-                if length != block.ABSENT:
-                    seqs = tags.get(tag := raw[start:end])
-                    if seqs is None:
-                        seqs = tags[tag] = array("I")
-                    seqs.append(i)
+            tags = self._tags
+            for i, tag in enumerate(found.tags(), distance):
+                if tag is not None:
+                    tags[tag].append(i)
 
     def data_header(self) -> bytes:
         """The first bytes of the `.data` file."""

@@ -140,6 +140,11 @@ class Shard(Counters):
         return self._queue_bytes + self._waiting_bytes
 
     @property
+    def unwritten_bytes(self) -> int:
+        """How many bytes the frames that wait for `write` have."""
+        return self._queue_bytes
+
+    @property
     def rotations_total(self) -> int:
         """How often a file was full and the next one begun."""
         return self.files.rotations_total

@@ -304,6 +304,38 @@ def test_memory_brings_the_pressure_to_all_rungs_but_the_last(manual: ManualServ
     assert not assembly.parking.shut
 
 
+def press(manual: ManualServer, part: float) -> int:
+    """Let so much of the bound be unsealed for a second; the level that follows."""
+    fill_memory(manual, part)
+    for _ in range(10):
+        manual.assembly.governor.observe(0.0)
+    return manual.assembly.pressure.level
+
+
+def test_a_large_write_does_not_wait_for_others_to_share_its_commit(manual: ManualServer) -> None:
+    """PRESSURE-8: alone it is a commit worth making, and it takes along the small writes that wait for one."""
+    only(manual.post())
+    assert press(manual, 0.6) == 2
+    small = manual.post()
+    assert small.replies() == []
+    large = write(manual, "other", [{"data": "x" * 1000}] * 100)
+    assert only(large)[0].status == 201
+    assert only(small)[0].status == 200
+    assert only(write(manual, "other", [{"data": "x" * 1000}] * 100))[0].status == 200
+    later = manual.post()
+    assert later.replies() == []
+    manual.loop.advance(10)
+    assert only(later)[0].status == 200
+
+
+def test_writes_do_not_wait_for_tails_that_the_sealer_leaves_where_they_are(manual: ManualServer) -> None:
+    """PRESSURE-8: what rests in memory after a burst (`engine.upkeep.survey`) is no pressure on commits."""
+    only(manual.post())
+    assert press(manual, 0.6) == 2
+    assert press(manual, 3 / 8) == 1
+    assert only(manual.post())[0].status == 200
+
+
 def test_copies_wait_while_too_much_is_not_sealed(manual: ManualServer) -> None:
     """PRESSURE-8: a fan-out multiplies what is written; a reader of the copies gets them all the same."""
     manual.engine.put_topic("a", ConfigPatch())
