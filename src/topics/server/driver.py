@@ -44,19 +44,23 @@ from a window."""
 class Wakeup:
     """The request for a turn: made as often as needed, answered once at the end of this turn of the loop."""
 
-    __slots__ = ("_later", "_loop", "_window_s", "listeners", "pending", "queued_bytes")
+    __slots__ = ("_later", "_loop", "_queued_bytes", "_window_s", "listeners", "pending")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: list[Callable[[], None]] = []
         """What is called for a turn: a driver, from its construction until it stops."""
         self.pending = False
         """Whether a turn was asked for that has not begun, or is being prepared."""
-        self.queued_bytes: Callable[[], int] = lambda: 0
-        """How much the next turn will write."""
         self._loop = loop
+        self._queued_bytes: Callable[[], int] = lambda: 0
         self._window_s = 0.0
         # The turns that wait until the window ends.
         self._later: list[asyncio.TimerHandle] = []
+
+    def listen(self, turn: Callable[[], None], queued_bytes: Callable[[], int]) -> None:
+        """Call `turn` for a turn; it writes `queued_bytes`."""
+        self.listeners.append(turn)
+        self._queued_bytes = queued_bytes
 
     def wake(self) -> None:
         """Ask for a turn."""
@@ -64,11 +68,11 @@ class Wakeup:
             self._later.clear()
             for turn in self.listeners:
                 self.pending = True
-                if self._window_s and self.queued_bytes() < COMMIT_BYTES:
+                if self._window_s and self._queued_bytes() < COMMIT_BYTES:
                     self._later.append(self._loop.call_later(self._window_s, turn))
                 else:
                     self._loop.call_soon(turn)
-        elif self._later and self.queued_bytes() >= COMMIT_BYTES:
+        elif self._later and self._queued_bytes() >= COMMIT_BYTES:
             for timer in self._later:
                 timer.cancel()
             self._later.clear()
@@ -101,7 +105,6 @@ class Driver:
         self._engine = engine
         self._flush = flush
         self._upkeep = upkeep
-        wakeup.queued_bytes = engine.journal.queued_bytes
         self._tick: asyncio.TimerHandle | None = None
         self._upkeep_due: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -114,7 +117,7 @@ class Driver:
         self._bulk: SimpleQueue[Job | None] = SimpleQueue()
         self._awaited: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        wakeup.listeners.append(self._turn)
+        wakeup.listen(self._turn, engine.journal.queued_bytes)
 
     def begin(self) -> None:
         """Look after the data directory at least once per tick, also where nothing is written."""
