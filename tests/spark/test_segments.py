@@ -24,8 +24,8 @@ from topics.spark.segments import blocks as sealed_blocks
 from topics.storage.block import HEADER_BYTES as BLOCK_HEADER_BYTES
 from topics.storage.block import encode
 from topics.storage.flags import DELETED
-from topics.storage.segment.format import DATA_MAGIC, HEADER_BYTES, SegmentName, encode_header
-from topics.storage.splice import walk
+from topics.storage.segment.format import ALL_LIVE, DATA_MAGIC, HEADER_BYTES, SegmentName, encode_header
+from topics.storage.splice import Spans, walk
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -162,6 +162,7 @@ def shared(tmp_path: Path) -> tuple[SealedFile, Path, Any]:
     name = SegmentName(EPOCH, 1)
     (tmp_path / "segments").mkdir()
     path = tmp_path / "segments" / name.data_file
+    content += ALL_LIVE
     path.write_bytes(encode_header(DATA_MAGIC, name, 4, 40, HEADER_BYTES + len(content)) + content)
     options: Any = SimpleNamespace(data_dir=tmp_path, cold_dir=None)
     return SealedFile(1, 40, name.data_file, False, path.stat().st_size, []), path, options
@@ -173,10 +174,15 @@ def harm(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
+def blocks_of(path: Path) -> list[Spans]:
+    """The Blocks of a file, which has the mark that all are live after them."""
+    return list(walk(memoryview(path.read_bytes())[: -len(ALL_LIVE)], HEADER_BYTES))
+
+
 def test_a_task_looks_only_at_its_own_blocks_of_a_file(shared: tuple[SealedFile, Path, Any]) -> None:
     """A file that several tasks share is not read by each of them as a whole."""
     file, path, options = shared
-    *_, last = walk(memoryview(path.read_bytes()), HEADER_BYTES)
+    *_, last = blocks_of(path)
     harm(path, last.data[0])
     found = sealed_blocks(file, EPOCH, options, 5, 25)
     assert found is not None
@@ -190,7 +196,7 @@ def test_a_block_that_claims_other_seqs_is_left_out_by_no_task(
 ) -> None:
     """SPARK-12: where a Block begins is damaged: no task may take it for one that belongs to another."""
     file, path, options = shared
-    spans = list(walk(memoryview(path.read_bytes()), HEADER_BYTES))
+    spans = blocks_of(path)
     harm(path, spans[block].ts - BLOCK_HEADER_BYTES + FIRST_SEQ_AT)
     assert sealed_blocks(file, EPOCH, options, spans[block].first_seq, spans[block].first_seq + 9) is None
 
