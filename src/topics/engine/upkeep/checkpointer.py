@@ -29,7 +29,7 @@ from topics.storage.wal.shard import Shard
 
 log = logging.getLogger("topics.upkeep")
 
-UNSEALED_PART: Final = 4
+UNSEALED_PART: Final = 8
 """What may be left to seal when a checkpoint begins, as a part of what a restart would read."""
 WAIT_FACTOR: Final = 8
 """How many times `checkpoint_wal_bytes` a restart may have to read before no sealer is waited for any more."""
