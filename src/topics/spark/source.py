@@ -88,7 +88,7 @@ class TopicsSource(DataSource):
 
     @plainly
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        """A streaming write; in update and complete mode every row of a batch is a record too."""
+        """A streaming write; in complete mode every row of a batch is a record too."""
         from topics.spark.writer import TopicsStreamWriter
 
         return TopicsStreamWriter(WriteOptions(self.options), schema)
