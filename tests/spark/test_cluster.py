@@ -138,7 +138,7 @@ def kill_while_committing(job: Job, checkpoint: Path, chance: Random, torn_start
 def test_a_driver_killed_while_it_commits_offsets_leaves_every_record_once(
     server: ServerProcess, api: Api, topic_name: str, tmp_path: Path, what: str
 ) -> None:
-    """Kill -9 at random moments around the files of a checkpoint: a local session never leaves half a file there."""
+    """Kill -9 at random moments around the files of a checkpoint: whatever is left there, the next driver goes on."""
     chance = Random(what)
     total, batch = 40 * (KILLS + 1), 4
     api.fill(topic_name, total)
