@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bench import records
-from bench.bed import Bench, anon_mib
+from bench.bed import Bench, anon_mib, await_calm
 from bench.load import Traffic
 from bench.reads import SEGMENT_RECORDS, await_sealed
 from bench.row import Row, at_most
@@ -43,6 +43,7 @@ def _topics(bench: Bench) -> Iterator[Row]:
         there = 0
         for count in TOPICS:
             records.fill_topics(server, there, count - there)
+            await_calm(server.pid)
             there = count
             spread = Traffic("POST", "/v0/topics/t{n}?return_seqs=false", records.batch(1), step=7, span=count)
             for kind, title, traffic in (

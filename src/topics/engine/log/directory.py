@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 
 from topics.storage.block import Block, Extent
 from topics.storage.flags import DELETED, Cut
@@ -221,7 +221,8 @@ class Directory:
 
     def tail_first(self) -> Block | None:
         """The oldest Block that is not sealed, or None."""
-        return next(self.unsealed(), None)
+        at = self._tail_at()
+        return cast("Block", self.entries[at]) if at < len(self.entries) else None
 
     def unsealed(self) -> Iterator[Block]:
         """The Blocks that are not sealed, in order, one by one: the log must not change in between."""
@@ -232,7 +233,7 @@ class Directory:
 
     def tail(self) -> list[Block]:
         """The Blocks that are not sealed, in order."""
-        return list(self.unsealed())
+        return cast("list[Block]", self.entries[self._tail_at() :])
 
     def sealed(self, first_seq: int, last_seq: int, entries: Iterable[Extent]) -> None:
         """The records [first_seq, last_seq] are in a segment now: `entries` take their place."""

@@ -16,6 +16,7 @@ lost it, its retry must be appended.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -26,7 +27,7 @@ from topics.engine.queue.queue import queue_of
 from topics.engine.restart.routers import capture as capture_routers
 from topics.engine.router.forward import into
 from topics.engine.topic import Topic
-from topics.engine.write.dedupe import Dedupe, Remembered
+from topics.engine.write.dedupe import Dedupe
 from topics.storage.block import Block
 from topics.storage.checkpoint import Draft
 from topics.storage.segment.format import SegmentName
@@ -72,57 +73,55 @@ def capture(topic: Topic, lsn: int, taken_lsn: int) -> tuple[bytes, list[_Flagge
     """The section of one topic's state, and the Blocks of its tail: none of an ephemeral topic."""
     log, queue, forward = topic.log, queue_of(topic), into(topic)
     ephemeral = topic.config.durability == "ephemeral"
-    tail = (
-        [] if ephemeral else [(block, b"" if block.flags is None else bytes(block.flags)) for block in log.unsealed()]
+    tail = [] if ephemeral else [(block, b"" if block.flags is None else bytes(block.flags)) for block in log.tail()]
+    extra = TopicExtra(
+        log.cap_evicted,
+        log.ttl_expired,
+        log.evicted_ts,
+        topic.config_lsn,
+        topic.last_write_ts,
+        log.count,
+        taken_lsn,
+        b"" if queue is None else queue.capture(),
+        b"" if forward is None else forward.capture(),
+        tail[0][0].first_seq if tail else 0,
+        topic.erasure.gone,
+        topic.erasure.ts,
     )
-    producers, keys = _remembered(topic.dedupe)
+    # What most topics do not have is not named: this is done for every topic, and each name takes its time.
     state = snapshot.TopicImage(
-        id=topic.id,
-        name=topic.name,
-        config=msgspec.json.encode(topic.config),
-        lsn=lsn,
-        created_ts=topic.created_ts,
-        head_seq=log.head,
-        evict_floor=log.evict_floor,
-        earliest_seq=log.start,
-        last_ts=topic.last_ts,
+        topic.id,
+        topic.name,
+        msgspec.json.encode(topic.config),
+        lsn,
+        topic.created_ts,
+        log.head,
+        log.evict_floor,
+        log.start,
+        topic.last_ts,
         # The frame that raises the ceiling may be among those that the snapshot replaces.
-        ceiling=max(topic.ceiling.seq, topic.ceiling.asked),
-        lost=[(first, last, reason) for first, last, reason in log.lost],
-        producers=producers,
-        dedupe=[(key, write.first_seq, write.count, write.ts) for key, write in keys],
-        digests=[write.digest for _, write in keys],
-        segments=[] if ephemeral else [segment.ref for segment in topic.archive.segments],
-        extra=_encode_extra(
-            TopicExtra(
-                log.cap_evicted,
-                log.ttl_expired,
-                log.evicted_ts,
-                topic.config_lsn,
-                topic.last_write_ts,
-                log.count,
-                taken_lsn,
-                b"" if queue is None else queue.capture(),
-                b"" if forward is None else forward.capture(),
-                tail[0][0].first_seq if tail else 0,
-                topic.erasure.gone,
-                topic.erasure.ts,
-            )
-        ),
+        max(topic.ceiling.seq, topic.ceiling.asked),
+        extra=_encode_extra(extra),
     )
+    if log.lost:
+        state.lost = [(first, last, reason) for first, last, reason in log.lost]
+    if topic.dedupe is not None:
+        _remember(state, topic.dedupe)
+    if not ephemeral and topic.archive.segments:
+        state.segments = [segment.ref for segment in topic.archive.segments]
     return snapshot.topic_section(state), tail
 
 
-def _remembered(dedupe: Dedupe | None) -> tuple[dict[str, int], list[tuple[str, Remembered]]]:
-    if dedupe is None:
-        return {}, []
+def _remember(state: snapshot.TopicImage, dedupe: Dedupe) -> None:
     # Where a producer's last write is not committed yet, everything below it is.
-    producers = {
+    state.producers = {
         producer: seq if write.ticket is None else seq - 1
         for producer, (seq, write) in dedupe.producers.items()
         if write.ticket is None or seq > 0
     }
-    return producers, [(key, write) for key, write in dedupe.keys.items() if write.ticket is None]
+    keys = [(key, write) for key, write in dedupe.keys.items() if write.ticket is None]
+    state.dedupe = [(key, write.first_seq, write.count, write.ts) for key, write in keys]
+    state.digests = [write.digest for _, write in keys]
 
 
 class Capture:
@@ -140,9 +139,10 @@ class Capture:
         self._links_version = engine.routers.lineage.version
         self._rest: Iterator[Topic] = self._topics()
         self._routers = capture_routers(engine.routers.graph, lsn)
-        self._tail: Iterator[_Flagged] = iter(())
+        # Of the topic that was captured last, what does not follow yet.
+        self._tail: deque[_Flagged] = deque()
         self._tail_of = (0, 0)
-        self._leases: Iterator[tuple[int, bytes]] = iter(())
+        self._leases: Iterator[tuple[int, bytes]] | None = None
         # Every section is there, and their second copies are being made.
         self._all_there = False
         self.is_complete = False
@@ -155,22 +155,21 @@ class Capture:
     def step(self) -> bool:
         """Capture for about a millisecond; returns whether that was all. Not to be called once it is outdated."""
         assert not self.is_outdated
-        clock, writer = self._engine.clock, self.draft.snapshot
-        until_ns = clock.elapsed_ns() + SLICE_NS
+        elapsed_ns, writer = self._engine.clock.elapsed_ns, self.draft.snapshot
+        until_ns = elapsed_ns() + SLICE_NS
         topics = 0
         while topics < SLICE_TOPICS and not writer.is_full:
-            flagged = next(self._tail, None)
-            if flagged is not None:
-                self._add_block(*flagged)
-            elif (leases := next(self._leases, None)) is not None:
-                self._add_leases(*leases)
+            if self._tail:
+                self._add_block(*self._tail.popleft())
+            elif self._leases is not None:
+                self._next_leases(self._leases)
             elif not self._all_there:
                 topics += 1
                 self._all_there = not self._next_topic()
-            elif not writer.copy_next():
+            elif not writer.copy_some():
                 self.is_complete = True
                 return True
-            if clock.elapsed_ns() >= until_ns:
+            if elapsed_ns() >= until_ns:
                 break
         return False
 
@@ -188,7 +187,8 @@ class Capture:
         self.draft.snapshot.add(section, essential=True)
         if self.listed is not None and topic.config.durability != "ephemeral":
             self.listed.update((segment.name, segment) for segment in topic.archive.segments)
-        self._tail, self._tail_of = iter(tail), (lsn, topic.id)
+        self._tail.extend(tail)
+        self._tail_of = (lsn, topic.id)
         queue = queue_of(topic)
         if queue is not None and queue.leases and topic.config.durability != "ephemeral":
             self._leases = enumerate(queue.capture_leases())
@@ -201,7 +201,11 @@ class Capture:
             return True
         return False
 
-    def _add_leases(self, ordinal: int, piece: bytes) -> None:
+    def _next_leases(self, leases: Iterator[tuple[int, bytes]]) -> None:
+        ordinal, piece = next(leases, (0, None))
+        if piece is None:
+            self._leases = None
+            return
         lsn, topic_id = self._tail_of
         section = snapshot.engine_section(LEASES_SECTION, ordinal, piece, topic_id=topic_id, lsn=lsn)
         self.draft.snapshot.add(section, essential=True)

@@ -35,6 +35,7 @@ PAYLOAD_BYTES_MAX: Final = 1 << 30
 # An APPEND with more than this is a LargeFrame.
 LARGE_BYTES: Final = 1 << 20
 _KIND_AT: Final = 4
+_FLAGS_AT: Final = 5
 
 CREATE: Final = 1
 CONFIG: Final = 2
@@ -75,6 +76,7 @@ _HEADER = struct.Struct("<4sBBHIIQQQI")
 _CHECK = struct.Struct("<I")
 _CHECKSUM = struct.Struct("<Q")
 _LSN = struct.Struct("<16xQ")
+_FLAGS = struct.Struct("<B")
 _PADS = tuple(bytes(-n % ALIGN_BYTES) for n in range(ALIGN_BYTES))
 
 assert _HEADER.size + _CHECK.size == HEADER_BYTES
@@ -225,8 +227,7 @@ def encode(
 
 def with_flags(encoded: bytes, flags: int) -> bytes:
     """The same frame with other flags."""
-    magic, kind, _, *rest = _HEADER.unpack_from(encoded)
-    head = _HEADER.pack(magic, kind, flags, *rest)
+    head = b"".join((encoded[:_FLAGS_AT], _FLAGS.pack(flags), encoded[_FLAGS_AT + 1 : _HEADER.size]))
     body = b"".join((head, _CHECK.pack(xxh32_intdigest(head)), encoded[HEADER_BYTES:-CHECKSUM_BYTES]))
     return body + _CHECKSUM.pack(xxh3_64_intdigest(body))
 
