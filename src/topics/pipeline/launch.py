@@ -37,6 +37,8 @@ from topics.pipeline.stop import Stop
 
 ENDED: Final = "Spark has ended, and nothing can go on without it: start it again; what was not committed is done then"
 
+CONTEXT_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
 
 def need_extra() -> None:
     """Fail with one line if the server is installed and Spark is not, or one that is too old."""
@@ -159,7 +161,7 @@ def session_of(name: str, master: str, conf: list[str] | None, verbose: bool) ->
         spark = session(app_name=f"topics {name}", master=master, config=settings, apart=True)
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")
-        _hide_broken_connections()
+        hide_logs()
     try:
         yield spark
     except Exception as failure:
@@ -177,8 +179,15 @@ def alive(spark: Any) -> bool:
         return False
 
 
-def _hide_broken_connections() -> None:
-    """Keep what py4j logs of a JVM that has ended off the screen: what failed for it is said in one line."""
+def hide_logs() -> None:
+    """Keep off the screen what Python's side of Spark logs of a failure: it is said in one line.
+
+    py4j logs each connection to a JVM that has ended, and PySpark each SQL that is wrong, as JSON with all its frames.
+    """
+    from pyspark.logger import PySparkLogger
+
+    for name in CONTEXT_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     shown = logging.StreamHandler()
     shown.setLevel(logging.WARNING)
     shown.addFilter(lambda record: Path(record.pathname).parent.name != "py4j")
