@@ -146,6 +146,19 @@ def test_cycle_is_refused_and_named() -> None:
     assert len(topics.engine.routers) == 2
 
 
+def test_router_on_an_allowed_cycle_can_be_changed() -> None:
+    """ROUTER-3, ROUTER-7: another router closed the cycle; what no longer allows one may not be on it."""
+    topics = ManyTopics()
+    topics.route("a", "b")
+    topics.route("b", "a", allow_cycle=True)
+    topics.route("a", "b", preserve_tag=False)
+    topics.write("a", "x", tag="t")
+    assert "$tag" not in topics.read("b")[0]
+    with pytest.raises(RouterCycle):
+        topics.route("b", "a", allow_cycle=False)
+    assert topics.engine.routers.get("b->a").allow_cycle
+
+
 def test_allowed_cycle_ends_at_the_hop_cap() -> None:
     """ROUTER-7: at 16."""
     topics = ManyTopics()
