@@ -398,6 +398,21 @@ def test_late_copy_is_dated_when_it_was_forwarded() -> None:
     assert topics.datas("b") == [2]
 
 
+def test_copy_that_waited_for_a_short_ttl_to_make_room_lives_as_long() -> None:
+    """ROUTER-28: where the TTL is below LATE_MS, a copy with the time of its source would be expired when it came."""
+    topics = ManyTopics()
+    topics.engine.put_topic("b", ConfigPatch(cap_records=1, discard="reject", ttl_ms=500))
+    topics.route("a", "b")
+    topics.write("a", 1, 2, 3)
+    for number in (1, 2, 3):
+        assert topics.datas("b") == [number]
+        topics.clock.advance(500)
+        assert topics.datas("b") == [number]
+        topics.clock.advance(1)
+        assert topics.datas("b") == [], "the next is on its way"
+        topics.engine.run_until_idle()
+
+
 def test_exactly_once_stamps_a_stable_key() -> None:
     """ROUTER-19: `meta._topics_router` carries source identity and a stable idempotency key."""
     topics = ManyTopics()
