@@ -23,7 +23,9 @@ from topics.engine.topic import Topic
 from topics.errors import TopicNotFound
 from topics.storage.job import Miss
 
-EXPIRED_LOOK_MS: Final = 1000
+LOOK_MS_MIN: Final = 10
+LOOK_MS_MAX: Final = 1000
+LOOKS_PER_TTL: Final = 10
 """How often to look for expired jobs while a stream holds some: they make room without anybody asking."""
 
 
@@ -165,8 +167,10 @@ class Passes:
             ready_ms = now if queue.stopped else queue.next_due_ms()
             if ready_ms is not None:
                 due = ready_ms if due is None else min(due, ready_ms)
-            if topic.config.ttl_ms and line.holds_jobs():
-                due = now + EXPIRED_LOOK_MS if due is None else min(due, now + EXPIRED_LOOK_MS)
+            ttl_ms = topic.config.ttl_ms
+            if ttl_ms and line.holds_jobs():
+                look_ms = now + min(max(ttl_ms // LOOKS_PER_TTL, LOOK_MS_MIN), LOOK_MS_MAX)
+                due = look_ms if due is None else min(due, look_ms)
         if due is not None:
             self._serial += 1
             heapq.heappush(self.due, (max(due, now), self._serial, topic))
