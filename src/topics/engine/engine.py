@@ -200,6 +200,7 @@ class Engine:
         if config.durability == "ephemeral" != topic.config.durability:
             topic.unkept.doubt(topic.next_seq - 1)
         topic.configure(config, payload.ts)
+        self.queues.passes.stir(topic)
         return receipt.waited(self.run_until_idle)
 
     def state(self, name: str, touch: bool = True) -> TopicState:
@@ -436,9 +437,8 @@ class Engine:
             receipt.result = Deleted(name, deleted, log.start, log.head, log.count, log.bytes, dry_run)
 
         remove = removal.counting if delete.dry_run else removal.delete
-        self.slices.start(
-            remove(self.journal, topic, before_seq, match, receipt, self.queues.apply_acks, done), receipt
-        )
+        removing = remove(self.journal, topic, before_seq, match, receipt, self.queues.apply_acks, done)
+        self.slices.start(self.queues.passes.after(topic, removing), receipt)
         return receipt.waited(self.run_until_idle)
 
 

@@ -361,6 +361,21 @@ def test_router_that_is_held_up_at_a_checkpoint_loses_nothing() -> None:
     assert machine.read("b", seen) == ([], [])
 
 
+def test_copy_that_waits_for_room_over_a_clean_stop_is_dated_when_it_comes() -> None:
+    """ROUTER-28: with the time of its source it would be expired by now."""
+    machine = Machine()
+    topic(machine, "b", cap_records=1, discard="reject", ttl_ms=5000)
+    machine.engine.routers.put("a->b", PutRouter("a", "b"))
+    machine.engine.write("a", numbers(1, 3))
+    assert machine.read("b") == ([1], [])
+    for seq in (2, 3):
+        machine.close()
+        machine.clock.advance(10_000)
+        machine.crash("kill")
+        machine.run_until_idle()
+        assert machine.read("b", seq - 1) == ([seq], [])
+
+
 def test_job_that_moved_past_a_router_that_is_held_up_is_not_copied_after_a_restart() -> None:
     """ROUTER-21: copies are re-derived as they were; what left the source before its turn was never one."""
     machine = Machine()

@@ -311,6 +311,15 @@ def test_closed_work_stream_releases_its_jobs_at_once(api: Api, topic_name: str)
     assert act(api, name, "ack", node="s", seqs=[1]).ok(200)["acked"] == 1
 
 
+def test_work_stream_gets_the_next_job_when_its_own_is_deleted(api: Api, topic_name: str) -> None:
+    """WORK-4: a deleted job makes room, long before its lease runs out."""
+    name = queue(api, topic_name, 2)
+    with work(api, name) as stream:
+        assert stream.next().json["$seq"] == 1
+        api.call("POST", f"/v0/topics/{name}/delete", {"before_seq": 2}).ok(200)
+        assert stream.next().json["$seq"] == 2
+
+
 def test_work_stream_gets_a_lapsed_job_without_anybody_asking(api: Api, topic_name: str) -> None:
     """WORK-4: expiry needs no claim to be noticed while a stream waits."""
     name = queue(api, topic_name, 1, lease_ms=100)

@@ -1,10 +1,10 @@
 """Passes: when the claimers that wait for jobs are served (the QUEUE rules, QUEUE-21).
 
 A claimer that is not served at once waits in the queue's Line, and a pass serves the whole line together: at the end of
-the turn in which jobs were produced or given back, when a window closes, when a lease runs out or a delay ends, and
-when a claim has waited long enough. Claims with `wait_ms`, claims of a coalescing window and /work streams wait in the
-same line, in the order of their arrival, so that a pass balances them together. Where no claimer waits, there is
-neither a line nor a pass. All times here are on the steady scale of the clock.
+the turn in which jobs were produced, given back or deleted, when a window closes, when a lease runs out or a delay
+ends, and when a claim has waited long enough. Claims with `wait_ms`, claims of a coalescing window and /work streams
+wait in the same line, in the order of their arrival, so that a pass balances them together. Where no claimer waits,
+there is neither a line nor a pass. All times here are on the steady scale of the clock.
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection
 from functools import partial
+from typing import Final
 
 from topics.engine.journal import Journal
-from topics.engine.queue.claim import Claim, Claimer
+from topics.engine.queue.claim import Claim, Claimer, Worker
 from topics.engine.queue.dispatch import Dispatch
 from topics.engine.queue.queue import Queue
+from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.errors import TopicNotFound
 from topics.storage.job import Miss
+
+LOOK_MS_MIN: Final = 10
+LOOK_MS_MAX: Final = 1000
+LOOKS_PER_TTL: Final = 10
+"""How often to look for expired jobs while a stream holds some: they make room without anybody asking."""
 
 
 class Line:
@@ -48,6 +55,10 @@ class Line:
             elif not claimer.closed:
                 (back if id(claimer) in ids else stay).append(claimer)
         self.claimers = dict.fromkeys(stay + back)
+
+    def holds_jobs(self) -> bool:
+        """Whether jobs are held by a stream in this line."""
+        return any(isinstance(claimer, Worker) and claimer.held for claimer in self.claimers)
 
     def next_due_ms(self) -> int | None:
         """When the window closes, or else when the first claim stops waiting; None where neither will happen."""
@@ -101,6 +112,11 @@ class Passes:
             self.dirty[topic] = None
             self._journal.wake()
 
+    def after(self, topic: Topic, removal: Work) -> Work:
+        """Do what may take jobs away; then streams that held them have room for others."""
+        yield from removal
+        self.stir(topic)
+
     def _published(self, topic: Topic) -> None:
         if not topic.deleted:
             self.stir(topic)
@@ -151,6 +167,10 @@ class Passes:
             ready_ms = now if queue.stopped else queue.next_due_ms()
             if ready_ms is not None:
                 due = ready_ms if due is None else min(due, ready_ms)
+            ttl_ms = topic.config.ttl_ms
+            if ttl_ms and line.holds_jobs():
+                look_ms = now + min(max(ttl_ms // LOOKS_PER_TTL, LOOK_MS_MIN), LOOK_MS_MAX)
+                due = look_ms if due is None else min(due, look_ms)
         if due is not None:
             self._serial += 1
             heapq.heappush(self.due, (max(due, now), self._serial, topic))

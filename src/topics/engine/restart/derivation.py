@@ -14,6 +14,7 @@ that changed the router. So:
    not seen everything. For those, nothing after their cursor is held, because it was never copied.
 4. At the end nothing more comes. What is missing then cannot be made again, and is a lost range of the destination.
    Then everything after the last positions is copied: it is what readers saw before the crash, or would have seen next.
+   After a clean stop the positions say everything: the rest comes with the time of its forwarding, as it would have.
 """
 
 from __future__ import annotations
@@ -128,10 +129,12 @@ class Derivation:
         lose_tail: Callable[[Topic], None],
         lost_power: bool,
         reached: dict[int, tuple[int, int]] | None = None,
+        rest: bool = True,
     ) -> None:
         """Nothing more comes from before here: make what can be made again, and lose what cannot.
 
         Where an earlier start did that, `reached` are the places that topics came to which reject what is too much.
+        Without `rest` no copy was made after the last positions: then there is nothing to make again.
 
         `lose_tail` takes from a topic what it may have shown after everything that the log has. Copies that no frame
         places come after that: they may have come after a write that is lost.
@@ -153,7 +156,8 @@ class Derivation:
                     tails.discard(topic)
                     lose_tail(topic)
                     self._refill.end_certainty(topic, lost_power)
-                self._refill.copy_rest(topic, reached)
+                if rest:
+                    self._refill.copy_rest(topic, reached)
             return before != (topic.log.head, len(self._waiting.get(topic, ())))
 
         while True:

@@ -356,7 +356,7 @@ class Recovery:
                 self._lose(topic, head + 1, topic.ceiling.seq, CRASH)
                 self.given_up.append((topic.id, head + 1, topic.ceiling.seq))
 
-        self._derivation.complete(lose_tail, powerless)
+        self._derivation.complete(lose_tail, powerless, rest=not self._clean)
         for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:
             del self._by_id[topic.id]
             self._engine.catalog.leave(topic)

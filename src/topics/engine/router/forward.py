@@ -4,9 +4,9 @@
    in turn, then the next record is. So the copies have one order.
 2. Nothing of a copy is logged. What it becomes follows from the source record, the routers and `ts_min`, so the same
    copies come out, under the same seqs, whenever the same source records are copied from the same position.
-3. A copy has the time of its source record. Where that is more than LATE_MS ago (backpressure), it would be too far
-   from the time of copying, from which the destination's TTL counts: then the present becomes `ts_min`, and a mark says
-   so.
+3. A copy has the time of its source record. Where that is more than LATE_MS ago, or more than a tenth of the
+   destination's TTL (backpressure), it would be too far from the time of copying, from which that TTL counts: then the
+   present becomes `ts_min`, and a mark says so.
 4. Source records that are lost before they were copied are a lost range of the destination, with the reason
    `source_trim`: they take as many of its seqs as their copies would have, and a mark says where.
 
@@ -42,6 +42,7 @@ CATCH_UP_NS: Final = 8_000_000
 TAKEN_OVER_BYTES: Final = 64
 BUILT_BYTES: Final = 1024
 LATE_MS: Final = 1000
+LATE_TTL_PART: Final = 10
 BACKOFF_MS_MIN: Final = 10
 BACKOFF_MS_MAX: Final = 1000
 
@@ -208,7 +209,9 @@ class Forward:
             return self._block()
         if self.pressure.backoff_ms:
             self.pressure.unblock()
-        if now - runs[0][0].ts_at(runs[0][1]) > LATE_MS and now > max(self.ts_min, dest.last_ts):
+        ttl_ms = dest.config.ttl_ms
+        late_ms = min(LATE_MS, ttl_ms // LATE_TTL_PART) if ttl_ms else LATE_MS
+        if now - runs[0][0].ts_at(runs[0][1]) > late_ms and now > max(self.ts_min, dest.last_ts):
             awaited += self.marks.awaited(now)
             self.ts_min = now
         if visibility.unsure or fate != KEPT:

@@ -121,7 +121,8 @@ class Routers:
                 forward_of(router).catch_up()
             self._establish(name, *self._ends(put), rule, router)
         elif rule != router.rule:
-            graph.check(put, rule, topics, router)
+            if router.rule.allow_cycle:
+                graph.check(put, rule, topics, router)
             forward = forward_of(router)
             forward.catch_up()
             changed = Router(name, router.source, router.dest, rule, router.start_seq, router.created_ts)

@@ -697,6 +697,45 @@ def test_job_that_expires_on_a_stream_makes_room_for_its_redelivery() -> None:
     assert [job["deliveries"] for job in stream.jobs] == [1, 2]
 
 
+@pytest.mark.parametrize("delete", [Delete(before_seq=2), Delete(match="t")])
+def test_job_that_is_deleted_on_a_stream_makes_room_for_the_next(delete: Delete) -> None:
+    """WORK-4: a job that is gone is not leased, so the stream is below its `max`."""
+    queue = OneQueue(lease_ms=86_400_000)
+    queue.produce(1, tag="t")
+    queue.produce(1)
+    stream = Stream(queue, "s", 1)
+    queue.engine.delete("q", delete)
+    queue.engine.run_until_idle()
+    assert stream.seqs == [1, 2]
+
+
+@pytest.mark.parametrize("ttl_ms", [500, 5000, 500_000])
+def test_job_that_outlives_its_ttl_on_a_stream_makes_room_for_the_next(ttl_ms: int) -> None:
+    """WORK-4: no call is needed to notice it."""
+    queue = OneQueue(lease_ms=86_400_000, ttl_ms=ttl_ms)
+    queue.produce(1)
+    queue.pass_time(ttl_ms // 2)
+    queue.produce(1)
+    stream = Stream(queue, "s", 1)
+    queue.pass_time(ttl_ms // 2)
+    assert stream.seqs == [1]
+    queue.pass_time(min(ttl_ms // 10, 1000) + 1)
+    assert stream.seqs == [1, 2]
+
+
+@pytest.mark.parametrize("patch", [ConfigPatch(cap_records=1), ConfigPatch(ttl_ms=1000)])
+def test_job_that_a_tightened_rule_takes_from_a_stream_makes_room_for_the_next(patch: ConfigPatch) -> None:
+    """WORK-4, RETAIN-9."""
+    queue = OneQueue(lease_ms=86_400_000)
+    queue.produce(1)
+    queue.pass_time(2000)
+    queue.produce(1)
+    stream = Stream(queue, "s", 1)
+    queue.engine.put_topic("q", patch)
+    queue.engine.run_until_idle()
+    assert stream.seqs == [1, 2]
+
+
 def test_stream_ends_with_its_queue() -> None:
     """WORK-5."""
     queue = OneQueue()

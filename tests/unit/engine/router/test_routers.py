@@ -146,6 +146,19 @@ def test_cycle_is_refused_and_named() -> None:
     assert len(topics.engine.routers) == 2
 
 
+def test_router_on_an_allowed_cycle_can_be_changed() -> None:
+    """ROUTER-3, ROUTER-7: another router closed the cycle; what no longer allows one may not be on it."""
+    topics = ManyTopics()
+    topics.route("a", "b")
+    topics.route("b", "a", allow_cycle=True)
+    topics.route("a", "b", preserve_tag=False)
+    topics.write("a", "x", tag="t")
+    assert "$tag" not in topics.read("b")[0]
+    with pytest.raises(RouterCycle):
+        topics.route("b", "a", allow_cycle=False)
+    assert topics.engine.routers.get("b->a").allow_cycle
+
+
 def test_allowed_cycle_ends_at_the_hop_cap() -> None:
     """ROUTER-7: at 16."""
     topics = ManyTopics()
@@ -383,6 +396,21 @@ def test_late_copy_is_dated_when_it_was_forwarded() -> None:
     assert (copy["data"], copy["$ts"]) == (2, START_MS + LATE_MS + 4000)
     topics.clock.advance(9_000)
     assert topics.datas("b") == [2]
+
+
+def test_copy_that_waited_for_a_short_ttl_to_make_room_lives_as_long() -> None:
+    """ROUTER-28: where the TTL is below LATE_MS, a copy with the time of its source would be expired when it came."""
+    topics = ManyTopics()
+    topics.engine.put_topic("b", ConfigPatch(cap_records=1, discard="reject", ttl_ms=500))
+    topics.route("a", "b")
+    topics.write("a", 1, 2, 3)
+    for number in (1, 2, 3):
+        assert topics.datas("b") == [number]
+        topics.clock.advance(500)
+        assert topics.datas("b") == [number]
+        topics.clock.advance(1)
+        assert topics.datas("b") == [], "the next is on its way"
+        topics.engine.run_until_idle()
 
 
 def test_exactly_once_stamps_a_stable_key() -> None:
