@@ -29,7 +29,7 @@ from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
-from topics.engine.restart.refill import ANY_PLACE, Letter, Place, Refill
+from topics.engine.restart.refill import ANY_PLACE, Letter, Place, Refill, place_in
 from topics.engine.restart.routers import RestoredRouters
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
@@ -84,7 +84,7 @@ class Derivation:
             if end.id not in self._by_id:
                 create = frames.Create(end.name, end.config, end.created_ts)
                 self._apply(Control(event.lsn, frames.CREATE, end.id, create))
-        left = Dropped(put.name, was.position, was.dest_seq, was.source_id)
+        left = Dropped(put.name, was.position, was.dest_seq, was.source_id, was.run)
         self._take(Control(event.lsn, frames.ROUTER_DROP, was.dest_id, router_event.encode(left)))
         self._take(Control(event.lsn, frames.ROUTER_PUT, put.dest_id, event.payload))
 
@@ -313,8 +313,8 @@ class Derivation:
         block, _ = blocks.decode(buried.block, with_flags=False)
         if dest is not None:
             if block.first_seq > dest.log.head and dest.config.durability != "ephemeral":
-                place = _place_in(dest, block.first_seq, buried.position, buried.source_id, buried.run)
-                self._refill.letters.setdefault(dest, {})[block.first_seq] = Letter(block, *place[1:])
+                letter = Letter(block, buried.position, buried.source_id, buried.run)
+                self._refill.letters.setdefault(dest, {})[block.first_seq] = letter
             dest.letters = True
             self._graph.lineage.link(topic, dest)
         self._caps.apply(topic, buried.bound_head)
@@ -329,7 +329,7 @@ class Derivation:
         if dest in self._waiting:
             self._drain(dest)
         else:
-            self._refill.reach(dest, _place_in(dest, block.last_seq + 1, buried.position, buried.source_id, buried.run))
+            self._refill.reach(dest, place_in(dest, block.last_seq + 1, buried.position, buried.source_id, buried.run))
 
 
 def _place_of(topic: Topic, event: Event) -> Place:
@@ -339,35 +339,32 @@ def _place_of(topic: Topic, event: Event) -> Place:
             if first_seq == event.block.first_seq:
                 extra = extras.decode(data)
                 if extra.position is not None:
-                    return _place_in(topic, first_seq, extra.position, extra.source_id, extra.run)
-        # Where it says nothing of a router that is there, the frame that took the router away is lost, and with it what
-        # came in between.
-        first_seq, inbound = event.block.first_seq, topic.inbound
-        return ANY_PLACE if inbound is None else Place(first_seq, -1, (first_seq, inbound.cursor))
+                    return place_in(topic, first_seq, extra.position, extra.source_id, extra.run)
+        return ANY_PLACE if topic.inbound is None else place_in(topic, event.block.first_seq, -1, 0, None)
     kind, payload = event.kind, event.payload
     if kind == frames.DELETE and payload.extra:
         deleted = extras.decode_delete(payload.extra)
-        return _place_in(topic, deleted.next_seq, deleted.position, deleted.source_id, deleted.run)
+        return place_in(topic, deleted.next_seq, deleted.position, deleted.source_id, deleted.run)
     if kind == frames.ROUTER_PUT:
         put = router_event.decode_put(payload)
         # One that comes from elsewhere is in another shard, and waits for nothing that this one has still to say.
         if put.was is not None:
             return ANY_PLACE
-        return _place_in(topic, put.dest_seq, put.position, put.source_id, put.run)
+        return place_in(topic, put.dest_seq, put.position, put.source_id, put.run)
     if kind == frames.DEAD_LETTER:
         place = lease_event.decode_buried(payload).place
-        return ANY_PLACE if place is None else _place_in(topic, *place)
-    if kind in (frames.CURSOR, frames.ROUTER_DROP):
-        decode = router_event.decode_moved if kind == frames.CURSOR else router_event.decode_dropped
-        moved = decode(payload)
-        return _place_in(topic, moved.dest_seq, moved.position, moved.source_id, moved.run)
+        return ANY_PLACE if place is None else place_in(topic, *place)
+    if kind == frames.ROUTER_DROP:
+        left = router_event.decode_dropped(payload)
+        return place_in(topic, left.dest_seq, left.position, left.source_id, left.run)
+    if kind == frames.CURSOR:
+        moved = router_event.decode_moved(payload)
+        if moved.position < 0:
+            # Damage took records here, and the copies before them follow from what is left.
+            return Place(moved.dest_seq, -1)
+        at = place_in(topic, moved.dest_seq, moved.position, moved.source_id, moved.run)
+        return at._replace(run_ts=moved.run_ts)
     return ANY_PLACE
-
-
-def _place_in(topic: Topic, at: int, position: int, source_id: int, run: tuple[int, int] | None) -> Place:
-    """A place with the position, if it is one in the topic's source as far as that is known. 0 is any source."""
-    known = topic.inbound is None or source_id in (0, topic.inbound.source.id)
-    return Place(at, position, run) if known else Place(at, -1)
 
 
 def _deleted_by(event: Control) -> tuple[frames.Deletion, dict[int, int]] | None:

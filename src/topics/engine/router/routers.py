@@ -227,14 +227,18 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
     """
     source, dest = router.source, router.dest
     inbound = dest.inbound
+    run = None
+    if old is None:
+        # Where there was no router, no copies come right before this one.
+        run = (dest.next_seq, router.start_seq) if inbound is None else inbound.end_run()
     pending = [end for end in (source, dest) if end.last_config is not None and not end.last_config.done]
     put = Put(
         **msgspec.structs.asdict(router_event.image_of(router)),
         position=router.start_seq if inbound is None or inbound.source is not source else inbound.cursor,
         dest_seq=dest.next_seq,
-        was=None if old is None else Was(old.source.id, old.dest.id, forward_of(old).cursor, old.dest.next_seq),
+        was=None if old is None else _was(old),
         ends=[] if old is None else [_end(topic) for topic in pending],
-        run=None if old is not None or inbound is None else inbound.end_run(),
+        run=run,
     )
     logged, change = Receipt(), Receipt()
     journal.submit_twice(dest if old is None else old.dest, frames.ROUTER_PUT, router_event.encode(put), logged)
@@ -244,9 +248,14 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
 
 def _log_drop(journal: Journal, router: Router, receipt: Receipt | None) -> None:
     """Log that a router is gone."""
-    forward = forward_of(router)
-    dropped = Dropped(router.name, forward.cursor, router.dest.next_seq, run=forward.end_run())
+    forward, source_id = forward_of(router), router.source.id
+    dropped = Dropped(router.name, forward.cursor, router.dest.next_seq, source_id, forward.end_run())
     journal.submit_twice(router.dest, frames.ROUTER_DROP, router_event.encode(dropped), receipt)
+
+
+def _was(router: Router) -> Was:
+    forward = forward_of(router)
+    return Was(router.source.id, router.dest.id, forward.cursor, router.dest.next_seq, forward.end_run())
 
 
 def _end(topic: Topic) -> End:

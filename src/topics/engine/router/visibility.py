@@ -39,6 +39,9 @@ LASTING: Final = frozenset(("disk", "fsync"))
 # The classes that a loss of power may leave with fewer records than were copied.
 _FORGETFUL: Final = frozenset(("ephemeral", "memory"))
 
+DatedRun = tuple[tuple[int, int], int]
+"""Where copies began, as (seq, source seq before the first), and the time of the record before them."""
+
 
 class Marks:
     """What the WAL says about the place of copies besides the frames of their destination (CURSOR).
@@ -51,7 +54,7 @@ class Marks:
 
     __slots__ = ("_backlog", "_dest", "_end_run", "_journal")
 
-    def __init__(self, journal: Journal, backlog: Backlog, dest: Topic, end_run: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, journal: Journal, backlog: Backlog, dest: Topic, end_run: Callable[[], DatedRun]) -> None:
         self._journal = journal
         self._backlog = backlog
         self._dest = dest
@@ -77,7 +80,7 @@ class Marks:
 
     def _log(self, cursor: int, lost: int = 0, ts_min: int = 0, logged: Receipt | None = None) -> None:
         journal, dest, backlog = self._journal, self._dest, self._backlog
-        moved = Moved(backlog.cursor, dest.next_seq, cursor, lost, ts_min, backlog.source.id, self._end_run())
+        moved = Moved(backlog.cursor, dest.next_seq, cursor, lost, ts_min, backlog.source.id, *self._end_run())
         frame = frames.encode(frames.CURSOR, journal.next_lsn(), dest.id, router_event.encode(moved))
         try:
             journal.submit(dest, frame, logged is not None and dest.config.durability in LASTING, logged)
