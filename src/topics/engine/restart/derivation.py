@@ -208,7 +208,8 @@ class Derivation:
                 first, last = ranges[topic.id]
                 first = max(first, topic.log.head + 1)
                 if first <= last:
-                    topic.log.lose(first, last, CRASH)
+                    # Of a topic with its state lost, it was not known how far its seqs went.
+                    topic.log.lose(first, last, CORRUPTION if topic.id in self.routers.strangers else CRASH)
 
         reached = {topic_id: (at, position) for topic_id, at, position in lost.reached}
         self.complete(lose_tail, lost.lost_power, reached)
