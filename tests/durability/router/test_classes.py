@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.harness.machine import Record, small
+from tests.harness.machine import Machine, Record, small
 from tests.harness.storage import resolve
 from tests.harness.story import Story, ignore
 from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.queue.queue import queue_of
 from topics.engine.queue.requests import ClaimJobs
+from topics.engine.router.router import PutRouter
 from topics.errors import TopicsError
 from topics.testing.fake_disk import DAMAGES
 
@@ -190,6 +191,18 @@ class MovingStory(ClassStory):
     steps = STEPS | {"put": 12, "move": 12, "drop": 6, "checkpoint": 2}
 
 
+class CircleStory(ClassStory):
+    """Copies that become jobs, jobs that become dead letters, and dead letters that are copied, all on the disk."""
+
+    choices = ("disk", "disk", "disk", "fsync")
+
+
+class KeptStory(ClassStory):
+    """As CircleStory, with topics of which a loss of power takes the end."""
+
+    choices = ("disk", "memory")
+
+
 def tell(seed: int, shards: int, damage: str, kind: type[ClassStory] = ClassStory) -> None:
     with small():
         story = kind(seed, shards)
@@ -230,3 +243,41 @@ def test_nothing_is_lost_in_the_stories_that_a_search_found(seed: int, shards: i
 def test_no_copy_takes_the_seq_of_a_write_where_routers_change_their_source(seed: int, damage: str) -> None:
     """ROUTER-22: a frame that names another source than the last one known places no copies before it."""
     tell(seed, 1, damage, MovingStory)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "shards", "damage"),
+    [
+        (CircleStory, 700_002, 3, "kill"),  # what a queue waits for leads back to the queue
+        (KeptStory, 700_002, 3, "dropped"),
+    ],
+)
+def test_nothing_is_lost_where_topics_follow_from_each_other_in_a_circle(
+    kind: type[ClassStory], seed: int, shards: int, damage: str
+) -> None:
+    """ROUTER-32, for topics that wait for each other."""
+    tell(seed, shards, damage, kind)
+
+
+@pytest.mark.parametrize("change", ["delete", "move"])
+def test_copies_wait_until_it_is_durable_that_another_router_is_gone(change: str) -> None:
+    """ROUTER-32: with the frame lost, a restart would make two copies of each record, and number them otherwise."""
+    machine = Machine()
+    engine = machine.engine
+    for name in ("s", "d", "other"):
+        engine.put_topic(name, ConfigPatch(durability="disk"))
+    for name in ("stays", "goes"):
+        engine.routers.put(name, PutRouter("s", "d"))
+    engine.write("s", Write.of([0]))
+    machine.run_until_idle()
+    if change == "delete":
+        engine.routers.delete("goes", ignore)
+    else:
+        engine.routers.put("goes", PutRouter("s", "other"), ignore)
+    engine.write("s", Write.of([1]), on_done=ignore)
+    engine.turn()
+    engine.topics["d"].catch_up()
+    assert len(machine.visible("s")) == 2
+    assert len(machine.visible("d")) == 2, "no job has synced the log yet"
+    machine.run_until_idle()
+    assert len(machine.visible("d")) == 3

@@ -59,6 +59,7 @@ class Derivation:
         self.routers = RestoredRouters(self._graph, by_id)
         self._refill = Refill(engine.clock, caps, self._progressed)
         self._waiting: dict[Topic, deque[Event]] = {}
+        self._draining: set[Topic] = set()
         # Of ROUTER_PUT frames that wait, by lsn: what leaves their sources in the meantime is held here.
         self._expected: dict[int, Forward] = {}
         self._taken: dict[int, int] = {}
@@ -231,15 +232,18 @@ class Derivation:
     def _drain(self, topic: Topic, final: bool = False) -> None:
         """Apply the frames of a topic that wait, as far as their places can be reached."""
         waiting = self._waiting.get(topic)
-        if waiting is None:
+        # Where topics follow from each other in a circle, what is applied here leads back here: it goes on below.
+        if waiting is None or topic in self._draining:
             return
-        while waiting:
-            if topic.deleted:
-                break
-            if not self._refill.reach(topic, _place_of(topic, waiting[0]), final=final):
-                return
-            self._act(topic, waiting.popleft())
-        self._waiting.pop(topic, None)
+        self._draining.add(topic)
+        try:
+            while waiting and not topic.deleted:
+                if not self._refill.reach(topic, _place_of(topic, waiting[0]), final=final):
+                    return
+                self._act(topic, waiting.popleft())
+            self._waiting.pop(topic, None)
+        finally:
+            self._draining.discard(topic)
 
     def _progressed(self, topic: Topic) -> None:
         """A topic has more records than before: destinations that wait for them may continue."""

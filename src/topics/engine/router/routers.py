@@ -125,9 +125,9 @@ class Routers:
             forward = forward_of(router)
             forward.catch_up()
             changed = Router(name, router.source, router.dest, rule, router.start_seq, router.created_ts)
-            forward.visibility.change = _log_put(self._journal, changed)
+            forward.visibility.follow(_log_put(self._journal, changed))
             graph.change(router, rule)
-        receipt.follow(forward_of(graph.by_name[name]).visibility.change)
+        receipt.follow_all(forward_of(graph.by_name[name]).visibility.changes)
         return receipt.waited(self._run_until_idle)
 
     def _establish(self, name: str, source: Topic, dest: Topic, rule: Rule, old: Router | None) -> None:
@@ -137,10 +137,11 @@ class Routers:
         router = Router(name, source, dest, rule, source.log.head, self._journal.clock.now_ms())
         change = _log_put(self._journal, router, old)
         if old is not None:
+            forward_of(old).visibility.follow(change)
             self.graph.remove(old)
         self.graph.add(router)
         visibility = forward_of(router).visibility
-        visibility.change = change
+        visibility.follow(change)
         visibility.reserve()
 
     def delete(self, name: str, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
@@ -174,7 +175,7 @@ class Routers:
             logged: list[Router] = []
             try:
                 for router in routers:
-                    _log_drop(self._journal, router, None)
+                    _log_drop(self._journal, router, Receipt())
                     logged.append(router)
             except TopicsError:
                 self._leaving.pop(topic, None)
@@ -246,11 +247,12 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
     return change
 
 
-def _log_drop(journal: Journal, router: Router, receipt: Receipt | None) -> None:
-    """Log that a router is gone."""
+def _log_drop(journal: Journal, router: Router, receipt: Receipt) -> None:
+    """Log that a router is gone: the copies of those that stay wait for it."""
     forward, source_id = forward_of(router), router.source.id
     dropped = Dropped(router.name, forward.cursor, router.dest.next_seq, source_id, forward.end_run())
     journal.submit_twice(router.dest, frames.ROUTER_DROP, router_event.encode(dropped), receipt)
+    forward.visibility.follow(receipt)
 
 
 def _was(router: Router) -> Was:

@@ -3,7 +3,8 @@
 A reader of a destination that is to survive (`disk`, `fsync`) sees no copy under a seq that a crash could hand out
 again. What that takes depends on the classes of the two topics:
 
-1. No copy is shown before the router that made it is durable.
+1. No copy is shown before the routers between the two topics are durable as they were when it was made: those that had
+   come, and those that had changed or gone.
 2. Into `fsync`, a copy is shown once what it follows from is synced, in whichever shards that is.
 3. Where the source itself does not survive (`ephemeral`, and `memory` when the power goes), or the destination has
    direct writes that may not, the seqs of the copies are below the destination's ceiling.
@@ -93,7 +94,7 @@ class Marks:
 class Visibility:
     """What copies from one source into one destination wait for."""
 
-    __slots__ = ("_dest", "_journal", "_lineage", "_marks", "_source", "change", "unsure")
+    __slots__ = ("_dest", "_journal", "_lineage", "_marks", "_source", "changes", "unsure")
 
     def __init__(self, journal: Journal, lineage: Lineage, marks: Marks, source: Topic, dest: Topic) -> None:
         self._journal = journal
@@ -101,10 +102,14 @@ class Visibility:
         self._marks = marks
         self._source = source
         self._dest = dest
-        # The last change of the routers, which may be on its way to the disk.
-        self.change: Receipt | None = None
+        # The last changes of the routers, which may be on their way to the disk, in whichever shards.
+        self.changes: list[Receipt] = []
         # Whether the last copies were of records that may not be kept, and no mark says how many they were.
         self.unsure = False
+
+    def follow(self, change: Receipt) -> None:
+        """Copies from here on wait for a change of the routers, besides those that are on their way already."""
+        self.changes = [*(before for before in self.changes if not before.done), change]
 
     def waits_for(self, runs: list[Run], routers: int, fate: int) -> list[Receipt]:
         """What has to be on disk before so many routers' copies of these runs are shown; raises where it cannot be."""
@@ -112,7 +117,7 @@ class Visibility:
         source_class, dest_class = source.config.durability, dest.config.durability
         if dest_class not in LASTING:
             return []
-        awaited: list[Receipt] = [] if self.change is None else [self.change]
+        awaited = self.changes.copy()
         # What was written before the source became `fsync` is safe once that change is.
         is_safe = source_class == "fsync" and (source.last_config is None or source.last_config.done)
         if dest_class == "fsync" and not is_safe:
