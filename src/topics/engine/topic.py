@@ -288,9 +288,14 @@ class Topic:
     def expire(self, now_ms: int, upto: int = ANYWHERE) -> None:
         """Apply the TTL as of `now_ms` to the records up to the seq `upto`."""
         ttl_ms = self.config.ttl_ms
-        if ttl_ms and self.log.count:
-            self.reading(self.log.expire, now_ms - ttl_ms, upto)
-            self.archive.trim()
+        log, archive = self.log, self.archive
+        if ttl_ms and log.count:
+            before = log.ttl_expired
+            self.reading(log.expire, now_ms - ttl_ms, upto)
+            archive.trim()
+            # What was too old when the last record was written, a restart knows from the time of that record.
+            if log.ttl_expired > before and archive.shelf is not None and now_ms > (self.last_write_ts or 0):
+                archive.shelf.expired[self] = None
 
     def reconfigure(self, config: TopicConfig, now_ms: int) -> None:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
