@@ -191,6 +191,13 @@ class MovingStory(ClassStory):
     steps = STEPS | {"put": 12, "move": 12, "drop": 6, "checkpoint": 2}
 
 
+class LettersStory(ClassStory):
+    """Routers that come, move and go, also into the topic of the dead letters."""
+
+    edges = (("a", "b"), ("b", "c"), ("a", "q"), ("c", "q"), ("a", "dlq"), ("b", "dlq"))
+    steps = MovingStory.steps
+
+
 class CircleStory(ClassStory):
     """Copies that become jobs, jobs that become dead letters, and dead letters that are copied, all on the disk."""
 
@@ -250,12 +257,14 @@ def test_no_copy_takes_the_seq_of_a_write_where_routers_change_their_source(seed
     [
         (CircleStory, 700_002, 3, "kill"),  # what a queue waits for leads back to the queue
         (KeptStory, 700_002, 3, "dropped"),
+        (LettersStory, 810_019, 3, "kill"),  # a letter is read before a write that came before it, in another shard
+        (LettersStory, 810_024, 1, "torn"),  # a router moved twice, and the first of these frames is lost
     ],
 )
-def test_nothing_is_lost_where_topics_follow_from_each_other_in_a_circle(
+def test_nothing_is_lost_where_writes_copies_and_letters_come_together(
     kind: type[ClassStory], seed: int, shards: int, damage: str
 ) -> None:
-    """ROUTER-32, for topics that wait for each other."""
+    """ROUTER-32, for topics that wait for each other, and for topics that take all three."""
     tell(seed, shards, damage, kind)
 
 

@@ -262,7 +262,7 @@ class Derivation:
             self._hold(topic, event)
         if kind == frames.ROUTER_PUT:
             put, expected = router_event.decode_put(payload), self._expected.pop(event.lsn, None)
-            self.routers.put(topic, put, event.lsn, self._waiting.__contains__, expected)
+            self.routers.put(topic, put, event.lsn, expected)
         elif kind == frames.ROUTER_DROP:
             self.routers.drop(topic, router_event.decode_dropped(payload))
         elif kind == frames.CURSOR:
@@ -353,7 +353,7 @@ def _place_of(topic: Topic, event: Event) -> Place:
     if kind == frames.ROUTER_PUT:
         put = router_event.decode_put(payload)
         # One that comes from elsewhere is in another shard, and waits for nothing that this one has still to say.
-        if put.was is not None:
+        if put.was is not None and (topic.inbound is None or topic.inbound.source.id == put.source_id):
             return ANY_PLACE
         return place_in(topic, put.dest_seq, put.position, put.source_id, put.run)
     if kind == frames.DEAD_LETTER:

@@ -99,10 +99,12 @@ class Refill:
         upto = certain if position < 0 else position
         if topic.config.durability == "ephemeral" and log.head + 1 < at:
             log.lose(log.head + 1, at - 1, RESTART)
-        if forward is not None and run is not None and log.head + 1 < run[0] and not self._fills(topic, forward, *run):
-            if not final:
-                return False
-            self._give_up(topic, forward, run[0], min(run[1], certain))
+        if forward is not None and run is not None and log.head + 1 < run[0]:
+            known = final and _keeps_all(topic)
+            if not (known or self._fills(topic, forward, *run)):
+                if not final:
+                    return False
+                self._give_up(topic, forward, run[0], min(run[1], certain))
         if forward is not None and run is not None and log.head + 1 == run[0]:
             forward.backlog.move(max(forward.cursor, min(run[1], certain)))
             topic.last_ts = max(topic.last_ts, run_ts)
@@ -126,12 +128,9 @@ class Refill:
     def _fills(self, topic: Topic, forward: Forward, at: int, position: int) -> bool:
         """Whether what there is to copy up to `position`, with the letters, is as many records as come before `at`.
 
-        So it is where no frame is missing, or none that may be: a `disk` topic without a ceiling has no direct writes,
-        and what an `fsync` topic has shown came before every frame that a loss of power can take.
+        So it is where no frame is missing, or comes later: those of a topic and those of its letters may be in two
+        shards.
         """
-        durability = topic.config.durability
-        if durability == "fsync" or (durability == "disk" and not topic.ceiling.seq):
-            return True
         head = topic.log.head
         letters = self.letters.get(topic, {}).items()
         known = sum([letter.block.n for first_seq, letter in letters if head < first_seq < at])
@@ -221,3 +220,13 @@ class Refill:
     def _adopt(self, topic: Topic, block: Block) -> None:
         self._caps.adopt(topic, block)
         self._progressed(topic)
+
+
+def _keeps_all(topic: Topic) -> bool:
+    """Whether a loss of power takes nothing from between the copies of a topic.
+
+    A `disk` topic without a ceiling has no direct writes, and what an `fsync` topic has shown came before every frame
+    that a loss of power can take.
+    """
+    durability = topic.config.durability
+    return durability == "fsync" or (durability == "disk" and not topic.ceiling.seq)
