@@ -384,8 +384,7 @@ class Recovery:
         for topic in self._by_id.values():
             topic.next_seq = topic.log.head + 1
             self._caps.apply(topic)
-            # When the last record was written it was at least as late, wherever the clock is now.
-            topic.expire(max(now, topic.last_ts))
+            topic.expire(now)
             topic.archive.drop_dead(1, topic.log.head)
         for topic in [self._by_id[id] for id in sorted(self._nameless & self._by_id.keys())]:
             log.error("the name of topic %d is lost; its %d records are in %s", topic.id, topic.log.count, topic.name)

@@ -1,8 +1,7 @@
 """Floors: what a TTL has taken stays gone, also where the clock is set back before the next start (DURABLE-27).
 
-A restart expires again what the clock says. So that it takes no less than before, it must know how far a TTL had come.
-Where a record was written since, its time tells that: what was too old by then is gone. Otherwise the floor is logged,
-as a delete of nothing that names it.
+A restart expires again what the clock says. So that it takes no less than before, it must know how far a TTL had come:
+that is logged, as a delete of nothing that names the floor.
 
 A topic's floor is logged at once where that was not done for REST_NS, and otherwise after that time: the log does not
 grow with every look at a topic. So a crash and a clock that is set back can bring back what expired in about REST_NS
