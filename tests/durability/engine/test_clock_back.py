@@ -113,6 +113,19 @@ def test_floor_is_logged_once_per_second() -> None:
     assert machine.read("t") == ([], [(1, 500, "ttl")])
 
 
+def test_what_the_round_has_expired_is_logged_with_it() -> None:
+    machine = Machine()
+    machine.engine.put_topic("t", ConfigPatch(durability="memory", ttl_ms=TTL_MS))
+    machine.engine.write("t", numbers(1, 5))
+    machine.run_until_idle()
+    machine.clock.advance(HOUR_MS)
+    machine.run_until_idle()
+    assert _floors(machine) == (6, 6, 5), "nobody has read it"
+    machine.clock.set(machine.clock.now_ms() - HOUR_MS)
+    machine.crash()
+    assert _floors(machine) == (6, 6, 5)
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_copies_of_what_has_expired_keep_their_seqs(shards: int) -> None:
     """ROUTER-15: at a restart, what expired in the source after it was copied can still be copied."""

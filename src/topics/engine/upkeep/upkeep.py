@@ -160,7 +160,6 @@ class Upkeep:
         self._compactor.step()
         more = self._rewriter.step() or more
         more = self._eraser.step() or more
-        more = self._floors.step() or more
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
             round_ns = min(ROUND_TOPIC_NS * len(self._engine.topics), self._round_ns_max)
@@ -169,6 +168,8 @@ class Upkeep:
             self._round = iter(list(self._engine.topics.values()))
         if self._round is not None:
             more = self._look_round() or more
+        # After the round, which expires what nobody reads.
+        more = self._floors.step() or more
         more = self._checkpointer.step() or more
         self.backups.step()
         return more
