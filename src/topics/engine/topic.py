@@ -279,7 +279,7 @@ class Topic:
             self.outbound.before_eviction()
         # What has expired is gone already and takes no place under the cap.
         if config.ttl_ms:
-            self.log.expire(at_ms - config.ttl_ms, upto)
+            self._expire(at_ms - config.ttl_ms, upto)
         self.log.evict(
             config.cap_records + besides if config.cap_records else 0,
             config.cap_bytes + besides_bytes if config.cap_bytes else 0,
@@ -289,8 +289,15 @@ class Topic:
         """Apply the TTL as of `now_ms` to the records up to the seq `upto`."""
         ttl_ms = self.config.ttl_ms
         if ttl_ms and self.log.count:
-            self.reading(self.log.expire, now_ms - ttl_ms, upto)
+            self.reading(self._expire, now_ms - ttl_ms, upto)
             self.archive.trim()
+
+    def _expire(self, cutoff: int, upto: int) -> None:
+        log, shelf = self.log, self.archive.shelf
+        before = log.ttl_expired
+        log.expire(cutoff, upto)
+        if shelf is not None and log.ttl_expired > before:
+            shelf.expired[self] = None
 
     def reconfigure(self, config: TopicConfig, now_ms: int) -> None:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""

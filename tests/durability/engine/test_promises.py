@@ -562,22 +562,75 @@ def test_topic_whose_state_is_damaged_in_both_copies_keeps_its_sealed_records(at
     world.checkpoint()
     topic = world.engine.topics["t"]
     assert not topic.log.tail(), "nothing of it is in the checkpoint but its state"
-    shown = read_all(world.engine, "t")
+    shown, _ = read_all(world.engine, "t")
+    _damage_state(world, topic.id, at)
+    world.start()
+    assert world.engine.totals.corruption_total
+    records, gaps = read_all(world.engine, f"recovered-topic-{topic.id}")
+    assert records == shown
+    assert [(first, reason) for first, _, reason in gaps] == [(14, "corruption")]
+
+
+def _damage_state(world: World, topic_id: int, at: int) -> None:
+    """End the engine, and damage both copies of a topic's state in the checkpoint, so many bytes from their begin."""
     (path,) = [path for path in world.disk.files() if path.endswith(".snap")]
     size = len(world.disk.files()[path])
     content = world.disk.files()[path] + bytes(4096)
     copies = [
         found.at - frame.HEADER_BYTES
         for found in scan.walk(content, snapshot.HEADER_BYTES, size, torn_allowed=False)
-        if isinstance(found, scan.Entry) and (found.kind, found.topic_id) == (snapshot.TOPIC, topic.id)
+        if isinstance(found, scan.Entry) and (found.kind, found.topic_id) == (snapshot.TOPIC, topic_id)
     ]
     assert len(copies) == 2
     world.disk.crash("kill", random.Random(1))
     for copy in copies:
         world.disk.damage(path, copy + at, bytes([content[copy + at] ^ 4]))
+
+
+def test_topic_whose_state_is_lost_goes_on_above_every_seq_that_it_may_have_handed_out() -> None:
+    """DURABLE-26: its last records were deleted, so nothing but its state said how far it went."""
+    world = World()
+    world.write("t", 13, durability="fsync")
+    world.checkpoint()
+    world.write("t", 13, tag="x")
+    world.run_until_idle()
+    world.delete("t", tag="x")
+    world.checkpoint()
+    topic = world.engine.topics["t"]
+    shown, _ = read_all(world.engine, "t")
+    assert (max(shown), topic.log.head) == (13, 26)
+    name = f"recovered-topic-{topic.id}"
+    _damage_state(world, topic.id, 60)
     world.start()
-    assert world.engine.totals.corruption_total
+    records, gaps = read_all(world.engine, name)
+    ((first, last, reason),) = gaps
+    assert (records, first, reason) == (shown, 14, "corruption")
+    ticket = world.engine.write(name, Write.of([1]))
+    world.run_until_idle()
+    assert ticket.first_seq == last + 1 > 26
+    written = read_all(world.engine, name)
+    for end in ("kill", "kill", "stop"):
+        if end == "stop":
+            world.upkeep.close()
+            world.store.close()
+        world.disk.crash("kill", random.Random(1))
+        world.start()
+        assert read_all(world.engine, name) == written
+
+
+def test_topic_whose_state_is_lost_goes_on_after_the_writes_that_the_log_has() -> None:
+    """DURABLE-26: a write after the checkpoint says how far it went."""
+    world = World()
+    world.write("t", 13, durability="fsync")
+    world.checkpoint()
+    world.write("t", 2)
+    world.run_until_idle()
+    topic = world.engine.topics["t"]
+    shown = read_all(world.engine, "t")
+    _damage_state(world, topic.id, 60)
+    world.start()
     assert read_all(world.engine, f"recovered-topic-{topic.id}") == shown
+    assert world.engine.topics[f"recovered-topic-{topic.id}"].next_seq == 16
 
 
 def test_eviction_waits_for_a_block_that_a_router_has_to_copy_first() -> None:

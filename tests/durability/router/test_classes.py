@@ -10,22 +10,40 @@ from typing import Any
 
 import pytest
 
-from tests.harness.machine import Record, small
+from tests.harness.machine import Machine, Record, small
 from tests.harness.storage import resolve
 from tests.harness.story import Story, ignore
 from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.queue.queue import queue_of
 from topics.engine.queue.requests import ClaimJobs
+from topics.engine.router.router import PutRouter
 from topics.errors import TopicsError
 from topics.testing.fake_disk import DAMAGES
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
 TOPICS = ("a", "b", "c", "q", "dlq")
 EDGES = (("a", "b"), ("b", "c"), ("a", "q"), ("c", "q"), ("dlq", "c"))
+STEPS = {
+    "write": 40,
+    "delete": 5,
+    "claim": 12,
+    "put": 8,
+    "move": 3,
+    "drop": 2,
+    "config": 3,
+    "checkpoint": 3,
+    "job": 12,
+    "idle": 4,
+    "time": 6,
+}
 
 
 class ClassStory(Story):
     """Topics of every class, and a reader that remembers everything that it was shown."""
+
+    choices: tuple[str, ...] = CLASSES
+    edges: tuple[tuple[str, str], ...] = EDGES
+    steps: dict[str, float] = STEPS
 
     def __init__(self, seed: int, shards: int) -> None:
         super().__init__(seed, shards=shards)
@@ -38,7 +56,7 @@ class ClassStory(Story):
         self.forgetful: set[str] = set()
         self.classes: dict[str, set[str]] = {name: set() for name in TOPICS}
         for name in TOPICS:
-            fields: dict[str, Any] = {"durability": self.rng.choice(CLASSES)}
+            fields: dict[str, Any] = {"durability": self.rng.choice(self.choices)}
             if name == "q":
                 fields |= {"type": "queue", "max_deliveries": 1, "dead_letter": "dlq", "lease_ms": 100}
             self.engine.put_topic(name, ConfigPatch(**fields))
@@ -62,9 +80,7 @@ class ClassStory(Story):
     def _act(self) -> None:
         engine, rng = self.engine, self.rng
         topic = rng.choice(TOPICS)
-        kind = self.choose(
-            write=40, delete=5, claim=12, put=8, move=3, drop=2, config=3, checkpoint=3, job=12, idle=4, time=6
-        )
+        kind = self.choose(**self.steps)
         try:
             if kind == "write":
                 engine.write(topic, Write(self.numbered((1, 1, 2, 5))), on_done=ignore)
@@ -73,18 +89,18 @@ class ClassStory(Story):
             elif kind == "claim":
                 self._claim()
             elif kind == "put":
-                source, dest = rng.choice(EDGES)
+                source, dest = rng.choice(self.edges)
                 self.put_router(f"{source}->{dest}", source, dest, filter=rng.choice((None, None, "x")))
             elif kind == "config":
                 patch = rng.choice(
                     (
-                        ConfigPatch(durability=rng.choice(CLASSES)),  # type: ignore[arg-type]
+                        ConfigPatch(durability=rng.choice(self.choices)),  # type: ignore[arg-type]
                         ConfigPatch(cap_records=rng.choice((0, 5, 20)), discard=rng.choice(("old", "reject"))),
                     )
                 )
                 resolve(lambda: engine.put_topic(topic, patch, ignore))
             else:
-                self.happen(kind, EDGES)
+                self.happen(kind, self.edges)
         except TopicsError:
             pass
         if rng.random() < 0.6:
@@ -167,9 +183,36 @@ class ClassStory(Story):
         return any(topics[each].config.durability == "ephemeral" or each in self.forgetful for each in sources)
 
 
-def tell(seed: int, shards: int, damage: str) -> None:
+class MovingStory(ClassStory):
+    """Routers that change their source again and again, into a topic that takes writes and dead letters as well."""
+
+    choices = ("disk", "disk", "disk", "fsync")
+    edges = (("a", "dlq"), ("b", "dlq"), ("c", "dlq"))
+    steps = STEPS | {"put": 12, "move": 12, "drop": 6, "checkpoint": 2}
+
+
+class LettersStory(ClassStory):
+    """Routers that come, move and go, also into the topic of the dead letters."""
+
+    edges = (("a", "b"), ("b", "c"), ("a", "q"), ("c", "q"), ("a", "dlq"), ("b", "dlq"))
+    steps = MovingStory.steps
+
+
+class CircleStory(ClassStory):
+    """Copies that become jobs, jobs that become dead letters, and dead letters that are copied, all on the disk."""
+
+    choices = ("disk", "disk", "disk", "fsync")
+
+
+class KeptStory(ClassStory):
+    """As CircleStory, with topics of which a loss of power takes the end."""
+
+    choices = ("disk", "memory")
+
+
+def tell(seed: int, shards: int, damage: str, kind: type[ClassStory] = ClassStory) -> None:
     with small():
-        story = ClassStory(seed, shards)
+        story = kind(seed, shards)
         for _ in range(3):
             for _ in range(story.rng.randrange(5, 40)):
                 story.step()
@@ -194,8 +237,56 @@ def test_no_seq_is_used_again_for_what_a_reader_has_seen(seed: int, shards: int,
         (2020, 3, "garbled"),
         (4024, 1, "torn"),  # the frame is lost that took a router away
         (10110, 1, "dropped"),  # the delete is lost that made room for a copy
+        (10040, 3, "torn"),  # the frame is lost that gave a router another source, and direct writes around it
     ],
 )
 def test_nothing_is_lost_in_the_stories_that_a_search_found(seed: int, shards: int, damage: str) -> None:
     """ROUTER-32: what a copy or a letter follows from is on the disk, so it is there under its seq."""
     tell(seed, shards, damage)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("seed", [*range(5), 600_019])
+def test_no_copy_takes_the_seq_of_a_write_where_routers_change_their_source(seed: int, damage: str) -> None:
+    """ROUTER-22: a frame that names another source than the last one known places no copies before it."""
+    tell(seed, 1, damage, MovingStory)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "shards", "damage"),
+    [
+        (CircleStory, 700_002, 3, "kill"),  # what a queue waits for leads back to the queue
+        (KeptStory, 700_002, 3, "dropped"),
+        (LettersStory, 810_019, 3, "kill"),  # a letter is read before a write that came before it, in another shard
+        (LettersStory, 810_024, 1, "torn"),  # a router moved twice, and the first of these frames is lost
+    ],
+)
+def test_nothing_is_lost_where_writes_copies_and_letters_come_together(
+    kind: type[ClassStory], seed: int, shards: int, damage: str
+) -> None:
+    """ROUTER-32, for topics that wait for each other, and for topics that take all three."""
+    tell(seed, shards, damage, kind)
+
+
+@pytest.mark.parametrize("change", ["delete", "move"])
+def test_copies_wait_until_it_is_durable_that_another_router_is_gone(change: str) -> None:
+    """ROUTER-32: with the frame lost, a restart would make two copies of each record, and number them otherwise."""
+    machine = Machine()
+    engine = machine.engine
+    for name in ("s", "d", "other"):
+        engine.put_topic(name, ConfigPatch(durability="disk"))
+    for name in ("stays", "goes"):
+        engine.routers.put(name, PutRouter("s", "d"))
+    engine.write("s", Write.of([0]))
+    machine.run_until_idle()
+    if change == "delete":
+        engine.routers.delete("goes", ignore)
+    else:
+        engine.routers.put("goes", PutRouter("s", "other"), ignore)
+    engine.write("s", Write.of([1]), on_done=ignore)
+    engine.turn()
+    engine.topics["d"].catch_up()
+    assert len(machine.visible("s")) == 2
+    assert len(machine.visible("d")) == 2, "no job has synced the log yet"
+    machine.run_until_idle()
+    assert len(machine.visible("d")) == 3

@@ -48,7 +48,7 @@ class Sealable(Protocol):
 class Shelf:
     """The segments of a data directory, how large one may be, and the topics that wait for their next one."""
 
-    __slots__ = ("asked", "enqueue", "max_bytes", "max_events", "segments")
+    __slots__ = ("asked", "enqueue", "expired", "max_bytes", "max_events", "segments")
 
     def __init__(self, store: Store, max_events: int = SEGMENT_EVENTS_MAX, max_bytes: int = SEGMENT_BYTES_MAX) -> None:
         self.segments = store.segments
@@ -56,6 +56,8 @@ class Shelf:
         self.max_events = max_events
         self.max_bytes = max_bytes
         self.asked: deque[Sealable] = deque()
+        # Those with records that a TTL took since it was logged how far it had come.
+        self.expired: dict[Sealable, None] = {}
 
     def ask(self, topic: Sealable) -> None:
         """Have the topic's tail sealed in its turn."""

@@ -30,7 +30,7 @@ from topics.engine.queue import event as lease_event
 from topics.engine.queue.event import Buried
 from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
-from topics.engine.restart.refill import ANY_PLACE, Letter, Place, Refill
+from topics.engine.restart.refill import ANY_PLACE, Letter, Place, Refill, place_in
 from topics.engine.restart.routers import RestoredRouters
 from topics.engine.router import event as router_event
 from topics.engine.router.event import Dropped, Moved, Put, Was
@@ -60,6 +60,7 @@ class Derivation:
         self.routers = RestoredRouters(self._graph, by_id)
         self._refill = Refill(engine.clock, caps, self._progressed)
         self._waiting: dict[Topic, deque[Event]] = {}
+        self._draining: set[Topic] = set()
         # Of ROUTER_PUT frames that wait, by lsn: what leaves their sources in the meantime is held here.
         self._expected: dict[int, Forward] = {}
         self._taken: dict[int, int] = {}
@@ -85,7 +86,7 @@ class Derivation:
             if end.id not in self._by_id:
                 create = frames.Create(end.name, end.config, end.created_ts)
                 self._apply(Control(event.lsn, frames.CREATE, end.id, create))
-        left = Dropped(put.name, was.position, was.dest_seq, was.source_id)
+        left = Dropped(put.name, was.position, was.dest_seq, was.source_id, was.run)
         self._take(Control(event.lsn, frames.ROUTER_DROP, was.dest_id, router_event.encode(left)))
         self._take(Control(event.lsn, frames.ROUTER_PUT, put.dest_id, event.payload))
 
@@ -212,7 +213,8 @@ class Derivation:
                 first, last = ranges[topic.id]
                 first = max(first, topic.log.head + 1)
                 if first <= last:
-                    topic.log.lose(first, last, CRASH)
+                    # Of a topic with its state lost, it was not known how far its seqs went.
+                    topic.log.lose(first, last, CORRUPTION if topic.id in self.routers.strangers else CRASH)
 
         reached = {topic_id: (at, position) for topic_id, at, position in lost.reached}
         self.complete(lose_tail, lost.lost_power, reached)
@@ -234,15 +236,18 @@ class Derivation:
     def _drain(self, topic: Topic, final: bool = False) -> None:
         """Apply the frames of a topic that wait, as far as their places can be reached."""
         waiting = self._waiting.get(topic)
-        if waiting is None:
+        # Where topics follow from each other in a circle, what is applied here leads back here: it goes on below.
+        if waiting is None or topic in self._draining:
             return
-        while waiting:
-            if topic.deleted:
-                break
-            if not self._refill.reach(topic, _place_of(topic, waiting[0]), final=final):
-                return
-            self._act(topic, waiting.popleft())
-        self._waiting.pop(topic, None)
+        self._draining.add(topic)
+        try:
+            while waiting and not topic.deleted:
+                if not self._refill.reach(topic, _place_of(topic, waiting[0]), final=final):
+                    return
+                self._act(topic, waiting.popleft())
+            self._waiting.pop(topic, None)
+        finally:
+            self._draining.discard(topic)
 
     def _progressed(self, topic: Topic) -> None:
         """A topic has more records than before: destinations that wait for them may continue."""
@@ -261,7 +266,7 @@ class Derivation:
             self._hold(topic, event)
         if kind == frames.ROUTER_PUT:
             put, expected = router_event.decode_put(payload), self._expected.pop(event.lsn, None)
-            self.routers.put(topic, put, event.lsn, self._waiting.__contains__, expected)
+            self.routers.put(topic, put, event.lsn, expected)
         elif kind == frames.ROUTER_DROP:
             self.routers.drop(topic, router_event.decode_dropped(payload))
         elif kind == frames.CURSOR:
@@ -317,8 +322,8 @@ class Derivation:
         block, _ = blocks.decode(buried.block, with_flags=False)
         if dest is not None:
             if block.first_seq > dest.log.head and dest.config.durability != "ephemeral":
-                place = _place_in(dest, block.first_seq, buried.position, buried.source_id, buried.run)
-                self._refill.letters.setdefault(dest, {})[block.first_seq] = Letter(block, *place[1:])
+                letter = Letter(block, buried.position, buried.source_id, buried.run)
+                self._refill.letters.setdefault(dest, {})[block.first_seq] = letter
             dest.letters = True
             self._graph.lineage.link(topic, dest)
         self._caps.apply(topic, buried.bound_head)
@@ -333,7 +338,7 @@ class Derivation:
         if dest in self._waiting:
             self._drain(dest)
         else:
-            self._refill.reach(dest, _place_in(dest, block.last_seq + 1, buried.position, buried.source_id, buried.run))
+            self._refill.reach(dest, place_in(dest, block.last_seq + 1, buried.position, buried.source_id, buried.run))
 
 
 def _place_of(topic: Topic, event: Event) -> Place:
@@ -343,35 +348,32 @@ def _place_of(topic: Topic, event: Event) -> Place:
             if first_seq == event.block.first_seq:
                 extra = extras.decode(data)
                 if extra.position is not None:
-                    return _place_in(topic, first_seq, extra.position, extra.source_id, extra.run)
-        # Where it says nothing of a router that is there, the frame that took the router away is lost, and with it what
-        # came in between.
-        first_seq, inbound = event.block.first_seq, topic.inbound
-        return ANY_PLACE if inbound is None else Place(first_seq, -1, (first_seq, inbound.cursor))
+                    return place_in(topic, first_seq, extra.position, extra.source_id, extra.run)
+        return ANY_PLACE if topic.inbound is None else place_in(topic, event.block.first_seq, -1, 0, None)
     kind, payload = event.kind, event.payload
     if kind == frames.DELETE and payload.extra:
         deleted = extras.decode_delete(payload.extra)
-        return _place_in(topic, deleted.next_seq, deleted.position, deleted.source_id, deleted.run)
+        return place_in(topic, deleted.next_seq, deleted.position, deleted.source_id, deleted.run)
     if kind == frames.ROUTER_PUT:
         put = router_event.decode_put(payload)
         # One that comes from elsewhere is in another shard, and waits for nothing that this one has still to say.
-        if put.was is not None:
+        if put.was is not None and (topic.inbound is None or topic.inbound.source.id == put.source_id):
             return ANY_PLACE
-        return _place_in(topic, put.dest_seq, put.position, put.source_id, put.run)
+        return place_in(topic, put.dest_seq, put.position, put.source_id, put.run)
     if kind == frames.DEAD_LETTER:
         place = lease_event.decode_buried(payload).place
-        return ANY_PLACE if place is None else _place_in(topic, *place)
-    if kind in (frames.CURSOR, frames.ROUTER_DROP):
-        decode = router_event.decode_moved if kind == frames.CURSOR else router_event.decode_dropped
-        moved = decode(payload)
-        return _place_in(topic, moved.dest_seq, moved.position, moved.source_id, moved.run)
+        return ANY_PLACE if place is None else place_in(topic, *place)
+    if kind == frames.ROUTER_DROP:
+        left = router_event.decode_dropped(payload)
+        return place_in(topic, left.dest_seq, left.position, left.source_id, left.run)
+    if kind == frames.CURSOR:
+        moved = router_event.decode_moved(payload)
+        if moved.position < 0:
+            # Damage took records here, and the copies before them follow from what is left.
+            return Place(moved.dest_seq, -1)
+        at = place_in(topic, moved.dest_seq, moved.position, moved.source_id, moved.run)
+        return at._replace(run_ts=moved.run_ts)
     return ANY_PLACE
-
-
-def _place_in(topic: Topic, at: int, position: int, source_id: int, run: tuple[int, int] | None) -> Place:
-    """A place with the position, if it is one in the topic's source as far as that is known. 0 is any source."""
-    known = topic.inbound is None or source_id in (0, topic.inbound.source.id)
-    return Place(at, position, run) if known else Place(at, -1)
 
 
 def _deleted_by(event: Control) -> tuple[frames.Deletion, dict[int, int]] | None:

@@ -11,7 +11,9 @@ The storage yields events in order (storage/history.py); this applies them. Rule
    that the next start knows it too). After the death of the process alone nothing is missing (DURABLE-3).
 5. An `ephemeral` topic keeps its config and its head; its records are gone, and reported as lost.
 6. Where every copy of a topic's name and config is damaged, what is left of its records is kept under a name made of
-   its id, with everything before and between reported as lost.
+   its id, with everything before and between reported as lost. How far its seqs went, only records of later frames
+   tell; where there are none, it goes on above all that it may have handed out since its last record, and that range
+   is lost too (`given_up`, as in 4).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from topics.engine.queue.queue import queue_of
 from topics.engine.restart.awaiting_caps import AwaitingCaps
 from topics.engine.restart.checkpoint import LEASES_SECTION, decode_extra
 from topics.engine.restart.derivation import Derivation
+from topics.engine.restart.restored import jump_after
 from topics.engine.restart.routers import ROUTERS_SECTION
 from topics.engine.topic import Topic
 from topics.engine.write.dedupe import Dedupe, Remembered
@@ -68,6 +71,8 @@ class Recovery:
         # Whether frames that were not synced may be missing: known at the end.
         self.lost_power = False
         self._nameless: set[int] = set()
+        # Of those, the ones with a head that nothing tells so far.
+        self._headless: set[int] = set()
         # Whether seqs were missing between two records of a topic, with nothing to explain it.
         self.jumped = False
         # The topics that the WAL had records of.
@@ -87,6 +92,8 @@ class Recovery:
         """Apply one event."""
         if isinstance(event, Appended | Control):
             self._clean = False
+            if self._headless:
+                self._note_heads(event)
             self._derivation.take(event)
         elif isinstance(event, TopicLoaded):
             self._load(event)
@@ -186,6 +193,7 @@ class Recovery:
             tails |= {id: [] for id in shelf.segments.loader.topic_ids() if id not in self._by_id and id not in tails}
         for id, tail in sorted(tails.items()):
             topic = self._new_nameless(id)
+            self._headless.add(id)
             topic.archive.segments, damage = self._open_segments(id, shelf.segments.loader.refs(id))
             for corrupt in damage:
                 self._count(corrupt)
@@ -200,6 +208,15 @@ class Recovery:
             for block in kept:
                 topic.archive.index_block(block)
             self._lose_holes(topic, 1, extents)
+
+    def _note_heads(self, event: Appended | Control) -> None:
+        """What an event tells of topics with heads that are not known: a write, or how an earlier start went on."""
+        if isinstance(event, Appended):
+            # Copies and dead letters may have come after a write that says its place among such.
+            if not any(decode_append_extra(data).position is not None for _, _, data in event.extras):
+                self._headless.discard(event.topic_id)
+        elif event.kind == frames.LOST:
+            self._headless.difference_update(topic_id for topic_id, _, _ in event.payload.ranges)
 
     def _new_nameless(self, id: int) -> Topic:
         """A topic of which only the id is known."""
@@ -351,10 +368,14 @@ class Recovery:
         self.lost_power = powerless = lost_power and not self._clean
 
         def lose_tail(topic: Topic) -> None:
-            head = topic.log.head
-            if powerless and topic.config.durability == "disk" and topic.ceiling.seq > head:
-                self._lose(topic, head + 1, topic.ceiling.seq, CRASH)
-                self.given_up.append((topic.id, head + 1, topic.ceiling.seq))
+            head, last, reason = topic.log.head, topic.ceiling.seq, CRASH
+            if topic.id in self._headless:
+                last, reason = head + jump_after(now - topic.last_ts), CORRUPTION
+            elif not powerless or topic.config.durability != "disk":
+                return
+            if last > head:
+                self._lose(topic, head + 1, last, reason)
+                self.given_up.append((topic.id, head + 1, last))
 
         self._derivation.complete(lose_tail, powerless, rest=not self._clean)
         for topic in [topic for topic in self._by_id.values() if self._engine.topics.get(topic.name) is not topic]:

@@ -10,6 +10,8 @@ among copies, nothing says which of the seqs around it were its own. A frame say
 began; where the topic has not come that far, and what is there to copy does not fill the seqs before exactly, all of
 these are lost: no copy is put under a seq that may have been another record's. For the same reason:
 
+- A frame that names another source than the topic has, or none, comes after a lost frame that changed the router. Then
+  nothing says which of the seqs before it were copies, nor of what.
 - A topic that hands out seqs again (`memory`, `ephemeral`) is a source of copies with a place only as far as its own
   frames bring it. What it has beyond that may be something else than what was copied.
 - Where a source has a hole and a filter decides what is copied, it is not known how many copies the hole had. What
@@ -36,24 +38,34 @@ class Place(NamedTuple):
     """A place among derived records.
 
     It is the topic's next seq, the source seq up to which copies were made (-1: any), and where the copies right before
-    it began, as (seq, source seq before the first).
+    it began, as (seq, source seq before the first), with a time below which none of them is dated.
     """
 
     at: int
     position: int
     run: tuple[int, int] | None = None
+    run_ts: int = 0
 
 
 class Letter(NamedTuple):
-    """Dead letters that wait for their place, and the position of the copies before them."""
+    """Dead letters that wait for their place, and the copies before them: their position in a source, and their run."""
 
     block: Block
     position: int
+    source_id: int
     run: tuple[int, int] | None
 
 
 ANY_PLACE: Final = Place(0, -1)
 """A place that a topic has always reached."""
+
+
+def place_in(topic: Topic, at: int, position: int, source_id: int, run: tuple[int, int] | None) -> Place:
+    """The place that a frame of a topic names: a position in `source_id` (0: in any source), or -1 without a router."""
+    inbound = topic.inbound
+    if inbound is None or source_id == inbound.source.id or (source_id == 0 and position >= 0):
+        return Place(at, position, run)
+    return Place(at, -1, (at, inbound.cursor))
 
 
 class Refill:
@@ -75,23 +87,27 @@ class Refill:
         if first_seq is None:
             return None
         letter = letters[first_seq]
-        return Place(first_seq + letter.block.n, -1, letter.run)
+        place = place_in(topic, first_seq, *letter[1:])
+        return Place(first_seq + letter.block.n, -1, place.run)
 
     def reach(self, topic: Topic, place: Place, final: bool = False) -> bool:
         """Bring a topic to a place. Where that is not possible yet it returns False, unless nothing more comes."""
         log, forward = topic.log, into(topic)
-        at, position, run = place
+        at, position, run, run_ts = place
         certain = ANYWHERE if forward is None else self.certain.get(forward.source, ANYWHERE)
         position = min(position, certain)
         upto = certain if position < 0 else position
         if topic.config.durability == "ephemeral" and log.head + 1 < at:
             log.lose(log.head + 1, at - 1, RESTART)
-        if forward is not None and run is not None and log.head + 1 < run[0] and not self._fills(topic, forward, *run):
-            if not final:
-                return False
-            self._give_up(topic, forward, run[0], min(run[1], certain))
+        if forward is not None and run is not None and log.head + 1 < run[0]:
+            known = final and _keeps_all(topic)
+            if not (known or self._fills(topic, forward, *run)):
+                if not final:
+                    return False
+                self._give_up(topic, forward, run[0], min(run[1], certain))
         if forward is not None and run is not None and log.head + 1 == run[0]:
             forward.backlog.move(max(forward.cursor, min(run[1], certain)))
+            topic.last_ts = max(topic.last_ts, run_ts)
         while log.head + 1 < at:
             next_seq = log.head + 1
             letters = self.letters.get(topic, {})
@@ -112,12 +128,9 @@ class Refill:
     def _fills(self, topic: Topic, forward: Forward, at: int, position: int) -> bool:
         """Whether what there is to copy up to `position`, with the letters, is as many records as come before `at`.
 
-        So it is where no frame is missing, or none that may be: a `disk` topic without a ceiling has no direct writes,
-        and what an `fsync` topic has shown came before every frame that a loss of power can take.
+        So it is where no frame is missing, or comes later: those of a topic and those of its letters may be in two
+        shards.
         """
-        durability = topic.config.durability
-        if durability == "fsync" or (durability == "disk" and not topic.ceiling.seq):
-            return True
         head = topic.log.head
         letters = self.letters.get(topic, {}).items()
         known = sum([letter.block.n for first_seq, letter in letters if head < first_seq < at])
@@ -207,3 +220,13 @@ class Refill:
     def _adopt(self, topic: Topic, block: Block) -> None:
         self._caps.adopt(topic, block)
         self._progressed(topic)
+
+
+def _keeps_all(topic: Topic) -> bool:
+    """Whether a loss of power takes nothing from between the copies of a topic.
+
+    A `disk` topic without a ceiling has no direct writes, and what an `fsync` topic has shown came before every frame
+    that a loss of power can take.
+    """
+    durability = topic.config.durability
+    return durability == "fsync" or (durability == "disk" and not topic.ceiling.seq)

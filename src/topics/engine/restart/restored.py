@@ -26,7 +26,7 @@ JUMP_MAX: Final = 1 << 49
 
 
 def jump_after(elapsed_ms: int) -> int:
-    """How many seqs a topic may at most have been given since a backup that is so old."""
+    """How many seqs a topic may at most have been given in this time, since a backup or since a record."""
     return min(max(JUMP_MIN, elapsed_ms * SEQS_PER_MS), JUMP_MAX)
 
 

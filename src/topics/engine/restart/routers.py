@@ -8,7 +8,7 @@ forward holds what leaves its source (`Held`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from topics.engine.router import event as router_event
@@ -78,20 +78,19 @@ class RestoredRouters:
         source = self._by_id.get(put.source_id)
         return None if source is None else self._graph.open(source, dest, put.position, Held())
 
-    def put(self, dest: Topic, put: Put, lsn: int, waits: Callable[[Topic], bool], expected: Forward | None) -> None:
+    def put(self, dest: Topic, put: Put, lsn: int, expected: Forward | None) -> None:
         """ROUTER_PUT, at its place among the destination's frames.
 
-        `waits` says of a topic whether its frames wait for their place. `expected` is the forward that was kept while
-        this frame waited; a later frame may have brought the router, and its name, elsewhere by now.
+        `expected` is the forward that was kept while this frame waited; a later frame may have brought the router, and
+        its name, elsewhere by now. Where the router was elsewhere before, it stays there too until the end: the frame
+        that takes it away waits for copies that it has to make before it goes, or is lost, and these were shown.
         """
         graph = self._graph
         source = self._by_id.get(put.source_id) if expected is None else expected.source
-        known = graph.by_name.get(put.name)
-        if known is not None and known.lsn < lsn and (known.source, known.dest) != (source, dest):
-            # The frame that takes it away is lost, or waits for copies that the router has to make before it goes.
-            lingers = waits(known.dest)
-            if not lingers:
-                graph.remove(known)
+        stale = into(dest)
+        if put.was is not None and stale is not None and stale.source is not source:
+            # The frame that took them away is lost. It was in another shard than this one, which may be acked.
+            graph.remove_all(list(stale.routers))
         if expected is not None and dest.inbound is None:
             dest.inbound = expected
         inbound = into(dest)

@@ -60,6 +60,7 @@ class Was(msgspec.Struct, array_like=True, frozen=True):
     dest_id: int
     position: int
     dest_seq: int
+    run: tuple[int, int] | None = None
 
 
 class End(msgspec.Struct, array_like=True, frozen=True):
@@ -101,7 +102,8 @@ class Moved(msgspec.Struct, array_like=True, frozen=True):
 
     `lost` destination seqs stand for source records up to `cursor` that were lost before they were copied. `ts_min` is
     the time below which no copy from here on is dated. Where both are 0, it only marks the place of the frame after it.
-    `source_id` is the topic that the source seqs are of, 0 for whichever is the source.
+    `source_id` is the topic that the source seqs are of, 0 for whichever is the source. No copy of the run is dated
+    before `run_ts`: this is the time of the record before it, which may be lost.
     """
 
     position: int
@@ -111,6 +113,7 @@ class Moved(msgspec.Struct, array_like=True, frozen=True):
     ts_min: int = 0
     source_id: int = 0
     run: tuple[int, int] | None = None
+    run_ts: int = 0
 
 
 class ForwardImage(msgspec.Struct, array_like=True):

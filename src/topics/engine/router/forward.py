@@ -28,7 +28,7 @@ from topics.engine.router.copying import Copies, Joins, Notes, Run, copy, room_f
 from topics.engine.router.event import ForwardImage
 from topics.engine.router.lineage import Lineage
 from topics.engine.router.router import EXACTLY_ONCE, Router
-from topics.engine.router.visibility import Marks, Visibility
+from topics.engine.router.visibility import DatedRun, Marks, Visibility
 from topics.engine.topic import Topic
 from topics.engine.write.arrival import derive
 from topics.engine.write.unkept import KEPT
@@ -88,6 +88,7 @@ class Forward:
         "_journal",
         "_lineage",
         "_retry_later",
+        "_run_ts",
         "_unseen",
         "_visiting",
         "backlog",
@@ -123,7 +124,7 @@ class Forward:
         self.ts_min = 0
         self.backlog = backlog
         self.pressure = Backpressure(dest, quota_bytes)
-        self.marks = Marks(journal, backlog, dest, self.end_run)
+        self.marks = Marks(journal, backlog, dest, self._end_dated_run)
         self.visibility = Visibility(journal, lineage, self.marks, self.source, dest)
         self.notes = Notes(dest)
         # Of copies that wait to be shown: the cursor before them, and how many each router made.
@@ -131,6 +132,7 @@ class Forward:
         self._visiting = False
         # Where the copies since the last frame of the destination began, None where there are none.
         self.run: tuple[int, int] | None = None
+        self._run_ts = 0
 
     @property
     def cursor(self) -> int:
@@ -218,7 +220,7 @@ class Forward:
             awaited += visibility.turn_to(fate)
         before = self.backlog.cursor
         if self.run is None:
-            self.run = dest.next_seq, before
+            self.run, self._run_ts = (dest.next_seq, before), dest.last_ts
         made = self.make(runs, dest.next_seq, dest.last_ts)
         if made.block is not None:
             self.notes.add_unkept(made.block, fate)
@@ -302,6 +304,11 @@ class Forward:
         """Where the last uninterrupted copies began, as (seq, source seq before the first); a frame ends them here."""
         run, self.run = self.run, None
         return (self.dest.next_seq, self.backlog.cursor) if run is None else run
+
+    def _end_dated_run(self) -> DatedRun:
+        """As `end_run`, with the time of the record before these copies."""
+        ts = self.dest.last_ts if self.run is None else self._run_ts
+        return self.end_run(), ts
 
     def note_stamps(self, block: Block) -> None:
         """A direct write to the destination: remember the stamps in it."""

@@ -126,9 +126,9 @@ class Routers:
             forward = forward_of(router)
             forward.catch_up()
             changed = Router(name, router.source, router.dest, rule, router.start_seq, router.created_ts)
-            forward.visibility.change = _log_put(self._journal, changed)
+            forward.visibility.follow(_log_put(self._journal, changed))
             graph.change(router, rule)
-        receipt.follow(forward_of(graph.by_name[name]).visibility.change)
+        receipt.follow_all(forward_of(graph.by_name[name]).visibility.changes)
         return receipt.waited(self._run_until_idle)
 
     def _establish(self, name: str, source: Topic, dest: Topic, rule: Rule, old: Router | None) -> None:
@@ -138,10 +138,11 @@ class Routers:
         router = Router(name, source, dest, rule, source.log.head, self._journal.clock.now_ms())
         change = _log_put(self._journal, router, old)
         if old is not None:
+            forward_of(old).visibility.follow(change)
             self.graph.remove(old)
         self.graph.add(router)
         visibility = forward_of(router).visibility
-        visibility.change = change
+        visibility.follow(change)
         visibility.reserve()
 
     def delete(self, name: str, on_done: OnReceipt | None = None, context: Any = None) -> Receipt:
@@ -175,7 +176,7 @@ class Routers:
             logged: list[Router] = []
             try:
                 for router in routers:
-                    _log_drop(self._journal, router, None)
+                    _log_drop(self._journal, router, Receipt())
                     logged.append(router)
             except TopicsError:
                 self._leaving.pop(topic, None)
@@ -228,14 +229,18 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
     """
     source, dest = router.source, router.dest
     inbound = dest.inbound
+    run = None
+    if old is None:
+        # Where there was no router, no copies come right before this one.
+        run = (dest.next_seq, router.start_seq) if inbound is None else inbound.end_run()
     pending = [end for end in (source, dest) if end.last_config is not None and not end.last_config.done]
     put = Put(
         **msgspec.structs.asdict(router_event.image_of(router)),
         position=router.start_seq if inbound is None or inbound.source is not source else inbound.cursor,
         dest_seq=dest.next_seq,
-        was=None if old is None else Was(old.source.id, old.dest.id, forward_of(old).cursor, old.dest.next_seq),
+        was=None if old is None else _was(old),
         ends=[] if old is None else [_end(topic) for topic in pending],
-        run=None if old is not None or inbound is None else inbound.end_run(),
+        run=run,
     )
     logged, change = Receipt(), Receipt()
     journal.submit_twice(dest if old is None else old.dest, frames.ROUTER_PUT, router_event.encode(put), logged)
@@ -243,11 +248,17 @@ def _log_put(journal: Journal, router: Router, old: Router | None = None) -> Rec
     return change
 
 
-def _log_drop(journal: Journal, router: Router, receipt: Receipt | None) -> None:
-    """Log that a router is gone."""
-    forward = forward_of(router)
-    dropped = Dropped(router.name, forward.cursor, router.dest.next_seq, run=forward.end_run())
+def _log_drop(journal: Journal, router: Router, receipt: Receipt) -> None:
+    """Log that a router is gone: the copies of those that stay wait for it."""
+    forward, source_id = forward_of(router), router.source.id
+    dropped = Dropped(router.name, forward.cursor, router.dest.next_seq, source_id, forward.end_run())
     journal.submit_twice(router.dest, frames.ROUTER_DROP, router_event.encode(dropped), receipt)
+    forward.visibility.follow(receipt)
+
+
+def _was(router: Router) -> Was:
+    forward = forward_of(router)
+    return Was(router.source.id, router.dest.id, forward.cursor, router.dest.next_seq, forward.end_run())
 
 
 def _end(topic: Topic) -> End:

@@ -3,7 +3,8 @@
 A reader of a destination that is to survive (`disk`, `fsync`) sees no copy under a seq that a crash could hand out
 again. What that takes depends on the classes of the two topics:
 
-1. No copy is shown before the router that made it is durable.
+1. No copy is shown before the routers between the two topics are durable as they were when it was made: those that had
+   come, and those that had changed or gone.
 2. Into `fsync`, a copy is shown once what it follows from is synced, in whichever shards that is.
 3. Where the source itself does not survive (`ephemeral`, and `memory` when the power goes), or the destination has
    direct writes that may not, the seqs of the copies are below the destination's ceiling.
@@ -39,6 +40,9 @@ LASTING: Final = frozenset(("disk", "fsync"))
 # The classes that a loss of power may leave with fewer records than were copied.
 _FORGETFUL: Final = frozenset(("ephemeral", "memory"))
 
+DatedRun = tuple[tuple[int, int], int]
+"""Where copies began, as (seq, source seq before the first), and the time of the record before them."""
+
 
 class Marks:
     """What the WAL says about the place of copies besides the frames of their destination (CURSOR).
@@ -51,7 +55,7 @@ class Marks:
 
     __slots__ = ("_backlog", "_dest", "_end_run", "_journal")
 
-    def __init__(self, journal: Journal, backlog: Backlog, dest: Topic, end_run: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, journal: Journal, backlog: Backlog, dest: Topic, end_run: Callable[[], DatedRun]) -> None:
         self._journal = journal
         self._backlog = backlog
         self._dest = dest
@@ -77,7 +81,7 @@ class Marks:
 
     def _log(self, cursor: int, lost: int = 0, ts_min: int = 0, logged: Receipt | None = None) -> None:
         journal, dest, backlog = self._journal, self._dest, self._backlog
-        moved = Moved(backlog.cursor, dest.next_seq, cursor, lost, ts_min, backlog.source.id, self._end_run())
+        moved = Moved(backlog.cursor, dest.next_seq, cursor, lost, ts_min, backlog.source.id, *self._end_run())
         frame = frames.encode(frames.CURSOR, journal.next_lsn(), dest.id, router_event.encode(moved))
         try:
             journal.submit(dest, frame, logged is not None and dest.config.durability in LASTING, logged)
@@ -90,7 +94,7 @@ class Marks:
 class Visibility:
     """What copies from one source into one destination wait for."""
 
-    __slots__ = ("_dest", "_journal", "_lineage", "_marks", "_source", "change", "unsure")
+    __slots__ = ("_dest", "_journal", "_lineage", "_marks", "_source", "changes", "unsure")
 
     def __init__(self, journal: Journal, lineage: Lineage, marks: Marks, source: Topic, dest: Topic) -> None:
         self._journal = journal
@@ -98,10 +102,14 @@ class Visibility:
         self._marks = marks
         self._source = source
         self._dest = dest
-        # The last change of the routers, which may be on its way to the disk.
-        self.change: Receipt | None = None
+        # The last changes of the routers, which may be on their way to the disk, in whichever shards.
+        self.changes: list[Receipt] = []
         # Whether the last copies were of records that may not be kept, and no mark says how many they were.
         self.unsure = False
+
+    def follow(self, change: Receipt) -> None:
+        """Copies from here on wait for a change of the routers, besides those that are on their way already."""
+        self.changes = [*(before for before in self.changes if not before.done), change]
 
     def waits_for(self, runs: list[Run], routers: int, fate: int) -> list[Receipt]:
         """What has to be on disk before so many routers' copies of these runs are shown; raises where it cannot be."""
@@ -109,7 +117,7 @@ class Visibility:
         source_class, dest_class = source.config.durability, dest.config.durability
         if dest_class not in LASTING:
             return []
-        awaited: list[Receipt] = [] if self.change is None else [self.change]
+        awaited = self.changes.copy()
         # What was written before the source became `fsync` is safe once that change is.
         is_safe = source_class == "fsync" and (source.last_config is None or source.last_config.done)
         if dest_class == "fsync" and not is_safe:

@@ -21,6 +21,7 @@ from topics.engine.upkeep.backups import Backups
 from topics.engine.upkeep.checkpointer import Checkpointer
 from topics.engine.upkeep.compactor import Compactor
 from topics.engine.upkeep.eraser import Eraser
+from topics.engine.upkeep.floors import Floors
 from topics.engine.upkeep.merger import Merger
 from topics.engine.upkeep.rewriter import Rewriter
 from topics.engine.upkeep.sealer import Sealer
@@ -88,6 +89,7 @@ class Upkeep:
         self._compactor = Compactor(self._shelf, self._rewriter)
         self._merger = Merger(self._shelf, self._survey, self._rewriter)
         self._eraser = Eraser(engine, self._rewriter, self._settings.erase_after_ms)
+        self._floors = Floors(engine.journal, self._shelf)
         store.owed_bytes = lambda: TAIL_TIMES * engine.totals.unsealed.bytes
         self.backups = Backups(store, engine.clock, engine.journal.wake, self._settings.erase_after_ms)
         self._checkpointer = Checkpointer(
@@ -166,6 +168,8 @@ class Upkeep:
             self._round = iter(list(self._engine.topics.values()))
         if self._round is not None:
             more = self._look_round() or more
+        # After the round, which expires what nobody reads.
+        more = self._floors.step() or more
         more = self._checkpointer.step() or more
         self.backups.step()
         return more

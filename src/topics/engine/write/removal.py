@@ -52,7 +52,7 @@ def _remove(
     log = topic.log
     runs = ranges(seqs)
     topic.fetch([(before_seq, before_seq)] if before_seq > log.start else runs)
-    logged = _log(journal, topic, before_seq, runs, receipt, now, acked)
+    logged = log_delete(journal, topic, before_seq, runs, receipt, now, acked)
     deleted = log.delete_below(before_seq) if before_seq > log.start else 0
     emptied = deleted > 0
     if seqs:
@@ -67,7 +67,7 @@ def _remove(
     return deleted, logged
 
 
-def _log(
+def log_delete(
     journal: Journal,
     topic: Topic,
     before_seq: int,
@@ -175,7 +175,7 @@ def _delete_chosen(
 ) -> None:
     """Log and apply a plan."""
     cuts, last_change = chosen.cuts(), topic.last_change
-    logged = bool(cuts) and _log(journal, topic, 0, chosen.ranges(), receipt, journal.clock.now_ms())
+    logged = bool(cuts) and log_delete(journal, topic, 0, chosen.ranges(), receipt, journal.clock.now_ms())
     if cuts:
         emptied = topic.log.apply(cuts)
         if emptied and topic.archive.segments:
