@@ -68,3 +68,10 @@ def test_a_local_session_keeps_checkpoints_without_a_program_for_each_file(spark
     """Each of the two files of a micro-batch would take 40 ms."""
     manager = "spark.sql.streaming.checkpointFileManagerClass"
     assert spark.conf.get(manager) == launch.LOCAL[manager]
+
+
+def test_a_session_takes_values_out_of_batches_without_a_check_of_each(spark: Any) -> None:
+    """Spark knows how many rows a batch has, and asks for no others."""
+    arrow = spark.sparkContext._jvm.org.apache.arrow
+    assert arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED is False
+    assert spark.conf.get(f"spark.executorEnv.{launch.UNCHECKED}") == "true"

@@ -11,7 +11,12 @@ from typing import Any, Final
 
 from topics.spark.errors import HIDE_TRACEBACK
 
+UNCHECKED: Final = "ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"
+"""Arrow's Java library checks the bounds of every value that is taken out of a batch, each text twice, unless this is
+`true` in the environment of its process. Spark knows how many rows a batch has and asks for no others."""
+
 DEFAULTS: Final = {
+    f"spark.executorEnv.{UNCHECKED}": "true",
     # An error on a worker is its message, not a page of frames around it.
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -57,6 +62,8 @@ def session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Spark's own switch for what a worker prints of an exception, also for the workers that only plan.
     os.environ.setdefault(HIDE_TRACEBACK, "1")
+    # For the process that is started for this session, if there is none yet.
+    os.environ.setdefault(UNCHECKED, "true")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name)
