@@ -19,13 +19,14 @@ from topics.engine import config as configs
 from topics.engine import listing, requests
 from topics.engine.catalog import Catalog
 from topics.engine.config import ConfigPatch, TopicConfig
+from topics.engine.drops import Drops
 from topics.engine.journal import Journal, OnDone, Ticket
 from topics.engine.limits import Limits
 from topics.engine.log.archive import Shelf
 from topics.engine.log.difference import Difference, Window, read
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.log.tags import parse_match
-from topics.engine.promise import OnReceipt, Promise, Receipt
+from topics.engine.promise import OnReceipt, Receipt
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.queues import Queues
 from topics.engine.router.routers import Routers
@@ -79,8 +80,7 @@ class Engine:
         self.queues = Queues(
             self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle, self.slices
         )
-        # Receipts of deleted topics, until their DROP frame is durable.
-        self._dropping: dict[str, Receipt] = {}
+        self._drops = Drops()
 
     # Driving
 
@@ -247,7 +247,7 @@ class Engine:
         topic = self.topics.get(name)
         if topic is None:
             receipt = Receipt(DeletedTopic(topic=name, deleted=False, routers_removed=[]), on_done, context)
-            receipt.follow(self._dropping.get(name))
+            receipt.follow(self._drops.last(name))
             return receipt.waited(self.run_until_idle)
         self.queues.apply_acks(topic).catch_up()
         topic.expire(self.clock.now_ms())
@@ -267,21 +267,17 @@ class Engine:
             yield from self.routers.cascade(topic, at_once=if_empty)
         if topic.deleted:
             receipt.result = DeletedTopic(topic=name, deleted=False, routers_removed=[])
-            receipt.follow(self._dropping.get(name))
+            receipt.follow(self._drops.last(name))
             return
         removed = self.routers.forget(topic)
         receipt.result = DeletedTopic(topic=name, deleted=True, routers_removed=removed)
         drop = frames.Drop(self.clock.now_ms())
         self.journal.submit_twice(topic, frames.DROP, drop, receipt)
-        self._dropping[name] = receipt
-        Promise(self._dropped, name).follow(receipt)
+        self._drops.add(name, receipt)
         leaving = self.catalog.leaving(topic)
         next(leaving)
         topic.notify()
         yield from leaving
-
-    def _dropped(self, durable: Promise) -> None:
-        self._dropping.pop(durable.context, None)
 
     # Writing
 
