@@ -332,7 +332,7 @@ class Queues:
                 receipt.fail(ticket.error)
                 return
             try:
-                if not remove(self._journal, letters, 0, seqs, receipt, self._clock.now_ms())[1]:
+                if not remove(self._journal, letters, seqs, receipt, self._clock.now_ms()):
                     receipt.commit(ticket.write_ns, ticket.sync_ns)
             except Miss as miss:
                 # The letters have left memory since they were found.
