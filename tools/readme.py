@@ -36,6 +36,8 @@ PAGES = [
         "moving/sqs.md",
         "moving/rabbitmq.md",
         "moving/kafka.md",
+        "moving/bullmq.md",
+        "moving/nats.md",
     )
 ]
 ADDRESS = "http://127.0.0.1:4000"
