@@ -431,10 +431,13 @@ class Engine:
             dry_run = delete.dry_run or msgspec.UNSET
             receipt.result = Deleted(name, deleted, log.start, log.head, log.count, log.bytes, dry_run)
 
-        remove = removal.counting if delete.dry_run else removal.delete
-        self.slices.start(
-            remove(self.journal, topic, before_seq, match, receipt, self.queues.apply_acks, done), receipt
-        )
+        if not delete.dry_run:
+            work = removal.delete(self.journal, topic, before_seq, match, receipt, self.queues.apply_acks, done)
+        elif match is not None:
+            work = removal.count(topic, before_seq, match, receipt, done)
+        else:
+            raise InvalidRequest("a dry run counts the records of a match: name one", field="match")
+        self.slices.start(work, receipt)
         return receipt.waited(self.run_until_idle)
 
 

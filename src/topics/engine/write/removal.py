@@ -24,7 +24,7 @@ from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.engine.write import extra as extras
 from topics.engine.write.selection import Range, Selection
-from topics.errors import InvalidRequest, TopicNotFound
+from topics.errors import TopicNotFound
 from topics.storage.job import Miss
 from topics.storage.wal import frame as frames
 
@@ -117,19 +117,8 @@ def delete(
         yield from topic.queue.forgetting(chosen.seqs())
 
 
-def counting(
-    journal: Journal,
-    topic: Topic,
-    before_seq: int,
-    match: TagMatch | None,
-    receipt: Receipt,
-    apply_acks: Callable[[Topic], object],
-    done: Callable[[int], None],
-) -> Work:
-    """As `delete`, but only count what it would take by tag: nothing changes (DELETE-11)."""
-    if match is None:
-        raise InvalidRequest("a dry run counts the records of a match: name one", field="match")
-    apply_acks(topic)
+def count(topic: Topic, before_seq: int, match: TagMatch, receipt: Receipt, done: Callable[[int], None]) -> Work:
+    """Count what `delete` would take now: nothing changes (DELETE-11)."""
     chosen = Selection(topic)
     yield from topic.archive.search(match, before_seq, chosen.add, topic.lose)
     yield from chosen.plan()
