@@ -408,7 +408,7 @@ class Engine:
         """Where a diff starts: after `from_seq`, or before the first record with a `$ts` of at least `from_ts`."""
         if diff.from_ts is None:
             return diff.from_seq
-        return max(diff.from_seq, topic.log.cursor_at_ts(diff.from_ts))
+        return max(diff.from_seq, topic.cursor_at_ts(diff.from_ts))
 
     # Deleting
 

@@ -337,6 +337,10 @@ class Topic:
             except Corrupt as corrupt:
                 self.lose(corrupt)
 
+    def cursor_at_ts(self, ts: int) -> int:
+        """The cursor before the first record with a `$ts` of at least `ts` (READ-14). Raises Miss as a read does."""
+        return self.reading(self.log.cursor_at_ts, ts)
+
     def read_then(self, miss: Miss, then: Callable[[], None]) -> None:
         """Have the Block that is missing read by a job, then call `then`, whether or not the job succeeded."""
         assert self.archive.shelf is not None
