@@ -75,7 +75,7 @@ class Engine:
         self._unsealed = self.totals.unsealed
         self._unsealed_max = self.limits.max_unsealed_bytes or UNBOUNDED
         self.wires = WireCache()
-        self.slices = Slices(clock, wake, self._read_then)
+        self.slices = Slices(clock, wake, self.read_then)
         self.routers = Routers(self.journal, self.catalog, self.run_until_idle)
         self.queues = Queues(
             self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle, self.slices
@@ -118,7 +118,8 @@ class Engine:
         """Whether a long command goes on: it may make copies, and where memory is full they wait for the sealer."""
         return bool(self.slices.active) and (not self.is_full or self.store.is_full)
 
-    def _read_then(self, miss: Miss, then: Callable[[], None]) -> None:
+    def read_then(self, miss: Miss, then: Callable[[], None]) -> None:
+        """Have what is missing read by a job of the next turn, then call `then`, whether or not that succeeded."""
         assert self.catalog.shelf is not None, "only what is on a shelf has to be read"
         self.catalog.shelf.read_then(miss, then)
 

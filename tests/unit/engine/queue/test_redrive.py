@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.harness.machine import Machine
+from tests.harness.machine import Machine, uncached
 from topics.engine import ConfigPatch, Write
 from topics.engine.queue.requests import ClaimJobs, NackJobs, RedriveJobs
 
@@ -30,10 +30,7 @@ def test_letters_that_have_left_memory_since_they_were_found_are_read_again() ->
     engine.write("q", Write.of(["another"]), answers.append)
     engine.turn()
     assert answers == [], "both wait for a sync"
-    for segment in letters.archive.segments:
-        for sealed in segment.blocks:
-            segment.cache.drop(sealed)
-    machine.disk.uncached = {path for path in machine.disk.files() if path.endswith(".data")}
+    uncached(machine, "dlq")
     machine.run_until_idle()
 
     assert [answer.error for answer in answers] == [None, None]

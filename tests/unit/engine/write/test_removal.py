@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.machine import Machine, numbers
+from tests.harness.machine import Machine, numbers, uncached
 from topics.engine import ConfigPatch, Delete
 
 
@@ -22,10 +22,7 @@ def sealed() -> Machine:
     topic = machine.engine.topics["t"]
     assert [(entry.first_seq, entry.last_seq) for entry in topic.log.retained()] == [(1, 50), (51, 100)]
     assert (topic.log.start, topic.log.tail_records) == (26, 0)
-    for segment in topic.archive.segments:
-        for block in segment.blocks:
-            segment.cache.drop(block)
-    machine.disk.uncached = {path for path in machine.disk.files() if path.endswith(".data")}
+    uncached(machine, "t")
     return machine
 
 
