@@ -12,6 +12,7 @@ A topic knows no queue and no router. What it asks of them, where it has any, is
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar, TypeVarTuple
@@ -291,6 +292,15 @@ class Topic:
         if ttl_ms and self.log.count:
             self.reading(self.log.expire, now_ms - ttl_ms, upto)
             self.archive.trim()
+
+    def expire_if_at_hand(self, now_ms: int) -> None:
+        """Apply the TTL, unless a part of a Block has expired that would have to be read first: upkeep has it read.
+
+        For streams and figures, which wait for no disk. Nothing that has expired is delivered: to deliver a record of
+        that Block it has to be read, and once it is at hand this comes first.
+        """
+        with contextlib.suppress(Miss, TopicsError):
+            self.expire(now_ms)
 
     def reconfigure(self, config: TopicConfig, now_ms: int) -> None:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
