@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from tests.harness.spark import Reader, Streams
 from topics.testing import ServerProcess
 
 pytestmark = pytest.mark.spark
+
+DOC = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 def test_a_topic_is_a_table_with_the_documented_columns(load: Reader, api: Api, topic_name: str) -> None:
@@ -105,6 +109,40 @@ def test_a_table_of_the_catalog_keeps_its_options(spark: Any, server: ServerProc
         spark.sql(f"DROP TABLE {table}")
     with pytest.raises(Exception, match='option "token" cannot be an option of a table'):
         spark.sql(f"CREATE TABLE {table} USING topics OPTIONS ({given}, token 'secret-0123456789')")
+
+
+def test_a_temporary_view_takes_all_options_and_spark_ignores_those_of_a_query(
+    spark: Any, server: ServerProcess, api: Api, topic_name: str
+) -> None:
+    """docs/spark.md says so: a reader who bounds a query over a view by WITH would get too much."""
+    api.fill(topic_name, 4)
+    view = f"view_{abs(hash(topic_name))}"
+    given = f"url '{server.url}', topic '{topic_name}', token 'secret-0123456789'"
+    spark.sql(f"CREATE TEMPORARY VIEW {view} USING topics OPTIONS ({given}, endingOffsets '{{\"{topic_name}\": 3}}')")
+    try:
+        assert spark.sql(f"SELECT count(*) AS n FROM {view}").first().n == 3
+        assert spark.sql(f"SELECT count(*) AS n FROM {view} WITH (startingOffsets = 'latest')").first().n == 3
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def test_the_first_minutes_of_the_page_run_as_they_stand(
+    spark: Any, server: ServerProcess, api: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SPARK-1: the records and the Python of docs/spark.md up to the plot, and the SQL of its transform."""
+    page = DOC.read_text(encoding="utf-8")
+    api.remove("clicks")
+    api.write("clicks", *json.loads(page.partition(" -d '")[2].partition("'\n")[0])["records"])
+    block = page.partition("```python\n")[2].partition("```")[0].replace("http://127.0.0.1:4000", server.url)
+    code, plot, _ = block.partition(".plot.bar")
+    assert plot, "the plot needs matplotlib, which is not among the tools"
+    shown: dict[str, Any] = {}
+    exec(compile(f"{code}\n", str(DOC), "exec"), shown)
+    assert "|clicks|  1|" in capsys.readouterr().out
+    assert sorted(map(tuple, shown["pages"].collect())) == [("/", 1), ("/buy", 2)]
+    per_minute = page.partition("```sql\n")[2].partition("```")[0]
+    assert sorted((row.page, row.n) for row in spark.sql(per_minute).collect()) == [("/", 1), ("/buy", 2)]
+    spark.catalog.dropTempView("clicks")
 
 
 def test_columns_are_chosen_by_option_or_by_schema(

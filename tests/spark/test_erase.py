@@ -82,6 +82,36 @@ def _app() -> Any:
     return app
 
 
+def test_only_tables_that_records_were_taken_from_are_said_to_hold_them(
+    archives: Archives, api: Api, topic_name: str
+) -> None:
+    """PIPELINE-12: a table whose version rose because it caught up holds nothing that was erased."""
+    orders = archives.source["topicPrefix"] + ".orders"
+    api.write(orders, {"data": {"n": 1}, "tag": "customer-7"}, {"data": "a text", "tag": "c-8"})
+    archives.run(typed=True)
+    api.write(orders, {"data": {"n": 2}, "tag": "c-8"}, {"data": "another", "tag": "c-8"})
+    archives.run()
+    done = eraser(archives).forget(orders, "customer-9")
+    assert (done.records, done.versions) == (0, {}), "the typed tables and the errors only caught up"
+    api.write(orders, {"data": {"n": 3}, "tag": "c-8"}, {"data": "a third", "tag": "c-8"})
+    archives.run()
+    api.erase(orders, match="customer-7")
+    before = {table: version_of(archives, table) for table in ("events", f"typed/{orders}")}
+    done = eraser(archives).forget(orders, "customer-7")
+    assert done.records == 1
+    assert done.versions == {
+        "events": before["events"],
+        f"typed/{orders}": before[f"typed/{orders}"] + 1,
+    }, "the errors caught up, and the typed table did before its record went"
+    for table, version in done.versions.items():
+        rows = [DeltaTable(str(archives.root / table), version=at).to_pyarrow_table() for at in (version, version + 1)]
+        assert ["customer-7" in held["tag"].to_pylist() for held in rows] == [True, False]
+
+
+def version_of(archives: Archives, table: str) -> int:
+    return DeltaTable(str(archives.root / table)).version()
+
+
 def test_deletes_are_followed_in_the_epoch_they_belong_to(archives: Archives, api: Api, topic_name: str) -> None:
     """PIPELINE-12: without a tag, what clients deleted and the server still knows; the old topic keeps its records."""
     orders = archives.source["topicPrefix"] + ".orders"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from topics.pipeline.launch import CONTEXT_LOGGERS, hide_logs
 from topics.spark import launch
 
 
@@ -34,6 +35,33 @@ def test_the_driver_is_on_loopback_only_where_spark_is_local(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert launch.is_local(master, settings) is expected
+
+
+def test_sql_that_is_wrong_is_not_logged_beside_the_line_of_a_command(capfd: pytest.CaptureFixture[str]) -> None:
+    """PIPELINE-9: PySpark would print it once more, as JSON with every frame."""
+    from pyspark.errors import AnalysisException
+    from pyspark.logger import PySparkLogger
+
+    class Wrong(AnalysisException):
+        """As the JVM hands it over: with the place in the SQL."""
+
+        def getQueryContext(self) -> list[Any]:  # noqa: N802
+            return [Place()]
+
+    class Place:
+        def contextType(self) -> Any:  # noqa: N802
+            return type("Kind", (), {"name": "SQL"})
+
+    loggers = [PySparkLogger.getLogger(name) for name in CONTEXT_LOGGERS]
+    try:
+        hide_logs()
+        Wrong("no such function", messageParameters={})._log_exception()
+        assert capfd.readouterr().err == ""
+    finally:
+        for logger in loggers:
+            logger.disabled = False
+    Wrong("no such function", messageParameters={})._log_exception()
+    assert "no such function" in capfd.readouterr().err, "this is what is hidden"
 
 
 def test_a_local_session_keeps_checkpoints_without_a_program_for_each_file(spark: Any) -> None:

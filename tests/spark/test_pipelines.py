@@ -275,12 +275,14 @@ def test_a_transform_runs_windows_over_topics(
 
 
 def cli(*arguments: str, **settings: str) -> subprocess.Popen[str]:
+    """A command of pipelines in a process group of its own, as a shell starts it."""
     return subprocess.Popen(
         [sys.executable, "-m", "topics", "pipeline", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "200", **settings},
+        process_group=0,
     )
 
 
@@ -288,7 +290,7 @@ def cli(*arguments: str, **settings: str) -> subprocess.Popen[str]:
 def test_the_command_archives_until_a_signal_stops_it(
     server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
 ) -> None:
-    """SIGTERM finishes the batch: exit code 0, and everything that was read is in the table."""
+    """PIPELINE-9: SIGTERM to the whole process group finishes the batch: exit code 0, and all of it is in the table."""
     from deltalake import DeltaTable
 
     api.fill(topic_name, 50)
@@ -297,7 +299,7 @@ def test_the_command_archives_until_a_signal_stops_it(
     command = cli("archive", "--name", topic_name, *arguments, "--master", "local[1]")
     try:
         until(lambda: command.poll() is not None or list((lake / "events").rglob("*.parquet")), "it has a batch", 300)
-        command.send_signal(signal.SIGTERM)
+        os.killpg(command.pid, signal.SIGTERM)
         out, err = command.communicate(timeout=60)
     finally:
         command.kill()
@@ -307,6 +309,25 @@ def test_the_command_archives_until_a_signal_stops_it(
     assert DeltaTable(str(lake / "events")).to_pyarrow_table().num_rows == 50
     [report] = api.read("topics.pipelines", 0, match=topic_name, limit=1000)["records"][-1:]
     assert (report["data"]["state"], report["data"]["rows"], report["data"]["seq"]) == ("stopped", 50, 50)
+
+
+@pytest.mark.timeout(400)
+def test_a_command_whose_spark_has_ended_says_so_at_its_end(
+    server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
+) -> None:
+    api.fill(topic_name, 5)
+    lake = tmp_path / "lake"
+    command = cli("archive", "--url", server.url, "--topic", topic_name, "--to", str(lake), "--master", "local[1]")
+    try:
+        until(lambda: command.poll() is not None or list((lake / "events").rglob("*.parquet")), "it has a batch", 300)
+        [jvm] = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
+        os.kill(int(jvm), signal.SIGKILL)
+        _, err = command.communicate(timeout=60)
+    finally:
+        command.kill()
+    assert command.returncode == 1
+    assert err.splitlines()[-1].startswith("topics pipeline: Spark has ended, and nothing can go on without it: start")
+    assert "py4j" not in err.lower()
 
 
 def test_the_command_says_what_is_wrong_in_one_line(server: ServerProcess, tmp_path: Path) -> None:

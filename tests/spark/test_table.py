@@ -94,7 +94,9 @@ def test_loss_is_loss_in_a_table_too(archives: Archives, api: Api, topic_name: s
     with pytest.raises(DataLoss, match=r"lost the records 5 to 6 \(reason: cap\)"):
         archives.frame(topic_name)
     assert seqs(archives.frame(topic_name, failOnDataLoss=False)) == [3, 4, 7, 8]
-    with pytest.raises(SourceError, match="there is no archive in"):
+    with pytest.raises(
+        SourceError, match=r"there is no archive in .*`topics pipeline archive --topic \S+ --to \S+` makes one"
+    ):
         table(archives.spark, topic_name, tmp_path / "none", url=archives.source["url"])
     for part in ({"startingOffsets": "latest"}, {"tags": "a"}, {"NODES": "n"}):
         with pytest.raises(SourceError, match="a table is the whole topic"):

@@ -20,7 +20,7 @@ from topics.pipeline.flows.reporter import reporting
 from topics.pipeline.flows.secrets import Secrets
 from topics.pipeline.flows.spark_run import SparkRun
 from topics.pipeline.flows.supervisor import Board, Signals, Supervisor
-from topics.pipeline.launch import fail, failures, need_extra, session_of
+from topics.pipeline.launch import ENDED, alive, fail, failures, need_extra, session_of
 from topics.pipeline.options import Once, Reports, Verbose
 from topics.pipeline.stop import Stop
 
@@ -60,8 +60,8 @@ def run(
         session_of(f"pipeline run {file.name}", master or found.master, conf, verbose) as spark,
     ):
         code = _supervise(found, spark, stop, secrets, once, report)
-        if not _alive(spark):
-            fail("Spark has ended, and no flow can go on without it; start it again")
+        if not alive(spark):
+            fail(ENDED)
     if code:
         raise typer.Exit(code)
 
@@ -86,15 +86,7 @@ def _supervise(found: Flows, spark: Any, stop: Stop, secrets: Secrets, once: boo
         reporting(found.server, pairs if report else [], clock, warn) as reporter,
         Board(keepers, lambda: reporter.lags, console) as board,
     ):
-        return Supervisor(keepers, stop, lambda: _alive(spark), board.show).run()
-
-
-def _alive(spark: Any) -> bool:
-    """Whether the JVM is there, and the application runs in it."""
-    try:
-        return not spark.sparkContext._jsc.sc().isStopped()
-    except Exception:
-        return False
+        return Supervisor(keepers, stop, lambda: alive(spark), board.show).run()
 
 
 def _read(file: Path, secrets: Secrets) -> Flows:

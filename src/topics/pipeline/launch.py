@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 from rich.console import Console
@@ -25,7 +26,7 @@ from topics.commands.link import SERVER_OPTIONS, target
 from topics.commands.parameters import after_first, optional, with_parameters
 from topics.pipeline import options
 from topics.pipeline.display import Display
-from topics.pipeline.errors import reason
+from topics.pipeline.errors import PipelineError, reason
 from topics.pipeline.flows.flows import Flow, source_of
 from topics.pipeline.flows.lone_flow import LoneFlow
 from topics.pipeline.flows.reporter import reporting
@@ -33,6 +34,10 @@ from topics.pipeline.flows.secrets import Secrets
 from topics.pipeline.progress import Progress
 from topics.pipeline.query import follow
 from topics.pipeline.stop import Stop
+
+ENDED: Final = "Spark has ended, and nothing can go on without it: start it again; what was not committed is done then"
+
+CONTEXT_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def need_extra() -> None:
@@ -153,11 +158,40 @@ def session_of(name: str, master: str, conf: list[str] | None, verbose: bool) ->
             fail(f"--conf {setting}: it must be NAME=VALUE")
         settings[key] = value
     with silence(verbose):
-        spark = session(app_name=f"topics {name}", master=master, config=settings)
+        spark = session(app_name=f"topics {name}", master=master, config=settings, apart=True)
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")
-    yield spark
+        hide_logs()
+    try:
+        yield spark
+    except Exception as failure:
+        if isinstance(failure, typer.Exit) or alive(spark):
+            raise
+        raise PipelineError(ENDED) from failure
     spark.stop()
+
+
+def alive(spark: Any) -> bool:
+    """Whether the JVM is there, and the application runs in it."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        return False
+
+
+def hide_logs() -> None:
+    """Keep off the screen what Python's side of Spark logs of a failure: it is said in one line.
+
+    py4j logs each connection to a JVM that has ended, and PySpark each SQL that is wrong, as JSON with all its frames.
+    """
+    from pyspark.logger import PySparkLogger
+
+    for name in CONTEXT_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
+    shown = logging.StreamHandler()
+    shown.setLevel(logging.WARNING)
+    shown.addFilter(lambda record: Path(record.pathname).parent.name != "py4j")
+    logging.basicConfig(format="%(message)s", handlers=[shown])
 
 
 @contextlib.contextmanager

@@ -64,7 +64,8 @@ def find(lake: Place, topic: str) -> Archived | None:
     elif lake.is_iceberg():
         raise SourceError(f'the lake in "{lake}" has Iceberg tables, and a table over lake and server needs Delta ones')
     else:
-        raise SourceError(f'there is no archive in "{lake}"; `topics pipeline archive --to {lake}` makes one')
+        command = f"topics pipeline archive --topic {topic} --to {lake}"
+        raise SourceError(f'there is no archive in "{lake}"; `{command}` makes one')
     if found is not None:
         found.files.sort(key=lambda file: file.seq_min)
         first = found.files[0].seq_min if found.files else found.at.seq + 1

@@ -38,9 +38,17 @@ NAMED_ELSEWHERE: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "MASTER
 
 
 def session(
-    app_name: str = "topics", master: str | None = None, config: dict[str, str] | None = None, quiet: bool = True
+    app_name: str = "topics",
+    master: str | None = None,
+    config: dict[str, str] | None = None,
+    quiet: bool = True,
+    apart: bool = False,
 ) -> Any:
-    """The SparkSession; `config` wins over the defaults, and a session that already exists is used."""
+    """The SparkSession; `config` wins over the defaults, and a session that already exists is used.
+
+    With `apart` the JVM gets a process group of its own, for programs that end a batch after SIGTERM: a signal to the
+    group of the program, as `timeout`, `kill %1` and schedulers send it, would end the JVM at once.
+    """
     from topics.spark import java, version
 
     version.check()
@@ -59,12 +67,26 @@ def session(
         settings = {**LOCAL, **settings}
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if apart:
+        named = {} if master is None else {"spark.master": master}
+        _start_apart({"spark.app.name": app_name, **settings, **named})
     spark = builder.getOrCreate()
     if quiet:
         spark.sparkContext.setLogLevel("ERROR")
     if not str(spark.sparkContext.master).startswith("local"):
         register(spark)
     return spark
+
+
+def _start_apart(settings: dict[str, str]) -> None:
+    """Start the JVM in a process group of its own, unless there is one already. It ends when its stdin does."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        conf = SparkConf().setAll(list(settings.items()))
+        gateway = launch_gateway(conf, {"process_group": 0})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
 
 
 def is_local(master: str | None, settings: dict[str, str]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.harness.api import Api, StartServer, until
 from tests.harness.commands import Shell
@@ -142,3 +143,19 @@ def test_the_file_of_the_documentation_is_right(tmp_path: Path) -> None:
     file.write_text(text.partition("```yaml\n")[2].partition("```")[0])
     found = read(file, {"TOPICS_TOKEN": "secret"}, Secrets({}))
     assert [flow.name for flow in found.flows] == ["orders-lake", "clicks-lake", "revenue"]
+
+
+def test_the_mistakes_of_the_documentation_are_named_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIPELINE-20: docs/pipelines.md, with a mistyped key at the end of one flow and a wrong value in the next."""
+    pytest.importorskip("yaml")
+    from topics.cli import app
+
+    text = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    file = text.partition("```yaml\n")[2].partition("```")[0]
+    wrong = file.replace("  clicks-lake:\n", "    max_ofsets: 5\n  clicks-lake:\n").replace("10 seconds", "soon")
+    (tmp_path / "pipelines.yml").write_text(wrong)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOPICS_TOKEN", "secret")
+    shown = [line for line in text.splitlines() if line.startswith("topics pipeline: pipelines.yml:")]
+    assert len(shown) == 2
+    assert CliRunner().invoke(app, ["pipeline", "check", "pipelines.yml"]).output.splitlines() == shown

@@ -119,7 +119,11 @@ class YamlFile:
             own = self._environ.get(name)
             value: str | None = match[3] if own is None else own
             if value is None:
-                self.problem(path, f"{dotted(path)} needs the variable {name} of the environment, which is not set")
+                self.problem(
+                    path,
+                    f"{dotted(path)} needs the variable {name} of the environment, which is not set: set it, leave "
+                    f"this key out, or give a default, ${{{name}:-text}}",
+                )
                 return match[0]
             self._secrets.add(name, own)
             return value

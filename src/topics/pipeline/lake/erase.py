@@ -15,6 +15,7 @@ The files that were rewritten stay for readers of older versions until `vacuum` 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,7 +82,7 @@ class Erased:
     live: int = 0
     """Records with the tag that the server still holds, which stay."""
     versions: dict[str, int] = field(default_factory=dict)
-    """For each table that changed, the last version that still holds the records."""
+    """For each table that records were taken from, the last version that still holds some of them."""
 
 
 class Eraser:
@@ -136,8 +137,9 @@ class Eraser:
                 time.sleep(PAUSE_S)
         if (self._root / "errors").is_table():
             Typed(self._root, 128 << 20).catch_up(self._session)
-        after = self._versions(topic)
-        erased.versions = {table: version for table, version in before.items() if after[table] > version}
+        for table in self._versions(topic):
+            if (last := self._erased_last(table, topic, before.get(table, 0))) is not None:
+                erased.versions[table] = last - 1
         return erased
 
     def _steps(self, topic: str, tag: str | None, erased: Erased) -> Iterator[Erasure]:
@@ -215,6 +217,20 @@ class Eraser:
 
         names = ("events", "errors", Typed.place(topic))
         return {name: DeltaTable(str(self._root / name)).version() for name in names if (self._root / name).is_table()}
+
+    def _erased_last(self, table: str, topic: str, since: int) -> int | None:
+        """The last version after `since` that took records of a topic out of a table, by whomever; None if none did.
+
+        A table also gets versions that only add: from an archive meanwhile, or while typed tables catch up.
+        """
+        from deltalake import DeltaTable
+
+        opened = DeltaTable(str(self._root / table))
+        for entry in opened.history(opened.version() - since) if opened.version() > since else ():
+            of_topic = ERASED not in entry or json.loads(entry[ERASED])[0] == topic
+            if of_topic and int(entry.get("operationMetrics", {}).get("num_deleted_rows", 0)) > 0:
+                return int(entry["version"])
+        return None
 
     def vacuum(self) -> Iterator[tuple[str, int]]:
         """Remove the files that only older versions need; the tables, and how many files of each went.

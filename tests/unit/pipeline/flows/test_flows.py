@@ -124,7 +124,10 @@ TRANSFORM = "flows:\n  a:\n    kind: transform\n    topics: t\n    to: out\n    
         (ARCHIVE + "restart: {first: 1 hour}", "6: restart.most is less than restart.first"),
         (TRANSFORM, "2: flows.a: say what to select, with sql or with sql_file"),
         (TRANSFORM + "    sql_file: none.sql", "7: flows.a.sql_file none.sql: No such file or directory"),
-        (TRANSFORM + "    sql: ${NOT_SET}", "7: flows.a.sql needs the variable NOT_SET of the environment, which"),
+        (
+            TRANSFORM + "    sql: ${NOT_SET}",
+            "7: flows.a.sql needs the variable NOT_SET of the environment, which is not set: set it, leave this key",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_its_place(given: Any, text: str, expected: str) -> None:
