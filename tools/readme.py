@@ -5,8 +5,9 @@ the README and the pages, and `tests/acceptance/test_readme.py` and `tests/accep
 times may differ, and what a page shortens with an ellipsis.
 
 The README has commands that start servers and tests; of those, only what calls the server is run here. In a page
-everything runs, in the order of the page, on one server: `console` blocks with their output, `sh` and `python` blocks
-as they stand. Commands that `SETS_UP` matches prepare a reader's machine; the tests of the packages run those.
+everything runs, in the order of the page, on one server for all pages: `console` blocks with their output, `sh` and
+`python` blocks as they stand. So each page has topics of its own. Commands that `SETS_UP` matches prepare a reader's
+machine; the tests of the packages run those.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ PAGES = [
         "moving/sqs.md",
         "moving/rabbitmq.md",
         "moving/kafka.md",
+        "moving/bullmq.md",
+        "moving/nats.md",
     )
 ]
 ADDRESS = "http://127.0.0.1:4000"
@@ -112,8 +115,8 @@ def prepare(page: Path, cwd: Path) -> None:
             for values, field in zip(zip(*rows, strict=True), FILE_SCHEMA, strict=True)
         ]
         for date, part in by_date(pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)):
-            files.add(f"topic=shop.orders/date={date}/", "shop.orders", date, part)
-        lake.commit("archive", 0, files.close(), {"shop.orders": {"epoch": 1, "seq": 2}})
+            files.add(f"topic=store.orders/date={date}/", "store.orders", date, part)
+        lake.commit("archive", 0, files.close(), {"store.orders": {"epoch": 1, "seq": 2}})
 
 
 def without_times(output: str) -> str:
@@ -161,7 +164,9 @@ def rewrite_page(text: str, url: str, cwd: Path) -> str:
 if __name__ == "__main__":
     with ServerProcess() as server:
         README.write_text(rewrite(README.read_text(encoding="utf-8"), server.url), encoding="utf-8")
-    for page in PAGES:
-        with ServerProcess() as server, tempfile.TemporaryDirectory() as scratch:
-            prepare(page, Path(scratch))
-            page.write_text(rewrite_page(page.read_text(encoding="utf-8"), server.url, Path(scratch)), encoding="utf-8")
+    with ServerProcess() as server:
+        for page in PAGES:
+            with tempfile.TemporaryDirectory() as scratch:
+                prepare(page, Path(scratch))
+                rewritten = rewrite_page(page.read_text(encoding="utf-8"), server.url, Path(scratch))
+                page.write_text(rewritten, encoding="utf-8")

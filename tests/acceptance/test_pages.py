@@ -37,24 +37,30 @@ def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def walked() -> Iterator[ServerProcess]:
+    """One server for all pages, as somebody has who follows them one after the other."""
+    with ServerProcess() as server:
+        yield server
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: page.stem)
-def test_every_block_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+def test_every_block_of_a_page_runs(page: Path, walked: ServerProcess, tmp_path: Path) -> None:
     """PROOF-10: after a change of the outputs run `.venv/bin/python tools/readme.py`."""
     readme.prepare(page, tmp_path)
     found = readme.blocks(text_of(page))
     assert found
-    with ServerProcess() as server:
-        for language, code in found:
-            if language == "python":
-                readme.run_python(code, server.url, tmp_path)
-            elif language == "sh":
-                readme.run(code, server.url, tmp_path)
-            elif language == "console":
-                for command, shown in readme.commands(code):
-                    if not readme.SETS_UP.match(command):
-                        printed = readme.run(command, server.url, tmp_path)
-                        assert readme.agrees(printed, shown), f"{command}{printed}"
+    for language, code in found:
+        if language == "python":
+            readme.run_python(code, walked.url, tmp_path)
+        elif language == "sh":
+            readme.run(code, walked.url, tmp_path)
+        elif language == "console":
+            for command, shown in readme.commands(code):
+                if not readme.SETS_UP.match(command):
+                    printed = readme.run(command, walked.url, tmp_path)
+                    assert readme.agrees(printed, shown), f"{command}{printed}"
 
 
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: page.stem)
@@ -112,16 +118,16 @@ def test_the_live_page_shows_what_is_written(site: str, tmp_path: Path) -> None:
     ((_, page),) = [each for each in readme.blocks(text_of(ROOT / "docs/guides/live-pages.md")) if each[0] == "html"]
     with ServerProcess(cors_origins=site) as server, sync_api.sync_playwright() as playwright:
         (tmp_path / "index.html").write_text(page.replace(readme.ADDRESS, server.url), encoding="utf-8")
-        server.request("PUT", "/v0/topics/shop.orders", json={"cap_records": 2})
+        server.request("PUT", "/v0/topics/kitchen.orders", json={"cap_records": 2})
         for item in ("tea", "milk", "<b>cake</b>"):
-            server.request("POST", "/v0/topics/shop.orders", json={"records": [{"data": {"item": item}}]})
+            server.request("POST", "/v0/topics/kitchen.orders", json={"records": [{"data": {"item": item}}]})
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
             opened = browser.new_page()
             opened.goto(f"{site}/index.html")
             opened.wait_for_selector("li:nth-child(3)")
             assert opened.inner_text("#state") == "live"
-            server.request("POST", "/v0/topics/shop.orders", json={"records": [{"data": {"item": "bread"}}]})
+            server.request("POST", "/v0/topics/kitchen.orders", json={"records": [{"data": {"item": "bread"}}]})
             opened.wait_for_selector("li:nth-child(4)")
             shown = opened.eval_on_selector_all("li", "lines => lines.map(line => line.textContent)")
         finally:

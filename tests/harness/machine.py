@@ -163,3 +163,11 @@ def small() -> Iterator[None]:
         logging.disable(level)
         for module, name, size in before:
             setattr(module, name, size)
+
+
+def uncached(machine: Machine, topic: str) -> None:
+    """Have nothing of the sealed records of a topic in memory, neither here nor in the kernel."""
+    for segment in machine.engine.topics[topic].archive.segments:
+        for sealed in segment.blocks:
+            segment.cache.drop(sealed)
+    machine.disk.uncached = {path for path in machine.disk.files() if path.endswith(".data")}

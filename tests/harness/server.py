@@ -7,30 +7,52 @@ from typing import Any, cast
 
 from tests.harness.connection import Client, request
 from tests.harness.loop import ManualLoop
+from tests.harness.machine import Machine
 from topics.engine import Engine
 from topics.server.assembly import Assembly
 from topics.server.auth import Keys
 from topics.server.delivery.channel import Unsynced
 from topics.server.driver import Wakeup
 from topics.settings import Settings
+from topics.storage.job import Job, run_inline
 from topics.testing import ManualClock
 
 
 class ManualServer:
-    """Everything that serves an engine in memory; ready, unless `replayed` says how far its start has come."""
+    """Everything that serves an engine in memory; ready, unless `replayed` says how far its start has come.
 
-    def __init__(self, keys: str = "", replayed: float | None = None, settings: Settings | None = None) -> None:
-        self.clock = ManualClock()
+    With a `machine`, it serves the engine of that, and keeps the jobs for its disk in `jobs` until `run_jobs`.
+    """
+
+    def __init__(
+        self,
+        keys: str = "",
+        replayed: float | None = None,
+        settings: Settings | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        self.clock = ManualClock() if machine is None else machine.clock
         self.loop = ManualLoop(self.clock)
+        self.jobs: list[Job] = []
         loop = cast("Any", self.loop)
         wakeup = Wakeup(loop)
-        self.engine = Engine(self.clock, wake=wakeup.wake)
+        self.engine = Engine(self.clock, wake=wakeup.wake) if machine is None else machine.engine
+        self.engine.journal.wake = wakeup.wake
         self.assembly = Assembly(
             settings or Settings(), Keys(keys), loop, self.engine, wakeup, Unsynced(), replayed=lambda: replayed or 0.0
         )
         self.app = self.assembly.app
+        # In the place of threads.
+        self.assembly.driver.start = self.jobs.append  # type: ignore[method-assign, assignment]
         if replayed is None:
             self.assembly.phase.serve()
+
+    def run_jobs(self) -> None:
+        """Execute the jobs that the engine asked for, and what follows from them."""
+        while self.jobs:
+            jobs, self.jobs[:] = list(self.jobs), []
+            run_inline(jobs)
+            self.loop.run_until_idle()
 
     def send(self, method: str, path: str, body: Any = None, *headers: str) -> Client:
         """Send a request, with JSON if it has a body, on a connection of its own."""

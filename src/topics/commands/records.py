@@ -238,4 +238,5 @@ def delete(
     if as_json:
         print_json(done)
     else:
-        typer.echo(f"deleted {counted(done.deleted, 'record')} of {topic}, {done.count:,} are left")
+        left = f"{done.count:,} {'is' if done.count == 1 else 'are'} left"
+        typer.echo(f"deleted {counted(done.deleted, 'record')} of {topic}, {left}")

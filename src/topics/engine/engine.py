@@ -19,13 +19,14 @@ from topics.engine import config as configs
 from topics.engine import listing, requests
 from topics.engine.catalog import Catalog
 from topics.engine.config import ConfigPatch, TopicConfig
+from topics.engine.drops import Drops
 from topics.engine.journal import Journal, OnDone, Ticket
 from topics.engine.limits import Limits
 from topics.engine.log.archive import Shelf
 from topics.engine.log.difference import Difference, Window, read
 from topics.engine.log.render import WITH_DATA, WITH_META, WITH_TAG, WireCache
 from topics.engine.log.tags import parse_match
-from topics.engine.promise import OnReceipt, Promise, Receipt
+from topics.engine.promise import OnReceipt, Receipt
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.queues import Queues
 from topics.engine.router.routers import Routers
@@ -74,13 +75,12 @@ class Engine:
         self._unsealed = self.totals.unsealed
         self._unsealed_max = self.limits.max_unsealed_bytes or UNBOUNDED
         self.wires = WireCache()
-        self.slices = Slices(clock, wake, self._read_then)
+        self.slices = Slices(clock, wake, self.read_then)
         self.routers = Routers(self.journal, self.catalog, self.run_until_idle)
         self.queues = Queues(
             self.journal, self.catalog, self.routers.lineage.link, self.write, self.run_until_idle, self.slices
         )
-        # Receipts of deleted topics, until their DROP frame is durable.
-        self._dropping: dict[str, Receipt] = {}
+        self._drops = Drops()
 
     # Driving
 
@@ -118,7 +118,8 @@ class Engine:
         """Whether a long command goes on: it may make copies, and where memory is full they wait for the sealer."""
         return bool(self.slices.active) and (not self.is_full or self.store.is_full)
 
-    def _read_then(self, miss: Miss, then: Callable[[], None]) -> None:
+    def read_then(self, miss: Miss, then: Callable[[], None]) -> None:
+        """Have what is missing read by a job of the next turn, then call `then`, whether or not that succeeded."""
         assert self.catalog.shelf is not None, "only what is on a shelf has to be read"
         self.catalog.shelf.read_then(miss, then)
 
@@ -248,7 +249,7 @@ class Engine:
         topic = self.topics.get(name)
         if topic is None:
             receipt = Receipt(DeletedTopic(topic=name, deleted=False, routers_removed=[]), on_done, context)
-            receipt.follow(self._dropping.get(name))
+            receipt.follow(self._drops.last(name))
             return receipt.waited(self.run_until_idle)
         self.queues.apply_acks(topic).catch_up()
         topic.expire(self.clock.now_ms())
@@ -268,21 +269,17 @@ class Engine:
             yield from self.routers.cascade(topic, at_once=if_empty)
         if topic.deleted:
             receipt.result = DeletedTopic(topic=name, deleted=False, routers_removed=[])
-            receipt.follow(self._dropping.get(name))
+            receipt.follow(self._drops.last(name))
             return
         removed = self.routers.forget(topic)
         receipt.result = DeletedTopic(topic=name, deleted=True, routers_removed=removed)
         drop = frames.Drop(self.clock.now_ms())
         self.journal.submit_twice(topic, frames.DROP, drop, receipt)
-        self._dropping[name] = receipt
-        Promise(self._dropped, name).follow(receipt)
+        self._drops.add(name, receipt)
         leaving = self.catalog.leaving(topic)
         next(leaving)
         topic.notify()
         yield from leaving
-
-    def _dropped(self, durable: Promise) -> None:
-        self._dropping.pop(durable.context, None)
 
     # Writing
 
@@ -413,7 +410,7 @@ class Engine:
         """Where a diff starts: after `from_seq`, or before the first record with a `$ts` of at least `from_ts`."""
         if diff.from_ts is None:
             return diff.from_seq
-        return max(diff.from_seq, topic.log.cursor_at_ts(diff.from_ts))
+        return max(diff.from_seq, topic.cursor_at_ts(diff.from_ts))
 
     # Deleting
 
@@ -436,9 +433,13 @@ class Engine:
             dry_run = delete.dry_run or msgspec.UNSET
             receipt.result = Deleted(name, deleted, log.start, log.head, log.count, log.bytes, dry_run)
 
-        remove = removal.counting if delete.dry_run else removal.delete
-        removing = remove(self.journal, topic, before_seq, match, receipt, self.queues.apply_acks, done)
-        self.slices.start(self.queues.passes.after(topic, removing), receipt)
+        if not delete.dry_run:
+            work = removal.delete(self.journal, topic, before_seq, match, receipt, self.queues.apply_acks, done)
+        elif match is not None:
+            work = removal.count(topic, before_seq, match, receipt, done)
+        else:
+            raise InvalidRequest("a dry run counts the records of a match: name one", field="match")
+        self.slices.start(self.queues.passes.after(topic, work), receipt)
         return receipt.waited(self.run_until_idle)
 
 

@@ -12,6 +12,7 @@ A topic knows no queue and no router. What it asks of them, where it has any, is
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar, TypeVarTuple
@@ -295,9 +296,21 @@ class Topic:
     def _expire(self, cutoff: int, upto: int) -> None:
         log, shelf = self.log, self.archive.shelf
         before = log.ttl_expired
-        log.expire(cutoff, upto)
-        if shelf is not None and log.ttl_expired > before:
-            shelf.expired[self] = None
+        try:
+            log.expire(cutoff, upto)
+        finally:
+            # Also where it came to a Block that has to be read first.
+            if shelf is not None and log.ttl_expired > before:
+                shelf.expired[self] = None
+
+    def expire_if_at_hand(self, now_ms: int) -> None:
+        """Apply the TTL, unless a part of a Block has expired that would have to be read first: upkeep has it read.
+
+        For streams and figures, which wait for no disk. Nothing that has expired is delivered: to deliver a record of
+        that Block it has to be read, and once it is at hand this comes first.
+        """
+        with contextlib.suppress(Miss, TopicsError):
+            self.expire(now_ms)
 
     def reconfigure(self, config: TopicConfig, now_ms: int) -> None:
         """Apply the old TTL up to now, then the new rules: what is gone stays gone, a tightened rule shows at once."""
@@ -343,6 +356,10 @@ class Topic:
                 return read(*args)
             except Corrupt as corrupt:
                 self.lose(corrupt)
+
+    def cursor_at_ts(self, ts: int) -> int:
+        """The cursor before the first record with a `$ts` of at least `ts` (READ-14). Raises Miss as a read does."""
+        return self.reading(self.log.cursor_at_ts, ts)
 
     def read_then(self, miss: Miss, then: Callable[[], None]) -> None:
         """Have the Block that is missing read by a job, then call `then`, whether or not the job succeeded."""

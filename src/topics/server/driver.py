@@ -117,6 +117,12 @@ class Driver:
         self._bulk: SimpleQueue[Job | None] = SimpleQueue()
         self._awaited: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        # The threads that execute the jobs of each queue: their name, and how many.
+        self._pools = (
+            ("sync", self._syncs, 1),
+            ("disk", self._awaited, DISK_THREADS),
+            ("bulk", self._bulk, BULK_THREADS),
+        )
         wakeup.listen(self._turn, engine.journal.queued_bytes)
 
     def begin(self) -> None:
@@ -190,8 +196,7 @@ class Driver:
         self.start(Task(job.name, job.run, finish))
 
     def _start_threads(self) -> None:
-        pools = (("sync", self._syncs, 1), ("disk", self._awaited, DISK_THREADS), ("bulk", self._bulk, BULK_THREADS))
-        for name, queue, count in pools:
+        for name, queue, count in self._pools:
             for i in range(count):
                 title = name if count == 1 else f"{name}-{i}"
                 thread = threading.Thread(target=self._execute, args=(queue,), name=title, daemon=True)
@@ -242,7 +247,7 @@ class Driver:
             if due is not None:
                 due.cancel()
         if self._threads:
-            for queue, count in ((self._syncs, 1), (self._awaited, DISK_THREADS), (self._bulk, BULK_THREADS)):
+            for _, queue, count in self._pools:
                 for _ in range(count):
                     queue.put(None)
             for thread in self._threads:

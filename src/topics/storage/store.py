@@ -233,13 +233,12 @@ class Store:
     @property
     def pending(self) -> bool:
         """Whether frames wait for `write`."""
-        return any(shard._frames for shard in self.shards)
+        return any(shard.pending for shard in self.shards)
 
     def write(self) -> None:
         """Hand all queued frames to the kernel, one write per shard, and commit the waiters that are not gated."""
         for shard in self.shards:
-            if shard._frames:
-                shard.write()
+            shard.write()
 
     def enqueue(self, job: Job) -> None:
         """Give the driver a job with the next `jobs`: a seal, a checkpoint, a relocation."""

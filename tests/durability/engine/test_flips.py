@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.harness.machine import small
+from tests.harness.machine import Machine, numbers, small
 from tests.harness.model import ModelRecord
 from tests.harness.oracle import Broken, read_all
 from tests.harness.world import World
+from topics.engine import Diff
 from topics.engine.restart.recovery import Recovery
 from topics.storage.damage import Unusable
 from topics.storage.wal import scan
@@ -173,6 +174,25 @@ def test_flips_find(
     bug(monkeypatch)
     with pytest.raises(Broken):
         sweep(written, stride=11)
+
+
+def test_sealed_block_that_is_damaged_is_reported_to_a_read_by_time() -> None:
+    """DURABLE-17, READ-14: to find a time, the Block that it is in has to be read."""
+    machine = Machine()
+    for first in range(1, 101, 20):
+        machine.engine.write("t", numbers(first, first + 19))
+        machine.clock.advance(10)
+    machine.checkpoint()
+    machine.crash("kill")
+    disk, topic = machine.disk, machine.engine.topics["t"]
+    (sealed,) = topic.log.retained()
+    assert sealed.first_ts < sealed.last_ts
+    path = next(path for path in disk.files() if path.endswith(".data"))
+    disk.damage(path, 200, bytes([disk.files()[path][200] ^ BIT]))
+    found = machine.engine.diff("t", Diff(from_ts=sealed.last_ts))
+    assert found.tombstone is not None
+    assert (found.tombstone.gap_from, found.tombstone.gap_to, found.tombstone.reason) == (1, 100, "corruption")
+    assert machine.engine.totals.corruption_total == 1
 
 
 def test_sealed_block_that_is_damaged_is_reported_when_it_is_read(written: Written) -> None:

@@ -15,6 +15,7 @@ from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep import merger
 from topics.errors import ColdUnavailable
+from topics.storage.job import run_inline
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
@@ -316,6 +317,26 @@ def test_deletion_of_a_topic_that_is_going_is_acked_once_it_is_gone_for_good() -
     assert done == [True, False]
     world.engine.delete_topic("t", on_done=lambda receipt: done.append(receipt.result.deleted))
     assert done == [True, False, False]
+
+
+def test_deletion_waits_for_the_last_of_its_name_and_not_for_one_before_it() -> None:
+    """TOPIC-23: the topic was deleted, created and deleted again while the first deletion was being synced."""
+    world = World()
+    world.put("t")
+    world.run_until_idle()
+    done: list[str] = []
+    world.engine.delete_topic("t", on_done=lambda receipt: done.append("first"))
+    world.engine.turn()
+    (sync,) = [job for job in world.store.jobs() if job.name == "sync"]
+    world.engine.put_topic("t", ConfigPatch(), lambda receipt: done.append("created"))
+    world.engine.delete_topic("t", on_done=lambda receipt: done.append("second"))
+    world.engine.turn()
+    run_inline([sync])
+    assert done == ["first"]
+    world.engine.delete_topic("t", on_done=lambda receipt: done.append("third"))
+    assert done == ["first"], "a crash would bring the topic back"
+    world.run_until_idle()
+    assert done == ["first", "created", "second", "third"]
 
 
 @pytest.mark.parametrize("place", ["hot", "cold"])

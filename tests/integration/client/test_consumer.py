@@ -101,6 +101,22 @@ def test_consumers_of_other_names_do_not_meet(client: Any, api: Api, topic_name:
     assert found == [f"{topic_name}-a"]
 
 
+def test_a_consumer_that_is_stopped_can_be_moved(client: Any, api: Api, topic_name: str) -> None:
+    """CLIENT-13: to its beginning, by deleting its cursors, and anywhere, by writing them."""
+    api.fill(topic_name, 5)
+    cursors = client.topic(f"{topic_name}.cursors")
+
+    def first_of_a_run() -> int:
+        with client.consumer("c", [topic_name], cursors=cursors.name) as consumer:
+            return int(take(consumer, 3)[0].seq)
+
+    assert first_of_a_run() == 1
+    cursors.delete(match="c")
+    assert first_of_a_run() == 1
+    cursors.write({"consumer": "c", "cursors": {topic_name: {"seq": 2}}}, tag="c")
+    assert first_of_a_run() == 3
+
+
 def test_a_consumer_may_begin_with_what_is_new(client: Any, api: Api, topic_name: str) -> None:
     api.fill(topic_name, 3)
     consumer = client.consumer("c", [topic_name], start="latest", cursors=f"{topic_name}.cursors")

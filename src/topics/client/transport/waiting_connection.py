@@ -1,6 +1,6 @@
 """Connection: one connection to a server, on asyncio.
 
-The event loop calls in when something arrives, and a timer when nothing does; who uses it waits for either. A stream
+The event loop calls in when something arrives, and a timer when nothing does; what uses it waits for either. A stream
 that is not read stops reading from its socket, so that its buffer stays bounded.
 """
 
@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """It is over: who waits for it gets the error."""
+        """It is over: whatever waits for it gets the error."""
         self._error = self._error or error
         self._wake()
 
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    # Called by who uses it.
+    # Called by what uses it.
 
     @classmethod
     async def connect(cls, address: Address, timeout_s: float) -> Connection:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,9 +18,9 @@ from topics.engine.log.directory import SMALL_BLOCK_RECORDS
 from topics.engine.log.log import Log
 from topics.engine.log.render import WireCache, foreign_runs, matching_runs, render
 from topics.engine.log.tags import TagMatch
-from topics.storage.block import Block
+from topics.storage.block import Block, Extent
 
-SEQ_BASE = 1
+SEQ_BASE: Final = 1
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -179,7 +179,7 @@ def labelled(difference: Difference, wires: WireCache, fields: int) -> list[tupl
 
 
 def _take(
-    difference: Difference, wires: WireCache, entry: Any, a: int, b: int, window: Window, bytes_left: int
+    difference: Difference, wires: WireCache, entry: Extent, a: int, b: int, window: Window, bytes_left: int
 ) -> tuple[int, int]:
     """Deliver the live records [a, b) of an entry; the index after the last one examined, and the bytes still left."""
     block = entry.block()

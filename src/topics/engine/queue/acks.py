@@ -61,7 +61,7 @@ class Acks:
         try:
             if topic.deleted:
                 raise TopicNotFound(f'topic "{topic.name}" was deleted', topic=topic.name)
-            _, logged = remove(self._journal, topic, 0, seqs, together, now, lease_event.encode(done))
+            logged = remove(self._journal, topic, seqs, together, now, lease_event.encode(done))
         except Miss as miss:
             topic.read_then(miss, lambda: self._again(topic, acks))
         except TopicsError as error:

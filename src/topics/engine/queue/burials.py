@@ -14,7 +14,8 @@ from typing import Final
 
 from topics.engine.journal import Journal
 from topics.engine.queue.dead_letter import DeadLetters
-from topics.engine.queue.lease import NEVER_MS, READY, Candidate, Lease
+from topics.engine.queue.failures import ANY_NUMBER
+from topics.engine.queue.lease import READY, Candidate, Lease
 from topics.engine.queue.queue import Queue
 from topics.engine.topic import Topic
 from topics.errors import TopicsError
@@ -26,9 +27,9 @@ RETRY_MS: Final = 1000
 
 
 def last_delivery(topic: Topic) -> int:
-    """The delivery after which a job of this queue is a dead letter."""
+    """The delivery after which a job of this queue is a dead letter; ANY_NUMBER where none is."""
     config = topic.config
-    return config.max_deliveries if config.max_deliveries and config.dead_letter is not None else NEVER_MS
+    return config.max_deliveries if config.max_deliveries and config.dead_letter is not None else ANY_NUMBER
 
 
 class Burials:
@@ -78,13 +79,13 @@ class Burials:
                 queue.advance(now)
                 self.bury(topic, queue)
                 lapse_ms = queue.next_lapse_ms()
-                if lapse_ms is not None and last_delivery(topic) != NEVER_MS:
+                if lapse_ms is not None and last_delivery(topic) != ANY_NUMBER:
                     self.look(topic, lapse_ms)
 
     def resume(self, topic: Topic, queue: Queue) -> None:
         """After a restart: find the jobs that were given back, or ran out, after their last delivery."""
         last = last_delivery(topic)
-        if last != NEVER_MS and queue.leases:
+        if last != ANY_NUMBER and queue.leases:
             queue.failures.expect(last, queue.leases.values())
             self.look(topic, self._journal.clock.steady_ms())
 

@@ -20,7 +20,7 @@ from topics.engine.queue import event as lease_event
 from topics.engine.queue.burials import Burials
 from topics.engine.queue.claim import NOTHING, Claim, Claimer, LeasedJobs, divide, job_texts, shares
 from topics.engine.queue.dead_letter import DeadLetters
-from topics.engine.queue.event import Claimed, Event
+from topics.engine.queue.event import Claimed, Event, LeasesImage, QueueImage
 from topics.engine.queue.lease import LAPSED, Candidate, Lease
 from topics.engine.queue.queue import Queue
 from topics.engine.queue.ready import STALE_MAX
@@ -163,14 +163,18 @@ class Dispatch:
     def load(self, queue: Queue, image: bytes) -> None:
         """Take over a queue of a checkpoint."""
         state = lease_event.decode_image(image)
-        self._last_id = max([self._last_id, state.ts << LEASE_ID_SHIFT, *(lease.id for lease in state.leases)])
+        self._pass_ids(state)
         queue.restore(state)
 
     def load_leases(self, queue: Queue, image: bytes) -> None:
         """Take over a piece of the leases of a queue of a checkpoint."""
         state = lease_event.decode_leases(image)
-        self._last_id = max([self._last_id, state.ts << LEASE_ID_SHIFT, *(lease.id for lease in state.leases)])
+        self._pass_ids(state)
         queue.restore_leases(state)
+
+    def _pass_ids(self, state: QueueImage | LeasesImage) -> None:
+        """Hand out ids above those that an image has, and above those of its time."""
+        self._last_id = max([self._last_id, state.ts << LEASE_ID_SHIFT, *(lease.id for lease in state.leases)])
 
     def restore(self, topic: Topic | None, payload: bytes) -> None:
         """LEASE: take over an event of the leases log at a restart."""

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
-from topics.engine.queue.lease import NEVER_MS, READY, Lease
+from topics.engine.queue.lease import READY, Lease
 
+ANY_NUMBER: Final = 1 << 62
+"""The last delivery of a job that may be delivered as often as it takes."""
 REASON_BYTES_MAX: Final = 1024
 REASONS_BYTES_MAX: Final = 16 << 20
 ENTRY_BYTES: Final = 160
@@ -32,7 +34,7 @@ class Failures:
     __slots__ = ("_bytes", "last_delivery", "reasons", "spent")
 
     def __init__(self) -> None:
-        self.last_delivery = NEVER_MS
+        self.last_delivery = ANY_NUMBER
         self.spent: dict[int, Lease] = {}
         self.reasons: dict[int, str] = {}
         self._bytes = 0

@@ -8,6 +8,7 @@ only where `leases_durable` says so.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -51,6 +52,7 @@ from topics.engine.topic import Topic
 from topics.engine.write.batch import refuse_label
 from topics.engine.write.removal import remove
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
+from topics.storage.job import Miss
 
 LEASES_SEEN_MAX: Final = 10_000
 """A look at the leases must not hold up a queue of millions: it sees this many at most."""
@@ -326,13 +328,16 @@ class Queues:
             raise TopicNotFound(f'topic "{topic.name}" was deleted', topic=topic.name)
 
         def appended(ticket: Ticket) -> None:
-            error = ticket.error
+            if ticket.error is not None:
+                receipt.fail(ticket.error)
+                return
             try:
-                if error is None and not remove(self._journal, letters, 0, seqs, receipt, self._clock.now_ms())[1]:
+                if not remove(self._journal, letters, seqs, receipt, self._clock.now_ms()):
                     receipt.commit(ticket.write_ns, ticket.sync_ns)
-            except TopicsError as refused:
-                error = refused
-            if error is not None:
+            except Miss as miss:
+                # The letters have left memory since they were found.
+                letters.read_then(miss, partial(appended, ticket))
+            except TopicsError as error:
                 receipt.fail(error)
 
         self._write(topic.name, Write([job_of(block, i) for block, i in found], create=False), appended)

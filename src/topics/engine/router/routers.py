@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from topics.engine.catalog import Catalog
+from topics.engine.drops import Drops
 from topics.engine.journal import Journal
 from topics.engine.promise import OnReceipt, Receipt
 from topics.engine.router import event as router_event
@@ -52,8 +53,7 @@ class Routers:
         self.schedule = Schedule(journal, joins)
         self.graph = Graph(journal, catalog.limits.max_total_bytes, joins, self.schedule)
         self.lineage = self.graph.lineage
-        # Receipts of deleted routers, until their ROUTER_DROP frame is durable.
-        self._dropping: dict[str, Receipt] = {}
+        self._drops = Drops()
         # Topics that are about to go, with the names of the routers that have gone before them.
         self._leaving: dict[Topic, set[str]] = {}
 
@@ -151,19 +151,13 @@ class Routers:
         router = self.graph.by_name.get(name)
         receipt = Receipt(RouterDeleted(name, router is not None), on_done, context)
         if router is None:
-            receipt.follow(self._dropping.get(name))
+            receipt.follow(self._drops.last(name))
             return receipt.waited(self._run_until_idle)
         forward_of(router).catch_up()
         _log_drop(self._journal, router, receipt)
-        self._dropping[name] = receipt
-        Receipt(None, self._dropped, (name, receipt)).follow(receipt)
+        self._drops.add(name, receipt)
         self.graph.remove(router)
         return receipt.waited(self._run_until_idle)
-
-    def _dropped(self, receipt: Receipt) -> None:
-        name, dropping = receipt.context
-        if self._dropping.get(name) is dropping:
-            del self._dropping[name]
 
     def cascade(self, topic: Topic, *, at_once: bool = False) -> Work:
         """Remove every router that a topic which is about to go is part of, some at a time or all `at_once`.

@@ -95,7 +95,7 @@ class Checkpointer:
         To `erase`, it leaves the WAL files of before; while that is not possible, it does not begin.
         """
         store = self._store
-        if self._under_way or any(shard.pending for shard in store.shards):
+        if self._under_way or store.pending:
             return
         if erase and not store.leave_files():
             return
@@ -115,7 +115,7 @@ class Checkpointer:
         store, writer = self._store, capture.draft.snapshot
         if any(shard.synced_lsn < lsn for shard, lsn in self._waiting):
             return False
-        if any(shard.pending for shard in store.shards):
+        if store.pending:
             # What would be captured may have been changed by frames that are not even written yet.
             return False
         if writer.error is not None:

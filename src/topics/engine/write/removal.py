@@ -17,13 +17,14 @@ import msgspec
 
 from topics.engine.journal import Journal
 from topics.engine.log.directory import ranges
+from topics.engine.log.log import Log
 from topics.engine.log.tags import TagMatch
 from topics.engine.promise import Receipt
 from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.engine.write import extra as extras
 from topics.engine.write.selection import Range, Selection
-from topics.errors import InvalidRequest, TopicNotFound
+from topics.errors import TopicNotFound
 from topics.storage.job import Miss
 from topics.storage.wal import frame as frames
 
@@ -31,40 +32,25 @@ from topics.storage.wal import frame as frames
 PLANS_MAX: Final = 4
 
 
-def remove(
-    journal: Journal, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, now: int, acked: bytes = b""
-) -> tuple[int, bool]:
-    """Delete everything below `before_seq` and the ascending `seqs`; how many there were, and whether it is logged.
+def remove(journal: Journal, topic: Topic, seqs: list[int], receipt: Receipt, now: int, acked: bytes = b"") -> bool:
+    """Delete the records of these ascending seqs; whether it is logged, and so the receipt waits for the class.
 
-    Where it is, the receipt waits for the topic's class. Raises, without having changed anything, where the WAL takes
-    no more, and Miss where something has to be read first.
+    `acked` is what an ack says of them. Raises, without having changed anything, where the WAL takes no more, and Miss
+    where something has to be read first.
     """
-    if before_seq <= topic.log.start and not seqs:
-        return 0, False
+    if not seqs:
+        return False
     if topic.outbound is not None:
         topic.outbound.catch_up()
-    return _remove(journal, topic, before_seq, seqs, receipt, now, acked)
-
-
-def _remove(
-    journal: Journal, topic: Topic, before_seq: int, seqs: list[int], receipt: Receipt, now: int, acked: bytes = b""
-) -> tuple[int, bool]:
-    log = topic.log
     runs = ranges(seqs)
-    topic.fetch([(before_seq, before_seq)] if before_seq > log.start else runs)
-    logged = log_delete(journal, topic, before_seq, runs, receipt, now, acked)
-    deleted = log.delete_below(before_seq) if before_seq > log.start else 0
-    emptied = deleted > 0
-    if seqs:
-        gone, empty = log.delete_ranges(runs)
-        emptied |= empty
-        deleted += len(gone)
-        if topic.queue is not None:
-            topic.queue.forget(gone)
+    topic.fetch(runs)
+    logged = log_delete(journal, topic, 0, runs, receipt, now, acked)
+    gone, emptied = topic.log.delete_ranges(runs)
+    if topic.queue is not None:
+        topic.queue.forget(gone)
     if emptied and topic.archive.segments:
-        first_seq = seqs[0] if seqs else 0
-        topic.archive.drop_dead(first_seq, max(before_seq - 1, seqs[-1] if seqs else 0))
-    return deleted, logged
+        topic.archive.drop_dead(seqs[0], seqs[-1])
+    return logged
 
 
 def log_delete(
@@ -131,19 +117,8 @@ def delete(
         yield from topic.queue.forgetting(chosen.seqs())
 
 
-def counting(
-    journal: Journal,
-    topic: Topic,
-    before_seq: int,
-    match: TagMatch | None,
-    receipt: Receipt,
-    apply_acks: Callable[[Topic], object],
-    done: Callable[[int], None],
-) -> Work:
-    """As `delete`, but only count what it would take by tag: nothing changes (DELETE-11)."""
-    if match is None:
-        raise InvalidRequest("a dry run counts the records of a match: name one", field="match")
-    apply_acks(topic)
+def count(topic: Topic, before_seq: int, match: TagMatch, receipt: Receipt, done: Callable[[int], None]) -> Work:
+    """Count what `delete` would take now: nothing changes (DELETE-11)."""
     chosen = Selection(topic)
     yield from topic.archive.search(match, before_seq, chosen.add, topic.lose)
     yield from chosen.plan()
@@ -157,17 +132,31 @@ def _delete_below(
     while True:
         _check(topic)
         last_change = topic.last_change
+        if before_seq <= topic.log.start:
+            done(0)
+            receipt.follow(last_change)
+            return
         try:
-            deleted, logged = 0, False
-            if before_seq > topic.log.start:
-                deleted, logged = _remove(journal, topic, before_seq, [], receipt, journal.clock.now_ms())
+            topic.fetch(_parted(topic.log, before_seq))
         except Miss as miss:
             yield miss
             continue
+        logged = log_delete(journal, topic, before_seq, [], receipt, journal.clock.now_ms())
+        deleted = topic.log.delete_below(before_seq)
+        if deleted and topic.archive.segments:
+            topic.archive.drop_dead(0, before_seq - 1)
         done(deleted)
         if not logged:
             receipt.follow(last_change)
         return
+
+
+def _parted(log: Log, before_seq: int) -> list[Range]:
+    """Where a delete of everything below takes a part of a Block: to count that, its content is needed.
+
+    It is the last Block, and the first where retention has taken the beginning of it.
+    """
+    return [(seq, seq) for seq in (log.start, before_seq) if log.holds(seq - 1)]
 
 
 def _delete_chosen(

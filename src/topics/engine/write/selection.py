@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from topics.engine.log.log import Log
+from topics.engine.log.log import ANYWHERE, Log
 from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.storage.damage import Corrupt
@@ -70,7 +70,7 @@ class Selection:
         i = first_seq - (first << _SHIFT)
         return mask[i : i + n]
 
-    def plan(self, first: int = 0, last: int = 1 << 62) -> Work:
+    def plan(self, first: int = 0, last: int = ANYWHERE) -> Work:
         """Work out what it changes to delete what is chosen in [first, last]."""
         log, topic = self._topic.log, self._topic
         at = first

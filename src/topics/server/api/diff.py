@@ -167,7 +167,7 @@ class LongPoll:
     def _time_is_up(self) -> None:
         self._stop()
         if not self._exchange.answered:
-            # Who was woken by a publish looks when it is its turn.
+            # One that a publish has woken looks when it is its turn.
             _send(self._exchange, self._difference, in_turn=True)
 
     def _stop(self) -> None:

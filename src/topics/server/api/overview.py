@@ -219,7 +219,7 @@ class Overview:
         return list(islice(mine, LOSSES_SHOWN))
 
     def _row(self, topic: Topic, now: int, principal: Principal) -> TopicRow:
-        topic.expire(now)
+        topic.expire_if_at_hand(now)
         log, queue = topic.log, queue_of(topic)
         rate = self._rounds.rate(topic.name)
         jobs: dict[str, Any] = {}

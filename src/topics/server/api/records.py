@@ -41,7 +41,6 @@ from topics.server.flow.admission import Admission
 from topics.server.http.body import Rest
 from topics.server.http.exchange import Exchange
 from topics.server.http.reply import JSON_PREFIXES
-from topics.storage.job import Miss
 
 W = TypeVar("W", bound=Write)
 
@@ -195,15 +194,12 @@ class RecordHandlers:
             return
         write = write_body(exchange.body)
         route: Route = exchange.head.route
-        try:
-            if type(write) is Write:
-                self._trace_and_write(exchange, write, partial(_written, unknown=write_body.unknown(exchange.body)))
-            elif route.adds_to_writes or write.config is not None:
-                self._trace_and_write(exchange, write, _written)
-            else:
-                self._admission.write(route.name, write, _written, exchange)
-        except Miss as miss:
-            self._attempts.after(miss, exchange, self.write)
+        if type(write) is Write:
+            self._trace_and_write(exchange, write, partial(_written, unknown=write_body.unknown(exchange.body)))
+        elif route.adds_to_writes or write.config is not None:
+            self._trace_and_write(exchange, write, _written)
+        else:
+            self._admission.write(route.name, write, _written, exchange)
 
     def _take_large(self, exchange: Exchange, rest: Rest) -> None:
         def taken(_: Write, write: Write, unknown: list[str]) -> None:

@@ -54,7 +54,7 @@ def topic_metrics(engine: Engine, principal: Principal, shown_max: int) -> Itera
         for topic in topics:
             config = topic.config
             if config.ttl_ms:
-                topic.expire(now_ms)
+                topic.expire_if_at_hand(now_ms)
             by_class[config.durability] += 1
             if topic.queue is not None:
                 state = engine.queues.state(topic)

@@ -111,7 +111,7 @@ class Channel:
         topic.touch(now_ms)
         if epoch is not None and epoch != topic.id:
             log = topic.log
-            topic.expire(now_ms)
+            topic.expire_if_at_hand(now_ms)
             lost = Tombstone(SEQ_BASE, log.head, loss.RECREATED, log.start, log.head)
             feed.subscriber.send(feed, notices.tombstone(self.name, lost))
         else:
@@ -130,7 +130,7 @@ class Channel:
 
     def welcome(self, feed: Feed) -> None:
         """Send a feed that comes, or comes back after a long time, the tombstone of what a cap or TTL took before."""
-        self.topic.expire(self._delivery.now_ms)
+        self.topic.expire_if_at_hand(self._delivery.now_ms)
         lost, _ = gap_at(self.topic.log, feed.cursor)
         if lost is not None and not self.topic.deleted:
             if lost.reason in _FLOOR_REASONS:
@@ -171,7 +171,8 @@ class Channel:
         if topic.deleted:
             return self._end_feeds(feeds_max), 0
         now_ms, clock = self._delivery.now_ms, self._delivery.engine.clock
-        topic.expire(now_ms)
+        if topic.config.ttl_ms:
+            topic.expire_if_at_hand(now_ms)
         topic.touch(now_ms)
         parcels = self._parcels_now()
         caught_up: dict[int, Notice] = {}

@@ -84,7 +84,7 @@ class Delivery:
         self._rest_due = False
         self._tick_due = False
 
-    def _priority(self, channel: Channel, tick_ms: int, waited_ms: int) -> int:
+    def _priority(self, channel: Channel, waited_ms: int) -> int:
         return channel.topic.effective_priority(self.now_ms, waited_ms)
 
     def refresh(self) -> None:

@@ -65,5 +65,5 @@ def cursor_for(asked: TopicWatch, topic: Topic) -> int:
     if asked.tail:
         return topic.log.head
     if asked.from_ts is not None:
-        return max(asked.from_seq, topic.log.cursor_at_ts(asked.from_ts))
+        return max(asked.from_seq, topic.cursor_at_ts(asked.from_ts))
     return asked.from_seq

@@ -3,7 +3,7 @@
 Views are interned: two subscribers that ask for the same have the same object. So a frame is rendered once for all
 streams at the same position with the same view.
 
-What clients filter by is theirs to choose, so what views take is counted under a cap, once for all who share them.
+What clients filter by is theirs to choose, so what views take is counted under a cap, once for all that share them.
 """
 
 from __future__ import annotations

@@ -123,11 +123,14 @@ class WatchHandlers:
         found = {name: topic for name, topic in topics.items() if topic is not None}
         # The names that the topics have already, not once more as this request spelled them.
         layout = Layout([topic.name for topic in found.values()])
-        # Those of topics that are skipped too: what they ask for must be valid.
         self._delivery.refresh()
+        # Before anything is made: where a Block has to be read for it, the request is handled from the start again.
+        for topic in found.values():
+            topic.expire(self._delivery.now_ms)
         # First, because the filters of sessions that are over may hold the room that these need.
         self.sessions.collect(self._delivery.tick_ms)
         cap = self._slots.subscription_bytes
+        # Those of topics that are skipped too: what they ask for must be valid.
         views = {name: view_of(request, self._limit_max, asked.match, cap) for name, asked in request.topics.items()}
         positions = [Position(cursor_for(request.topics[name], found[name]), None) for name in layout.names]
         if request.cursor is not None:
@@ -149,7 +152,6 @@ class WatchHandlers:
         where = dict(zip(session.layout.names, session.positions, strict=True))
         watched = {}
         for name, topic in found.items():
-            topic.expire(self._delivery.now_ms)
             watched[name] = Watched(where[name].seq, topic.log.head, topic.log.start)
         created = WatchCreated(session.wid, f"/v0/watch/{session.wid}", self.sessions.ttl_ms, watched)
         answer(exchange, 200, created)

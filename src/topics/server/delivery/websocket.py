@@ -50,6 +50,7 @@ from topics.server.http.head import Head
 from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
 from topics.settings import Settings
+from topics.storage.job import Miss
 
 log = logging.getLogger("topics.websocket")
 
@@ -155,7 +156,7 @@ class WebSocket(Subscriber):
         self._slot = slot
         self._feeds: dict[str, Feed] = {}
         self._publishing = 0
-        # While a large publish is taken: what was received after it, at most a piece of the link.
+        # While a large publish is taken or a Block is read: what is executed after that, at most a piece of the link.
         self._later: deque[bytes] | None = None
         self._pinged = False
         self.delivery.enrol(self, self.last_ms + PING_AFTER_MS)
@@ -164,7 +165,7 @@ class WebSocket(Subscriber):
 
     @property
     def full(self) -> bool:
-        """Whether too many publishes wait for their ack, or a large one has to come first."""
+        """Whether too many publishes wait for their ack, or what is under way has to come first."""
         return self._publishing >= PUBLISHES_MAX or self._later is not None
 
     def receive(self, text: bytes) -> None:
@@ -193,6 +194,8 @@ class WebSocket(Subscriber):
                 self._answer({"op": "pong"}, request_id)
             else:
                 assert_never(command)
+        except Miss as miss:
+            self._read_then(miss, text)
         except TopicsError as error:
             self.refuse(error, request_id if request_id is not None else commands.request_id_of(text))
         except Exception:
@@ -218,21 +221,29 @@ class WebSocket(Subscriber):
         body.add(text)
         self._service.large.take("", (b"", Plain(body)), commands.publish_envelope, taken, failed)
 
+    def _read_then(self, miss: Miss, text: bytes) -> None:
+        """Execute a command again once what it needs is in memory; what comes after it on this connection waits."""
+        self._later = deque((text,))
+        self.delivery.run_then(miss.job, self._catch_up)
+
     def _catch_up(self) -> None:
-        """Execute what was received while a large publish was taken, up to the next one."""
+        """Execute what had to wait for a large publish or for a read, up to the next command that others wait for."""
         later, self._later = self._later or deque(), None
         while later:
             self.receive(later.popleft())
-            again = self._waiting_behind()
+            again = self._waiting_after()
             if again is not None:
                 again.extend(later)
                 return
         self.frames.set_reading()
 
-    def _waiting_behind(self) -> deque[bytes] | None:
+    def _waiting_after(self) -> deque[bytes] | None:
         return self._later
 
     def _subscribe(self, command: commands.Subscribe) -> None:
+        if self.closed:
+            # The connection ended while this waited.
+            return
         principal, settings = self.principal, self._service.settings
         principal.require_scopes(READ)
         named = command.named()

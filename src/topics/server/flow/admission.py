@@ -8,7 +8,8 @@ it has the frames written.
 Writes to a topic keep their order: one that cannot be gathered, and any request that is no write, is handled after what
 was gathered before it. A write that finds the storage's queue or its memory full, or the server under too much
 pressure, is parked. Then others wait for their turn after it, except for small writes to other topics: they take hardly
-any room.
+any room. A write may need a Block from the disk, because what has expired makes room for it: it is admitted again once
+that is read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from topics.engine.requests import Write
 from topics.engine.write.room import SMALL_BYTES
 from topics.errors import Internal, TopicsError
 from topics.server.flow.parking import Parking, Writer
+from topics.storage.job import Miss
 from topics.storage.wal.shard import QueueFull
 
 GATHERED_RECORDS_MAX: Final = 512
@@ -105,6 +107,9 @@ class Admission:
                 self._engine.write(name, write, on_done, writer)
             except QueueFull:
                 pass
+            except Miss as miss:
+                self._read_then_write(miss, name, write, on_done, writer)
+                return
             else:
                 return
         self._park(name, write, on_done, writer)
@@ -117,9 +122,20 @@ class Admission:
         return not parking.waiting or (len(write.records) == 1 and self._passes(name, write))
 
     def _park(self, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:
-        self._parking.park(
-            lambda: self._engine.write(name, write, on_done, writer),
-            writer,
-            opted_out=write.disable_backpressure,
-            topic=name,
-        )
+        def go_on() -> None:
+            try:
+                self._engine.write(name, write, on_done, writer)
+            except Miss as miss:
+                self._read_then_write(miss, name, write, on_done, writer)
+
+        self._parking.park(go_on, writer, opted_out=write.disable_backpressure, topic=name)
+
+    def _read_then_write(self, miss: Miss, name: str, write: Write, on_done: OnDone, writer: Writer) -> None:
+        def again() -> None:
+            # What came in the meantime goes first, as it would have without the read.
+            self.flush()
+            self.gathered[name] = [(write, on_done, writer)]
+            self.flush()
+
+        self._engine.read_then(miss, again)
+        self._wake()

@@ -53,8 +53,8 @@ class Bands(Generic[T]):
 
     __slots__ = ("_age_from", "_credits", "_heaps", "_order", "_priority", "_waiting")
 
-    def __init__(self, priority: Callable[[T, int, int], int]) -> None:
-        """`priority` gives the effective priority of an item from `now_ms` and how long it has waited."""
+    def __init__(self, priority: Callable[[T, int], int]) -> None:
+        """`priority` gives the effective priority of an item that has waited for so many milliseconds."""
         self._priority = priority
         self._heaps: list[list[_Entry[T]]] = [[] for _ in BAND_CREDITS]
         self._credits = list(BAND_CREDITS)
@@ -74,7 +74,7 @@ class Bands(Generic[T]):
         if item in self._waiting:
             return
         self._order += 1
-        self._enter(_Entry(item, now_ms, self._order, self._priority(item, now_ms, 0)))
+        self._enter(_Entry(item, now_ms, self._order, self._priority(item, 0)))
 
     def _enter(self, entry: _Entry[T]) -> None:
         self._waiting[entry.item] = entry
@@ -130,7 +130,7 @@ class Bands(Generic[T]):
             self._age_from = begin + AGED_PER_TICK_MAX
             entries = (entries + entries)[begin : begin + AGED_PER_TICK_MAX]
         for entry in entries:
-            rank = self._priority(entry.item, now_ms, max(0, now_ms - entry.since_ms))
+            rank = self._priority(entry.item, max(0, now_ms - entry.since_ms))
             if rank != entry.rank:
                 # The old entry stays in its heap until it comes up there, and is then seen to be superseded.
                 aged = _Entry(entry.item, entry.since_ms, entry.order, rank)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from websockets.frames import Frame, Opcode
 
+from tests.harness.machine import Machine, numbers, uncached
 from tests.harness.server import ManualServer
+from topics.testing import ManualClock
 
 UPGRADE = (
     "Upgrade: websocket",
@@ -50,3 +53,40 @@ def test_a_command_after_a_publish_sees_what_was_published() -> None:
     frames = frames_in(client.received())
     assert [frame["op"] for frame in frames] == ["ack", "subscribed", "caught_up"]
     assert frames[1]["topics"]["t"]["head_seq"] == 1
+
+
+@pytest.fixture
+def cold() -> ManualServer:
+    """A topic `t` whose records 1 to 50, ten in ten milliseconds from 0 on, are in one Block and on the disk only."""
+    machine = Machine(clock=ManualClock(0))
+    for first in range(1, 51, 10):
+        machine.engine.write("t", numbers(first, first + 9))
+        machine.clock.advance(10)
+    machine.checkpoint()
+    uncached(machine, "t")
+    return ManualServer(machine=machine)
+
+
+def test_a_subscribe_that_needs_a_block_from_the_disk_waits_for_it(cold: ManualServer) -> None:
+    """STORE-6: to find a time, a Block has to be read; what comes after it on this connection waits for it too."""
+    client = cold.send("GET", "/v0/ws", None, *UPGRADE)
+    client.received()
+    client.send(message(op="subscribe", request_id="s", topic="t", from_ts=25) + message(op="ping"))
+    cold.loop.run_until_idle()
+    assert client.received() == b""
+    assert [job.name for job in cold.jobs] == ["read"]
+    cold.run_jobs()
+    frames = frames_in(client.received())
+    assert [frame["op"] for frame in frames[:2]] == ["subscribed", "pong"]
+    assert frames[0]["topics"]["t"]["from_seq"] == 30
+
+
+def test_a_subscribe_of_a_connection_that_ended_while_it_waited_follows_nothing(cold: ManualServer) -> None:
+    """STORE-6: nothing of it is left."""
+    client = cold.send("GET", "/v0/ws", None, *UPGRADE)
+    client.send(message(op="subscribe", topic="t", from_ts=25))
+    cold.loop.run_until_idle()
+    client.transport.protocol.connection_lost(None)
+    cold.loop.run_until_idle()
+    cold.run_jobs()
+    assert cold.engine.topics["t"].listeners == {}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.api import Reply
 from tests.harness.connection import Client
+from tests.harness.machine import Machine, numbers, uncached
 from tests.harness.server import ManualServer
 from topics.engine import ConfigPatch, Engine, Limits, Write
 from topics.engine.router.router import PutRouter
@@ -378,3 +379,43 @@ def test_the_level_of_pressure_is_a_metric(manual: ManualServer) -> None:
     assert level() == 0
     manual.overload()
     assert level() == REFUSE_WRITES
+
+
+@pytest.fixture
+def cold() -> ManualServer:
+    """A topic `t` that rejects, and has to expire a part of a Block that is on the disk only before it takes more."""
+    machine = Machine()
+    machine.engine.put_topic("t", ConfigPatch(discard="reject", cap_records=60, ttl_ms=10_000))
+    for first in range(1, 51, 10):
+        machine.engine.write("t", numbers(first, first + 9))
+        machine.clock.advance(10)
+    machine.checkpoint()
+    server = ManualServer(machine=machine)
+    server.loop.run_until_idle()
+    (sealed,) = machine.engine.topics["t"].log.retained()
+    machine.clock.set(sealed.first_ts + 10_025)
+    uncached(machine, "t")
+    return server
+
+
+def test_write_that_needs_a_block_from_the_disk_waits_for_it(cold: ManualServer) -> None:
+    """STORE-6: over HTTP, and in the same way on a WebSocket."""
+    client = write(cold, "t", [{"data": 1}] * 35)
+    assert client.replies() == []
+    cold.run_jobs()
+    reply, body = only(client)
+    assert (reply.status, body["first_seq"]) == (200, 51)
+
+
+def test_parked_write_that_needs_a_block_from_the_disk_holds_up_no_other(cold: ManualServer) -> None:
+    """STORE-6, PRESSURE-5: everything that was parked after it is answered too."""
+    cold.overload()
+    waits, other = write(cold, "t", [{"data": 1}] * 35), write(cold, "u", [{"data": 2}])
+    assert waits.replies() == other.replies() == []
+    cold.calm()
+    cold.loop.advance(20)
+    cold.run_jobs()
+    cold.loop.advance(20)
+    cold.run_jobs()
+    assert only(other)[0].status == 201
+    assert only(waits)[1]["first_seq"] == 51

@@ -7,7 +7,7 @@ from topics.server.flow.bands import AGE_TICK_MS, BAND_CREDITS, OVERDUE_MS, Band
 
 
 def bands_of(priorities: dict[str, int]) -> Bands[str]:
-    return Bands(lambda name, now_ms, waited_ms: effective_priority(priorities[name], True, None, now_ms, waited_ms))
+    return Bands(lambda name, waited_ms: effective_priority(priorities[name], True, None, 0, waited_ms))
 
 
 def drain(bands: Bands[str], now_ms: int, floor: int | None = None) -> list[str]:
