@@ -88,9 +88,10 @@ class SparkBench:
         self.server = server
         self.scratch = scratch
 
-    def frame(self, topic: str, **options: str) -> Any:
-        """All columns, and as many tasks as the source chooses."""
-        return self.spark.read.format("topics").options(url=self.server.url, topic=topic, **options).load()
+    def frame(self, topic: str, schema: str | None = None, **options: str) -> Any:
+        """All columns or those of a schema, and as many tasks as the source chooses."""
+        reader = self.spark.read.format("topics").options(url=self.server.url, topic=topic, **options)
+        return (reader if schema is None else reader.schema(schema)).load()
 
     def aggregate(self, frame: Any) -> None:
         """One scan with a group-by."""
@@ -121,6 +122,11 @@ class SparkBench:
                 self._scan("a Python source that does nothing", ready.load),
                 self._scan("topics over HTTP", lambda: self.frame(topic)),
                 self._scan("topics, `dataDir`", lambda: self.frame(topic, dataDir=data_dir), 1.1),
+                self._scan(
+                    "topics, `dataDir`, with the schema of the files",
+                    lambda: self.frame(topic, schema, dataDir=data_dir),
+                    1.1,
+                ),
                 self._scan("`table`, 95 percent archived", lambda: table(self.spark, topic, lake, url=url), 1.15),
             ],
             "Parquet",

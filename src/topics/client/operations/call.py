@@ -19,7 +19,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, NamedTuple
 
-from topics.client.errors import Unreachable, refusal
+from topics.client.errors import TimedOut, Unreachable, refusal
 from topics.client.operations.operation import Operation, Pause
 from topics.client.transport.answer import Answer
 from topics.client.transport.request import Request
@@ -59,13 +59,16 @@ def call(
     until = request.until = now() + patience.deadline_s
     if request.timeout_s is None:
         request.timeout_s = patience.timeout_s
+    failure: TopicsError | None = None
     while True:
         request.attempts = attempts = request.attempts + 1
-        at_least_s = 0.0
+        before, at_least_s = failure, 0.0
         try:
             answer: Answer = yield request
         except Unreachable as error:
-            failure: TopicsError = error
+            # What was left for the last attempt may be too little to connect: then the one before it tells more.
+            cut_off = isinstance(error, TimedOut) and not error.sent and now() >= until
+            failure = before if cut_off and before is not None else error
             if error.sent and not request.repeatable:
                 raise
             if error.reused and attempts == 1 and patience.replaces:
@@ -83,6 +86,7 @@ def call(
             if noticed is not None:
                 noticed(failure)
         pause_s = pause_of(attempts, at_least_s)
+        assert failure is not None
         if not patience.retries or now() + pause_s >= until:
             raise failure
         log.warning("%s: trying again in %.2f s: %s", request, pause_s, failure.message)

@@ -114,6 +114,18 @@ def test_no_call_takes_longer_than_its_deadline(happens: Answer | Exception, exp
     assert patient.pauses == []
 
 
+def test_an_attempt_that_the_deadline_cut_off_does_not_hide_why_those_before_it_failed() -> None:
+    """CLIENT-9: what was left of the time may be too little to connect in."""
+    stage = Stage(NEVER_SENT, TimedOut("silent"), takes_s=1.0)
+    with pytest.raises(Unreachable, match="refused"):
+        stage.run(deadline_s=2.0)
+    assert stage.attempts == 2
+    silent = Stage(NEVER_SENT, TimedOut("silent"), takes_s=1.0)
+    with pytest.raises(TimedOut, match="silent"):
+        silent.run(deadline_s=2.1)
+    assert silent.attempts == 2
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
