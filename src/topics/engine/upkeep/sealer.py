@@ -6,7 +6,7 @@ directory once; at most `JOBS_MAX` such jobs run, so that reads find a thread, a
 the slower the disk is, the more each job writes, and the rate is the disk's own.
 
 A topic that was sealed less than `BUSY_NS` ago gathers more for `gather_ns` first, unless memory is short: one that is
-written at full speed gets a few large segments instead of many small ones.
+written at full speed gets a few large segments instead of many small ones, and a burst has the processor for itself.
 
 Where a job fails, nothing has changed: its tails are in memory and in the WAL, and are tried again after a while.
 """
@@ -30,7 +30,7 @@ JOBS_MAX: Final = 2
 BATCH_SEGMENTS: Final = 16
 BATCH_BYTES: Final = 16 << 20
 RETRY_NS: Final = 5_000_000_000
-GATHER_NS: Final = 250_000_000
+GATHER_NS: Final = 2_000_000_000
 BUSY_NS: Final = 1_000_000_000
 FOREVER_NS: Final = 1 << 62
 
