@@ -438,7 +438,9 @@ def test_leases_show_who_holds_what_and_until_when(api: Api, topic_name: str) ->
         (1, "leased", "w1", 1),
         (2, "delayed", "w1", 1),
     ]
-    assert (leases[0]["lease_id"], leases[0]["deadline"]) == (claimed[0]["lease_id"], claimed[0]["deadline"])
+    assert leases[0]["lease_id"] == claimed[0]["lease_id"]
+    # Leases are kept on a clock that never goes back: as a date, each answer rounds it anew.
+    assert abs(leases[0]["deadline"] - claimed[0]["deadline"]) <= 1
     assert len(api.get(f"/v0/topics/{topic_name}/leases?limit=1").ok()["leases"]) == 1
     assert api.get(f"/v0/topics/{topic_name}-none/leases").status == 404
 
