@@ -305,7 +305,7 @@ def test_archive_holds_a_whole_backup(site: Site, name: str, tmp_path: Path) -> 
         target = site.restore(archive)
         content = bytearray(archive.read_bytes())
         at = within(archive)
-        # Some bytes, because one bit of a compressed file may stand for what is between the files.
+        # Some bytes: with one bit of a compressed file flipped, it may still give the very same bytes.
         content[at : at + DAMAGED_BYTES] = bytes(255 - byte for byte in content[at : at + DAMAGED_BYTES])
         archive.write_bytes(content)
         assert topics("verify", archive).exit_code == 1
