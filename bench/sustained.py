@@ -26,6 +26,7 @@ from typing import NamedTuple
 from bench import records
 from bench.bed import Bench, anon_mib
 from bench.load import content_length, request
+from bench.pages import Pages
 from bench.row import Row, at_least, at_most
 
 HERE = Path(__file__).resolve().parents[1]
@@ -51,13 +52,18 @@ class Ingest(NamedTuple):
 
 def measure(bench: Bench) -> Iterator[Row]:
     """Ingest into one topic and into many."""
-    for name, topics in TOPICS.items():
-        if bench.wants(*(name + part for part in PARTS)):
-            yield from rows(bench, name, topics, RECORDS_FULL if bench.full else RECORDS)
+    wanted = {name: topics for name, topics in TOPICS.items() if bench.wants(*(name + part for part in PARTS))}
+    if not wanted:
+        return
+    with bench.scratch() as scratch:
+        pages = Pages(scratch)
+        for name, topics in wanted.items():
+            yield from rows(bench, name, topics, RECORDS_FULL if bench.full else RECORDS, pages)
 
 
-def rows(bench: Bench, name: str, topics: int, count: int) -> Iterator[Row]:
+def rows(bench: Bench, name: str, topics: int, count: int, pages: Pages) -> Iterator[Row]:
     """The rows for `count` records into so many topics."""
+    filled = pages.fill()
     with bench.server() as server:
         for i in range(topics):
             records.create(server, f"t{i}", durability="disk")
@@ -80,7 +86,7 @@ def rows(bench: Bench, name: str, topics: int, count: int) -> Iterator[Row]:
             records_s=count / seen.seconds,
             ratio=seen.last / seen.first,
             target=at_least(0.9, "ratio"),
-            note=rates + (f"; {seen.refused} REFUSED" if seen.refused else ""),
+            note="; ".join(filter(None, (rates, f"{seen.refused} REFUSED" if seen.refused else "", filled))),
         )
         yield Row(f"{name}-memory", "largest RssAnon", mib=memory.peak_mib, target=at_most(400, "mib"))
         yield Row(
@@ -193,8 +199,10 @@ class Memory(threading.Thread):
 def main() -> None:
     """Print the rows for a number of records and topics."""
     count, topics = int(sys.argv[1]), int(sys.argv[2])
-    for row in rows(Bench(), f"sustained-{topics}", topics, count):
-        print(row.line({}), flush=True)
+    bench = Bench()
+    with bench.scratch() as scratch:
+        for row in rows(bench, f"sustained-{topics}", topics, count, Pages(scratch)):
+            print(row.line({}), flush=True)
 
 
 if __name__ == "__main__":
