@@ -13,20 +13,17 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from topics.engine import Engine
 from topics.engine.upkeep.upkeep import Upkeep
 from topics.errors import Internal
 from topics.server.api.answers import answer
+from topics.server.api.exposition import Counter, Family, Gauge, labelled, text, values
 from topics.server.api.phase import Phase
 from topics.server.api.pipeline_metrics import PipelineMetrics
 from topics.server.api.principal import Principal
 from topics.server.api.process_metrics import ProcessMetrics
 from topics.server.api.storage_metrics import storage_metrics
-from topics.server.api.topic_metrics import labelled, topic_metrics
+from topics.server.api.topic_metrics import topic_metrics
 from topics.server.api.traffic_metrics import traffic_metrics
 from topics.server.flow.parking import Parking
 from topics.server.flow.pressure import Pressure
@@ -98,7 +95,7 @@ class Metrics:
         elif key in self._making:
             self._making[key].exchanges.append(exchange)
         else:
-            making = self._making[key] = _Making(key, self._parts(principal, _values if as_json else _text), exchange)
+            making = self._making[key] = _Making(key, self._parts(principal, values if as_json else text), exchange)
             self._turns.in_turn(lambda: self._go_on(making))
 
     def forget(self) -> None:
@@ -106,7 +103,7 @@ class Metrics:
         self._kept.clear()
         self._making.clear()
 
-    def _parts(self, principal: Principal, rendered: Callable[[Iterable[Metric]], Any]) -> Iterator[Any]:
+    def _parts(self, principal: Principal, rendered: Callable[[Iterable[Family]], Any]) -> Iterator[Any]:
         """What there is to say of topics, rendered family by family; None after a piece of work without one."""
         for family in topic_metrics(self._engine, principal, TOPICS_SHOWN_MAX):
             yield None if family is None else rendered((family,))
@@ -146,14 +143,14 @@ class Metrics:
         principal: Principal = exchange.head.route.principal
         now = [*self._of_server(), *self._pipelines.collect(principal)]
         if not as_json:
-            exchange.respond(200, _text(now) + b"".join(parts), CONTENT_TYPE)
+            exchange.respond(200, text(now) + b"".join(parts), CONTENT_TYPE)
             return
-        values = _values(now)
+        found = values(now)
         for part in parts:
-            values |= part
-        answer(exchange, 200, values)
+            found |= part
+        answer(exchange, 200, found)
 
-    def _of_server(self) -> Iterator[Metric]:
+    def _of_server(self) -> Iterator[Family]:
         """Everything else, always as it is now: it costs the same however many topics there are."""
         yield from self._totals()
         yield from self._load()
@@ -161,7 +158,7 @@ class Metrics:
         yield from storage_metrics(self._engine, self._cache, self._upkeep)
         yield from self._process.collect()
 
-    def _totals(self) -> Iterator[Metric]:
+    def _totals(self) -> Iterator[Family]:
         engine, phase, slots = self._engine, self._phase, self._slots
         for name, help, value in (
             ("topics_topics", "Topics.", len(engine.topics)),
@@ -178,9 +175,9 @@ class Metrics:
             ("topics_uptime_ms", "Milliseconds since the start.", phase.uptime_ms),
             ("topics_time_seconds", "The server's clock, in seconds since 1970.", engine.clock.now_ms() / 1000),
         ):
-            yield GaugeMetricFamily(name, help, value)
+            yield Gauge(name, help, value)
 
-    def _load(self) -> Iterator[Metric]:
+    def _load(self) -> Iterator[Family]:
         pressure, parking, account = self._pressure, self._parking, self._account
         for name, help, value in (
             ("topics_pressure_level", "The level of elastic throttling, 0 (calm) to 4.", pressure.level),
@@ -188,11 +185,11 @@ class Metrics:
             ("topics_pressure_fill_ratio", "How full the fullest queue is, 0 to 1.", pressure.fill),
             ("topics_parked_requests", "Writes and claims that wait until there is room.", len(parking.waiting)),
         ):
-            yield GaugeMetricFamily(name, help, value)
+            yield Gauge(name, help, value)
         help = "Writes and claims that had to wait until there was room."
-        yield CounterMetricFamily("topics_requests_parked", help, value=parking.parked_total)
+        yield Counter("topics_requests_parked", help, parking.parked_total)
         help = "Writes, claims and work streams that were refused under pressure."
-        yield CounterMetricFamily("topics_requests_refused", help, value=parking.refused_total)
+        yield Counter("topics_requests_refused", help, parking.refused_total)
         kinds = (
             ("bodies", account.bodies_bytes),
             ("answers", account.answers_bytes),
@@ -200,25 +197,7 @@ class Metrics:
         )
         yield labelled("topics_buffered_bytes", "Bytes that are held for clients, by kind.", "kind", kinds)
         help = "Requests refused and clients cut off because too many bytes were held."
-        yield CounterMetricFamily("topics_buffered_refused", help, value=account.refused_total)
-
-
-def _text(families: Iterable[Metric]) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(list(families)))
-    return generate_latest(registry)
-
-
-def _values(families: Iterable[Metric]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for family in families:
-        for sample in family.samples:
-            if not sample.labels:
-                values[sample.name] = sample.value
-            else:
-                label = ",".join(sample.labels.values())
-                values.setdefault(sample.name, {})[label] = sample.value
-    return values
+        yield Counter("topics_buffered_refused", help, account.refused_total)
 
 
 class _Making:
@@ -233,11 +212,3 @@ class _Making:
         self.failed = False
         self.took_ns = 0
         self.exchanges = [exchange]
-
-
-class _Collected(Collector):
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> list[Metric]:
-        return self._families

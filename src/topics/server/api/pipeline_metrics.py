@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from topics.engine import Engine
 from topics.engine.log.difference import Window
 from topics.engine.log.render import WITH_DATA
+from topics.server.api.exposition import Counter, Family, Gauge
 from topics.server.api.phase import Phase
 from topics.server.api.principal import Principal
 
@@ -70,32 +70,32 @@ class PipelineMetrics:
         self._cursor = 0
         self._last: dict[str, _Report] = {}
 
-    def collect(self, principal: Principal) -> Iterator[Metric]:
+    def collect(self, principal: Principal) -> Iterator[Family]:
         """The flows that were read last, for a key that may read their reports."""
         flows = list(self._last.values()) if principal.may_touch(TOPIC) else []
         for field, name, help in _GAUGES:
-            gauge = GaugeMetricFamily(name, help, labels=["pipeline"])
+            gauge = Gauge(name, help, labels=["pipeline"])
             for flow in flows:
                 if (value := getattr(flow, field)) is not None:
-                    gauge.add_metric([flow.name], value)
+                    gauge.add([flow.name], value)
             yield gauge
         for field, name, help in _COUNTERS:
-            counter = CounterMetricFamily(name, help, labels=["pipeline"])
+            counter = Counter(name, help, labels=["pipeline"])
             for flow in flows:
-                counter.add_metric([flow.name], getattr(flow, field))
+                counter.add([flow.name], getattr(flow, field))
             yield counter
         yield from self._states(flows)
 
-    def _states(self, flows: list[_Report]) -> Iterator[Metric]:
+    def _states(self, flows: list[_Report]) -> Iterator[Family]:
         help = "1 while a flow waits after a failure, or has ended with one."
-        failing = GaugeMetricFamily("topics_pipeline_failing", help, labels=["pipeline"])
+        failing = Gauge("topics_pipeline_failing", help, labels=["pipeline"])
         help = "Seconds since the last report of a flow that has not ended."
-        age = GaugeMetricFamily("topics_pipeline_report_age_seconds", help, labels=["pipeline"])
+        age = Gauge("topics_pipeline_report_age_seconds", help, labels=["pipeline"])
         now_ms = self._engine.clock.now_ms()
         for flow in flows:
-            failing.add_metric([flow.name], int(flow.state in ("waiting", "failed")))
+            failing.add([flow.name], int(flow.state in ("waiting", "failed")))
             if flow.state not in _ENDED:
-                age.add_metric([flow.name], max(0, now_ms - flow.ts) / 1000)
+                age.add([flow.name], max(0, now_ms - flow.ts) / 1000)
         yield from (failing, age)
 
     def read(self) -> None:

@@ -13,10 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-
 from topics import __version__
 from topics.clock import Clock
+from topics.server.api.exposition import Counter, Family, Gauge, Info
 
 FDS_REST_NS: Final = 10_000_000_000
 _STATM: Final = Path("/proc/self/statm")
@@ -32,23 +31,19 @@ class ProcessMetrics:
         self._fds = 0
         self._fds_until_ns = 0
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """Processor time, memory, files and the version."""
-        yield CounterMetricFamily(
-            "process_cpu_seconds", "Processor time of user and system in seconds.", value=time.process_time()
-        )
-        yield GaugeMetricFamily(
-            "process_start_time_seconds", "When the process began, in seconds since 1970.", self._started_s
-        )
+        yield Counter("process_cpu_seconds", "Processor time of user and system in seconds.", time.process_time())
+        yield Gauge("process_start_time_seconds", "When the process began, in seconds since 1970.", self._started_s)
         with suppress(OSError):
             virtual, resident = map(int, _STATM.read_text().split()[:2])
             page = resource.getpagesize()
-            yield GaugeMetricFamily("process_resident_memory_bytes", "Memory in RAM.", resident * page)
-            yield GaugeMetricFamily("process_virtual_memory_bytes", "Address space in use.", virtual * page)
-            yield GaugeMetricFamily("process_open_fds", "Open files and sockets, as last counted.", self._count_fds())
+            yield Gauge("process_resident_memory_bytes", "Memory in RAM.", resident * page)
+            yield Gauge("process_virtual_memory_bytes", "Address space in use.", virtual * page)
+            yield Gauge("process_open_fds", "Open files and sockets, as last counted.", self._count_fds())
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        yield GaugeMetricFamily("process_max_fds", "How many files and sockets may be open.", limit)
-        yield InfoMetricFamily("topics_build", "What runs.", {"version": __version__})
+        yield Gauge("process_max_fds", "How many files and sockets may be open.", limit)
+        yield Info("topics_build", "What runs.", {"version": __version__})
 
     def _count_fds(self) -> int:
         now_ns = self._clock.elapsed_ns()

@@ -6,16 +6,15 @@ They name topics and routers, so a key that is limited to prefixes sees its own 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
-
-from prometheus_client.core import GaugeMetricFamily, Metric
 
 from topics.engine import Engine
 from topics.engine.log.log import Log
 from topics.engine.queue.queue import queue_of
 from topics.engine.router.forward import forward_of
 from topics.engine.topic import Topic
+from topics.server.api.exposition import Family, Gauge, labelled
 from topics.server.api.principal import Principal
 from topics.storage.block import Block
 
@@ -31,15 +30,7 @@ _TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[Log], int]], ...]] = (
 )
 
 
-def labelled(name: str, help: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
-    """A gauge with a value for each text of one label."""
-    family = GaugeMetricFamily(name, help, labels=[label])
-    for text, value in values:
-        family.add_metric([text], value)
-    return family
-
-
-def topic_metrics(engine: Engine, principal: Principal, shown_max: int) -> Iterator[Metric | None]:
+def topic_metrics(engine: Engine, principal: Principal, shown_max: int) -> Iterator[Family | None]:
     """What takes a look at every topic, and the gauges of at most `shown_max` topics and as many routers of a client.
 
     Yields None after a piece of work that made no metric. Between two pieces everything may change: a topic that was
@@ -66,9 +57,9 @@ def topic_metrics(engine: Engine, principal: Principal, shown_max: int) -> Itera
                 visible.append(topic)
         yield None
     yield labelled("topics_topics_by_class", "Topics per durability class.", "class", by_class.items())
-    yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", queues)
+    yield Gauge("topics_queue_topics", "Topics that are queues.", queues)
     help = "Jobs that are leased right now."
-    yield GaugeMetricFamily("topics_queue_leases_in_flight", help, jobs["in_flight"])
+    yield Gauge("topics_queue_leases_in_flight", help, jobs["in_flight"])
     yield labelled("topics_queue_jobs", "Jobs over all queues, by state.", "state", jobs.items())
     shown = visible[:shown_max]
     for name, help, value in _TOPIC_GAUGES:
@@ -85,7 +76,7 @@ def topic_metrics(engine: Engine, principal: Principal, shown_max: int) -> Itera
     yield labelled("topics_router_lag_records", help, "router", lags[:shown_max])
     truncated = len(visible) > shown_max or len(lags) > shown_max
     help = "1 if not every topic and router is shown."
-    yield GaugeMetricFamily("topics_topic_metrics_truncated", help, int(truncated))
+    yield Gauge("topics_topic_metrics_truncated", help, int(truncated))
 
 
 def pieces(all_of_them: list[T]) -> Iterator[list[T]]:
@@ -93,7 +84,7 @@ def pieces(all_of_them: list[T]) -> Iterator[list[T]]:
     return (all_of_them[at : at + PIECE] for at in range(0, len(all_of_them), PIECE))
 
 
-def _queues(engine: Engine, topics: list[Topic]) -> Iterator[Metric]:
+def _queues(engine: Engine, topics: list[Topic]) -> Iterator[Family]:
     states = [(topic, engine.queues.state(topic)) for topic in topics]
     now_ms = engine.clock.now_ms()
     for name, help, values in (

@@ -33,7 +33,7 @@ from topics.server.http import reply
 from topics.server.http.account import SMALL_BYTES, Hold
 from topics.server.http.connections import Connections
 from topics.server.http.deadlines import NEVER, Deadlines
-from topics.server.http.exchange import Exchange, admit
+from topics.server.http.exchange import Exchange
 from topics.server.http.head import Head
 from topics.server.http.intake import DEAF, IDLE, IN_BODY, IN_HEAD, SKIPPING, Intake, Message
 from topics.server.http.known_heads import KnownHeads
@@ -64,8 +64,8 @@ class Connection(asyncio.Protocol):
         self.outbox = Outbox(self, connections.turns)
         # Stands in for `write` while a request is handled that was alone in its read.
         self._owe: Callable[[bytes], None] = partial(connections.owe, self.outbox)
-        self._intake = Intake(partial(admit, connections.app), limits, http2_known=connections.http2 is not None)
-        self._known = KnownHeads(partial(admit, connections.app), limits.max_body_bytes, limits.max_header_bytes)
+        self._intake = Intake(connections.admit, limits, http2_known=connections.http2 is not None)
+        self._known = KnownHeads(connections.admit, limits.max_body_bytes, limits.max_header_bytes)
         # Whether the next read may be a whole request with a known head.
         self._ready = False
         self._taking = False

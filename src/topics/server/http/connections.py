@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import TopicsError
 from topics.server.http.account import SMALL_BYTES, Account
 from topics.server.http.deadlines import SWEEP_S, SweepClock
-from topics.server.http.exchange import App
+from topics.server.http.exchange import App, admit
+from topics.server.http.head import Head
 from topics.server.http.limits import ConnectionLimits
 from topics.server.http.outbox import Outbox
 from topics.server.http.reply import JSON_PREFIXES
@@ -47,6 +49,7 @@ class Connections:
     ) -> None:
         """`http2` makes the protocol of a connection that begins with the HTTP/2 preface."""
         self.app = app
+        self.admit: Callable[[Head], None] = partial(admit, app)
         self.limits = limits
         self.turns = turns
         self.account = account

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
@@ -75,7 +74,7 @@ class Carrier(Sink, Protocol):
     """What carries exchanges: an HTTP/1.1 connection, or one stream of an HTTP/2 connection."""
 
     current: Exchange | None
-    queue: deque[Exchange]
+    queue: list[Exchange]
     waiting: bool
     answer: Callable[[bytes], None]
 

@@ -54,7 +54,7 @@ class Http2Stream:
 
     def __init__(self, sender: Http2Sender, stream_id: int) -> None:
         self.current: Exchange | None = None
-        self.queue: deque[Exchange] = deque()
+        self.queue: list[Exchange] = []
         self.waiting = False
         self.write: Callable[[bytes], None] = self._write
         self.answer: Callable[[bytes], None] = self._write

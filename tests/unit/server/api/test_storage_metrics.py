@@ -26,7 +26,7 @@ def test_what_retention_takes_again_at_a_restart_is_not_counted_again() -> None:
     manual.post()
     manual.engine.topic("t").log.raise_floors(1, 0)
     families = {family.name: family for family in storage_metrics(manual.engine, None, None)}
-    assert [sample.value for sample in families["topics_evicted_records"].samples] == [0, 0]
+    assert [sample.value for sample in families["topics_evicted_records_total"].samples] == [0, 0]
 
 
 def test_failures_do_not_count_as_time_that_it_took() -> None:
