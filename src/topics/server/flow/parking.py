@@ -13,6 +13,7 @@ is never held back: it takes load off.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -20,9 +21,11 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from topics.clock import Clock
-from topics.errors import Throttled, TopicsError
+from topics.errors import Internal, Throttled, TopicsError
 from topics.server.flow.pressure import REFUSE_WRITES, Pressure
 from topics.storage.wal.shard import QueueFull
+
+log = logging.getLogger("topics.server")
 
 WAIT_MS_MAX: Final = 500
 OPTED_OUT_WAIT_MS_MAX: Final = 10_000
@@ -134,6 +137,10 @@ class Parking:
                         full = error
                 except TopicsError as error:
                     writer.fail(error)
+                    continue
+                except Exception:
+                    log.exception("a parked request could not go on")
+                    writer.fail(Internal())
                     continue
             if now_ns - each.since_ns >= (OPTED_OUT_WAIT_MS_MAX if each.opted_out else WAIT_MS_MAX) * 1_000_000:
                 full_now = full_topics.get(each.topic) or full

@@ -268,14 +268,21 @@ class Shard(Counters):
             if waiters[0] is not None:
                 waiters[0].commit(write_ns, 0)
             return
+        # What one waiter does wrong keeps nothing from the others.
+        failure: Exception | None = None
         for frame, waiter, gated in zip(frames, waiters, gates, strict=False):
             if waiter is None:
                 continue
             if gated:
                 self._waiting.append((waiter, now_ns, write_ns))
                 self._waiting_bytes += len(frame)
-            else:
+                continue
+            try:
                 waiter.commit(write_ns, 0)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def next_sync_ns(self) -> int | None:
         """When the sync of what is written falls due: at once where a gated waiter waits, else after the interval.
@@ -320,9 +327,15 @@ class Shard(Counters):
         self.fsync_us_sum += took_ns // 1000
         self.files.end_sync()
         now_ns = self._clock.elapsed_ns()
+        failure: Exception | None = None
         for waiter, written_ns, write_ns in waiters:
-            waiter.commit(write_ns, now_ns - written_ns)
+            try:
+                waiter.commit(write_ns, now_ns - written_ns)
+            except Exception as error:
+                failure = failure or error
         self._on_synced()
+        if failure is not None:
+            raise failure
 
     def _sync(self, files: Iterable[WrittenFile]) -> None:
         for file in files:

@@ -15,7 +15,8 @@ from topics.engine import ConfigPatch, Engine, Limits, Write
 from topics.engine.router.router import PutRouter
 from topics.engine.write import room
 from topics.engine.write.room import CopiesBehind
-from topics.server.flow.parking import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX
+from topics.errors import TopicsError
+from topics.server.flow.parking import OPTED_OUT_WAIT_MS_MAX, PARKED_MAX, WAIT_MS_MAX, Parked
 from topics.server.flow.pressure import REFUSE_WRITES
 from topics.storage.wal.shard import QueueFull
 from topics.testing import ManualClock
@@ -419,3 +420,27 @@ def test_parked_write_that_needs_a_block_from_the_disk_holds_up_no_other(cold: M
     cold.run_jobs()
     assert only(other)[0].status == 201
     assert only(waits)[1]["first_seq"] == 51
+
+
+def test_a_parked_request_that_breaks_takes_no_other_with_it(manual: ManualServer) -> None:
+    """PRESSURE-2: it is answered with an error, and those after it have their turn."""
+
+    class Asker:
+        throttled_ns = 0
+
+        def __init__(self) -> None:
+            self.errors: list[TopicsError] = []
+
+        def fail(self, error: TopicsError) -> None:
+            self.errors.append(error)
+
+    def breaks() -> None:
+        raise RuntimeError("broken")
+
+    parking, first, ran = manual.assembly.parking, Asker(), []
+    for run, asker in ((breaks, first), (lambda: ran.append(True), Asker())):
+        parking.waiting.append(Parked(run, asker, False, 0, "t"))
+    parking.pump()
+    assert [error.code for error in first.errors] == ["internal"]
+    assert ran == [True]
+    assert not parking.waiting

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.storage import DIRECTORY, Recovered, Ticket, Writer, open_store
 from topics.errors import StorageFull, StorageReadOnly
+from topics.storage import block
 from topics.storage.damage import UnknownFormat
 from topics.storage.disk import Locked
 from topics.storage.job import Job, run_inline
@@ -43,6 +44,25 @@ def test_ungated_ticket_commits_at_write_and_gated_at_sync() -> None:
     run_inline(store.jobs())
     assert safe.committed is not None
     assert store.shard_of(1).synced_lsn == store.last_lsn
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_waiter_that_fails_keeps_nothing_from_the_others(gated: bool) -> None:
+    """DURABLE-8: all of a commit are told, and the fault is not hidden."""
+
+    class Broken(Ticket):
+        def commit(self, write_ns: int, sync_ns: int) -> None:
+            raise RuntimeError("broken")
+
+    store, _ = open_store(FakeDisk())
+    shard, after = store.shard_of(1), Ticket()
+    for seq, waiter in enumerate((Broken(), after), 1):
+        made = block.encode(1, seq, 1, [b"1"])
+        shard.submit(frame.append(store.next_lsn(), 1, seq, 1, made.raw), gated, waiter)
+    with pytest.raises(RuntimeError, match="broken"):
+        store.write()
+        run_inline(store.jobs())
+    assert after.committed is not None
 
 
 def test_frames_that_arrive_during_a_sync_form_the_next_group() -> None:
