@@ -444,6 +444,6 @@ class Engine:
 
 
 def _check_empty(topic: Topic, if_empty: bool) -> None:
-    if if_empty and (topic.log.count or topic.pending_records):
-        count = topic.log.count
+    count = topic.log.count + topic.pending_records
+    if if_empty and count:
         raise TopicNotEmpty(f'topic "{topic.name}" holds {count} records', topic=topic.name, count=count)
