@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from topics.commands.link import ProfileName, TokenFile, Url
+from topics.commands.table import counted
 from topics.errors import TopicsError
 from topics.names import check_topic_name
 from topics.pipeline import options
@@ -214,7 +215,7 @@ def erase(
             for table, version in () if vacuum else done.versions.items():
                 console.print(f"{table}: its versions up to {version} hold them until a vacuum", soft_wrap=True)
         for table, files in eraser.vacuum() if vacuum else ():
-            console.print(f"{table}: {files:,} files removed", soft_wrap=True)
+            console.print(f"{table}: {counted(files, 'file')} removed", soft_wrap=True)
 
 
 @app.command()

@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
+from topics.commands.table import counted
+
 
 class Progress:
     """What a pipeline has done so far, as a line or a table."""
@@ -58,7 +60,7 @@ class Progress:
     def line(self) -> str:
         """One line about the last batch."""
         parts = [f"batch {self.batch}", f"{self.records:,} records", f"{self.rate:,.0f}/s", f"lag {self.lag:,}"]
-        parts += [f"{count:,} {name}" for name, count in self._counts() if count]
+        parts += [counted(count, name.removesuffix("s")) for name, count in self._counts() if count]
         return f"{self._title}: " + ", ".join(parts)
 
     def table(self) -> Table:

@@ -238,7 +238,9 @@ def _columns(options: GivenOptions, include_tombstones: bool) -> tuple[str, ...]
     for name in chosen:
         if name not in known:
             hint = ' (set "includeTombstones" for it)' if name == TOMBSTONE else ""
-            raise BadOption("columns", options.text("columns"), f'there is no column "{name}"{hint}; there are {known}')
+            raise BadOption(
+                "columns", options.text("columns"), f'there is no column "{name}"{hint}; there are {", ".join(known)}'
+            )
     if not chosen:
         return known
     if include_tombstones and TOMBSTONE not in chosen:

@@ -100,7 +100,7 @@ def test_progress_counts_each_batch_once_and_the_lag_that_is_left() -> None:
     assert not progress.take(reported(0, 100, 100, 350))
     progress.files, progress.losses, progress.errors = 3, 1, 2_000
     assert progress.take(reported(1, 250, 350, 350))
-    assert progress.line() == "archive: batch 1, 350 records, 10/s, lag 0, 3 files, 1 gaps, 2,000 errors"
+    assert progress.line() == "archive: batch 1, 350 records, 10/s, lag 0, 3 files, 1 gap, 2,000 errors"
     progress.take(reported(2, 0, 350, 40, epoch=2))
     assert progress.lag == 40, "a topic that was created anew is ahead by all that it has"
 
@@ -109,6 +109,12 @@ def test_a_failure_is_reported_without_what_spark_wraps_around_it() -> None:
     wrapped = "[X] failed\n  File ...\ntopics.spark.errors.DataLoss: topic lost 1 to 2\n SQLSTATE: 38000\n\tat org.a.B"
     assert reason(Exception(wrapped)) == "topic lost 1 to 2"
     assert reason(Exception("plain\n\tat a.b.C(C.java)")) == "plain"
+    plan = "[UNRESOLVED] no column `x`. SQLSTATE: 42703; line 1 pos 7;\n'Project ['x]\n+- Relation [url=http://a]"
+    assert reason(Exception(plan)) == "[UNRESOLVED] no column `x`. SQLSTATE: 42703; line 1 pos 7"
+    syntax = (
+        "[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'.\n SQLSTATE: 42601 (line 1)\n\n== SQL ==\nSELEC 1\n^^^"
+    )
+    assert reason(Exception(syntax)) == "[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. SQLSTATE: 42601 (line 1)"
 
 
 def test_check_reads_a_file_without_spark_and_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

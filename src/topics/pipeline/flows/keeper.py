@@ -128,8 +128,6 @@ class Keeper:
         """How far it has got in each topic."""
         self.line = ""
         """What it has done, in a line for people."""
-        self.looks = 0
-        """How often there was something new."""
         self._state = PipelineState(name=name, kind=kind, topic=topic, state="starting", since=clock.now_ms())
 
     @property
@@ -192,7 +190,6 @@ class Keeper:
     def _look(self, run: Run) -> None:
         if not run.look():
             return
-        self.looks += 1
         self.line = run.line
         self._note(run)
 

@@ -63,8 +63,8 @@ class SparkRun:
 
     @property
     def line(self) -> str:
-        """What it has done."""
-        return self._progress.line()
+        """What it has done; nothing before its first batch with rows."""
+        return self._progress.line() if self._progress.records else ""
 
     @property
     def cursors(self) -> dict[str, int] | None:

@@ -95,16 +95,16 @@ class Board(Display):
         self._keepers = keepers
         self._lags = lags
         self._shown: dict[str, tuple[str, int]] = {}
-        self._looks: dict[str, tuple[int, float]] = {}
+        self._lines: dict[str, tuple[str, float]] = {}
 
     def show(self) -> None:
         """Print what is new, a line each."""
         now_s = time.monotonic()
         for keeper in self._keepers:
             now = keeper.now()
-            looks, at_s = self._looks.get(now.name, (0, -LINE_EVERY_S))
-            if keeper.looks > looks and keeper.line and (now_s - at_s >= LINE_EVERY_S or now.ended):
-                self._looks[now.name] = keeper.looks, now_s
+            last, at_s = self._lines.get(now.name, ("", -LINE_EVERY_S))
+            if keeper.line not in ("", last) and (now_s - at_s >= LINE_EVERY_S or now.ended):
+                self._lines[now.name] = keeper.line, now_s
                 self.line(f"{now.name}: {keeper.line}")
             if self._shown.get(now.name) != (now.state, now.restarts):
                 self._shown[now.name] = now.state, now.restarts

@@ -218,6 +218,20 @@ def test_a_flow_that_fails_or_hangs_does_not_stop_the_others() -> None:
     assert (stuck.state, stuck.now().error) == ("stopped", "too late"), "one that fails while it is to stop has stopped"
 
 
+def test_what_a_flow_has_done_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIPELINE-21: a look that finds nothing new is no line, and neither is a flow that has done nothing yet."""
+    monkeypatch.setattr("topics.pipeline.flows.supervisor.LINE_EVERY_S", 0)
+    kept, printed = Kept(), io.StringIO()
+    board = Board([kept.keeper], dict, Console(file=printed))
+    kept.keeper.step()
+    (run,) = kept.runs
+    for run.line in ("", "5 rows", "5 rows", "6 rows"):
+        run.news = True
+        kept.keeper.step()
+        board.show()
+    assert printed.getvalue().splitlines() == ["flow: running", "flow: 5 rows", "flow: 6 rows"]
+
+
 def test_a_second_signal_ends_the_process_whatever_it_is_busy_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """PIPELINE-22."""
     monkeypatch.setattr("topics.pipeline.flows.supervisor.PATIENCE_S", 0.01)

@@ -59,9 +59,13 @@ def test_a_waiter_that_fails_keeps_nothing_from_the_others(gated: bool) -> None:
     for seq, waiter in enumerate((Broken(), after), 1):
         made = block.encode(1, seq, 1, [b"1"])
         shard.submit(frame.append(store.next_lsn(), 1, seq, 1, made.raw), gated, waiter)
-    with pytest.raises(RuntimeError, match="broken"):
+
+    def commit() -> None:
         store.write()
         run_inline(store.jobs())
+
+    with pytest.raises(RuntimeError, match="broken"):
+        commit()
     assert after.committed is not None
 
 
