@@ -2,8 +2,9 @@
 
 Segments next to each other are merged when together they make about one whole segment, or when there are many of them
 and none is larger than the others together: then each record is rewritten a few times in its life, not with every new
-segment. Only the newest are looked at: the older ones were looked at when they were the newest. Segments of the cold
-tier are merged among themselves; what is made of them is hot at first, and moves as any other.
+segment. The newest are looked at first, and then some of the older ones, others each time: while many topics are
+written at full speed, merging falls behind, and makes up for it later. Segments of the cold tier are merged among
+themselves; what is made of them is hot at first, and moves as any other.
 """
 
 from __future__ import annotations
@@ -25,21 +26,42 @@ LARGE_PART: Final = 4
 
 
 class Merger:
-    """Looks for segments to merge."""
+    """The topics with segments to merge."""
 
     def __init__(self, shelf: Shelf, survey: Survey, rewriter: Rewriter) -> None:
         self._shelf = shelf
         self._survey = survey
         self._rewriter = rewriter
+        # In the order in which they came, with the place among their segments where there are some to merge.
+        self._topics: dict[Topic, int] = {}
+        self._looks = 0
 
     def look(self, topic: Topic) -> None:
-        """Begin to merge segments of this topic, if there are enough and sealing does not need the disk more."""
-        segments = topic.archive.segments
-        if len(segments) < 2 or self._survey.is_short or self._survey.is_full or not self._rewriter.is_free:
+        """Take a topic up if it has segments to merge."""
+        n = len(topic.archive.segments)
+        if n < 2 or topic in self._topics:
             return
-        found = mergeable(segments[-LOOK_SEGMENTS:], self._shelf.max_bytes, MERGE_SEGMENTS)
+        places = [max(0, n - LOOK_SEGMENTS)]
+        if n > LOOK_SEGMENTS:
+            self._looks += 1
+            places.append(self._looks * (LOOK_SEGMENTS // 2) % n)
+        for at in places:
+            if self._find(topic, at):
+                self._topics[topic] = at
+                return
+
+    def step(self) -> None:
+        """Begin the next merge if none runs and sealing does not need the disk more."""
+        if not self._topics or self._survey.is_short or self._survey.is_full or not self._rewriter.is_free:
+            return
+        topic, at = next(iter(self._topics.items()))
+        del self._topics[topic]
+        found = [] if topic.deleted else self._find(topic, at)
         if found:
-            self._rewriter.begin(topic, found, lambda replaced: None)
+            self._rewriter.begin(topic, found, lambda replaced: self.look(topic) if replaced else None)
+
+    def _find(self, topic: Topic, at: int) -> list[Segment]:
+        return mergeable(topic.archive.segments[at : at + LOOK_SEGMENTS], self._shelf.max_bytes, MERGE_SEGMENTS)
 
 
 def mergeable(segments: Sequence[Segment], whole_bytes: int, segments_min: int) -> list[Segment]:

@@ -158,6 +158,7 @@ class Upkeep:
         more = not sealer.waits and survey.step(sealer.held_bytes)
         more = sealer.step(at_once=survey.is_short) or more
         self._compactor.step()
+        self._merger.step()
         more = self._rewriter.step() or more
         more = self._eraser.step() or more
         now_ns = self._engine.clock.elapsed_ns()

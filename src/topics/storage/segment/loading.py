@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from topics.storage.damage import Corrupt, LostRecords
 from topics.storage.flags import DELETED, both
@@ -18,6 +18,8 @@ from topics.storage.segment import format as layout
 from topics.storage.segment.format import Place, SegmentName, SegmentRef
 from topics.storage.segment.segment import SealedBlock, Segment
 from topics.storage.segment.tier import Tier, Tiers
+
+EXPECT_MIN: Final = 8
 
 
 class Loaded(NamedTuple):
@@ -46,8 +48,13 @@ class Loader:
     def load(self, topic_id: int, refs: Iterable[SegmentRef]) -> Loaded:
         """The segments of a topic that a checkpoint lists, with their delete flags."""
         loaded = Loaded([], [])
-        for ref in refs:
-            name = SegmentName(topic_id, ref.first_seq, ref.edition)
+        named = [(SegmentName(topic_id, ref.first_seq, ref.edition), ref) for ref in refs]
+        if len(named) >= EXPECT_MIN:
+            # A device reads many pieces at once in little more time than one.
+            for name, _ in named:
+                self._hot.expect(name.index_file, whole=True)
+                self._hot.expect(name.data_file, whole=False)
+        for name, ref in named:
             self.known.add(name)
             found = self._load(name, ref, loaded.damage)
             if found is not None and found.blocks:

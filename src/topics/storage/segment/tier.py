@@ -135,6 +135,10 @@ class Tier:
         finally:
             self._disk.close(handle)
 
+    def expect(self, file: str, *, whole: bool) -> None:
+        """Have a file in memory soon, or only where it begins and ends."""
+        self._disk.expect(f"{self._directory}/{file}", whole=whole)
+
     def size(self, file: str) -> int | None:
         """The length of a file, or None where there is none."""
         try:
