@@ -312,6 +312,7 @@ def test_the_command_archives_until_a_signal_stops_it(
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.skipif("TOPICS_CLUSTER" not in os.environ, reason="takes 40 s: make test-cluster runs it")
 def test_a_command_whose_spark_has_ended_says_so_at_its_end(
     server: ServerProcess, api: Api, topic_name: str, tmp_path: Path
 ) -> None:

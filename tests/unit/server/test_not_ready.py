@@ -65,7 +65,7 @@ def test_probes_and_metrics_describe_the_recovering_process() -> None:
     assert ask(server, "GET", "/").status == 200
     metrics = ask(server, "GET", "/v0/metrics")
     assert metrics.status == 200
-    assert b"\ntopics_ready 0\n" in metrics.body
+    assert b"\ntopics_ready 0.0\n" in metrics.body
     assert b"\ntopics_recovery_progress 0.25\n" in metrics.body
 
 

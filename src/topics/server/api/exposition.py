@@ -117,7 +117,7 @@ def text(families: Iterable[Family]) -> bytes:
             if texts:
                 pairs = zip(labels, texts, strict=True)
                 name += "{" + ",".join(f'{label}="{each.translate(_ESCAPED)}"' for label, each in pairs) + "}"
-            lines.append(f"{name} {value}\n")
+            lines.append(f"{name} {float(value)}\n")
     return "".join(lines).encode()
 
 

@@ -56,7 +56,7 @@ def test_the_last_report_of_each_flow_counts(manual: ManualServer) -> None:
     report(manual, flow("b", state="stopped"))
     assert shown(manual)["topics_pipeline_report_age_seconds"] == {"a": 4}
     (reply,) = manual.send("GET", "/v0/metrics", None, KEY).replies()
-    assert 'topics_pipeline_lag_records{pipeline="a"} 0' in reply.body.decode()
+    assert 'topics_pipeline_lag_records{pipeline="a"} 0.0' in reply.body.decode()
 
 
 def test_only_a_key_that_may_read_the_reports_sees_flows(manual: ManualServer) -> None:

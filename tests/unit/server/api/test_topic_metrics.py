@@ -117,7 +117,7 @@ def test_others_are_answered_between_the_pieces(manual: ManualServer, monkeypatc
     assert looks == 10 + 5, "ten topics and five routers, looked at once"
     for client in asks:
         (reply,) = client.replies()
-        assert b'topics_router_lag_records{router="r4"} 0' in reply.body
+        assert b'topics_router_lag_records{router="r4"} 0.0' in reply.body
 
 
 def test_a_failure_while_they_are_made_is_an_answer(manual: ManualServer, monkeypatch: pytest.MonkeyPatch) -> None:

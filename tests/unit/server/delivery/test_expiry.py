@@ -75,7 +75,7 @@ def test_session_that_waits_for_the_disk_is_made_once(server: ManualServer, mach
     assert json.loads(reply.body)["topics"]["t"]["earliest_seq"] == 31
     metrics = server.send("GET", "/v0/metrics")
     server.run_jobs()
-    assert b"\ntopics_watch_sessions 1\n" in metrics.received()
+    assert b"\ntopics_watch_sessions 1.0\n" in metrics.received()
 
 
 @pytest.mark.parametrize("path", ["/v0/metrics", "/v0/overview"])
