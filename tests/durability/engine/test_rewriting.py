@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from msgspec import Raw
@@ -10,6 +11,9 @@ from msgspec import Raw
 from tests.harness.machine import Machine, small
 from topics.engine import ConfigPatch, Delete, Write
 from topics.engine.requests import RecordIn
+from topics.engine.topic import Topic
+from topics.engine.upkeep import merger
+from topics.engine.upkeep.rewriter import Rewriter
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.storage.flags import DELETED
 from topics.storage.job import run_inline
@@ -58,6 +62,30 @@ def test_files_grow_with_bytes_and_not_with_records() -> None:
     found.crash()
     assert found.visible("t") == before
     assert len(found.engine.topics["t"].archive.segments) < 12
+
+
+def test_merges_that_wait_do_not_delay_an_erasure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPACE-5: erasing has a time to keep, and has its turn before the next of many merges."""
+    monkeypatch.setattr(merger, "MERGE_SEGMENTS", 1000)
+    found = machine()
+    for n in range(10):
+        fill(found, f"m{n}", 9)
+    fill(found, "t", 1)
+    found.engine.delete("t", Delete(before_seq=3))
+    look_round(found)
+    begun: list[str] = []
+    begin = Rewriter.begin
+
+    def noted(rewriter: Rewriter, topic: Topic, *given: Any) -> None:
+        begun.append(topic.name)
+        begin(rewriter, topic, *given)
+
+    monkeypatch.setattr(Rewriter, "begin", noted)
+    monkeypatch.setattr(merger, "MERGE_SEGMENTS", 8)
+    found.clock.advance(HOUR_MS)
+    look_round(found, 4)
+    assert sorted(begun) == [*(f"m{n}" for n in range(10)), "t"]
+    assert begun.index("t") <= 1
 
 
 def write_secret(found: Machine, topic: str, **fields) -> int:

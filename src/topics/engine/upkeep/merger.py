@@ -50,15 +50,16 @@ class Merger:
                 self._topics[topic] = at
                 return
 
-    def step(self) -> None:
-        """Begin the next merge if none runs and sealing does not need the disk more."""
+    def step(self) -> bool:
+        """Begin the next merge if none runs and sealing does not need the disk more; returns whether one has begun."""
         if not self._topics or self._survey.is_short or self._survey.is_full or not self._rewriter.is_free:
-            return
+            return False
         topic, at = next(iter(self._topics.items()))
         del self._topics[topic]
         found = [] if topic.deleted else self._find(topic, at)
         if found:
             self._rewriter.begin(topic, found, lambda replaced: self.look(topic) if replaced else None)
+        return bool(found)
 
     def _find(self, topic: Topic, at: int) -> list[Segment]:
         return mergeable(topic.archive.segments[at : at + LOOK_SEGMENTS], self._shelf.max_bytes, MERGE_SEGMENTS)

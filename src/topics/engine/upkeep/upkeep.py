@@ -158,9 +158,10 @@ class Upkeep:
         more = not sealer.waits and survey.step(sealer.held_bytes)
         more = sealer.step(at_once=survey.is_short) or more
         self._compactor.step()
-        self._merger.step()
         more = self._rewriter.step() or more
         more = self._eraser.step() or more
+        # After the eraser, which has a time to keep: whoever comes first has the rewriter.
+        more = self._merger.step() or more
         now_ns = self._engine.clock.elapsed_ns()
         if now_ns >= self._round_due_ns:
             round_ns = min(ROUND_TOPIC_NS * len(self._engine.topics), self._round_ns_max)
