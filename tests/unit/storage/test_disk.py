@@ -221,3 +221,14 @@ def test_a_short_write_leaves_its_beginning() -> None:
     with pytest.raises(OSError, match="planned"):
         disk.write(handle, 1, b"bcdef")
     assert fake.files()["/x/a"] == b"abcd.."
+
+
+def test_what_is_expected_may_be_missing_or_empty(tmp_path: Path) -> None:
+    """STORE-1: a hint to the kernel changes nothing, and no file that it names has to be there."""
+    disk = RealDisk()
+    (tmp_path / "empty").touch()
+    (tmp_path / "some").write_bytes(b"x" * 10_000)
+    for name in ("missing", "empty", "some"):
+        for whole in (False, True):
+            disk.expect(str(tmp_path / name), whole=whole)
+    assert (tmp_path / "some").read_bytes() == b"x" * 10_000
