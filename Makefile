@@ -78,7 +78,8 @@ test-spark-versions: setup
 test-cluster: ROUNDS ?= 1
 test-cluster: setup
 	@tools/ensure-java
-	TOPICS_CLUSTER=$(ROUNDS) $(BIN)/python -m pytest tests/spark/test_fleet.py tests/spark/test_connect.py \
+	TOPICS_CLUSTER=$(ROUNDS) TOPICS_DRIVER_KILLS=5 $(BIN)/python -m pytest tests/spark/test_fleet.py \
+		tests/spark/test_connect.py tests/spark/test_cluster.py \
 		tests/spark/test_pipelines.py::test_a_command_whose_spark_has_ended_says_so_at_its_end $(ARGS)
 
 check: setup

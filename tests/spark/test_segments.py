@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Iterator
 from contextlib import closing
@@ -36,13 +37,25 @@ FIRST_SEQ_AT = 24
 """Where a Block has its first seq."""
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory whose topic "events" has sealed segments of 250 records and a tail: it takes seconds."""
+    directory = tmp_path_factory.mktemp("filled") / "data"
+    with ServerProcess(data_dir=directory, segment_max_events=250) as server:
+        api = Api(server.host, server.port)
+        fill(api)
+        until(lambda: len(segments(api)) == 4, "the segments are sealed", 60)
+        api.close()
+        server.stop()
+    return directory
+
+
 @pytest.fixture
-def sealed(start_server: Any) -> Iterator[tuple[ServerProcess, Api]]:
-    """A server whose topic "events" has sealed segments of 250 records and a tail."""
-    server: ServerProcess = start_server(segment_max_events=250)
+def sealed(start_server: Any, filled: Path, tmp_path: Path) -> Iterator[tuple[ServerProcess, Api]]:
+    """A server of its own over a copy of that."""
+    directory = shutil.copytree(filled, tmp_path / "served")
+    server: ServerProcess = start_server(data_dir=directory, segment_max_events=250)
     api = Api(server.host, server.port)
-    fill(api)
-    until(lambda: len(segments(api)) == 4, "the segments are sealed", 60)
     yield server, api
     api.close()
 
