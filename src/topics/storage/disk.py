@@ -34,7 +34,6 @@ WRITE_BYTES: Final = 1 << 20
 ZERO_CHUNK_BYTES: Final = 1 << 20
 SCRATCH_BYTES: Final = 1 << 20
 PARTS_MAX: Final = 1024
-PAGE_BYTES: Final = 4096
 _ZEROS: Final = bytes(ZERO_CHUNK_BYTES)
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -66,8 +65,8 @@ class Disk(Protocol):
     def read_now(self, handle: int, offset: int, length: int) -> bytes | None:
         """As `read`, but None where the bytes are not in memory and the call would wait for the device."""
 
-    def expect(self, path: str, *, whole: bool) -> None:
-        """Have a file in memory soon, or only where it begins and ends. Waits for no bytes of it, and never fails."""
+    def expect(self, handle: int, offset: int, length: int) -> None:
+        """Have these bytes in memory soon, for a later `read`. Does not wait, and never fails."""
 
     def write(self, handle: int, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` at `offset`."""
@@ -207,18 +206,9 @@ class RealDisk:
         # A short answer is either the end of the file or the end of what is cached; only fstat can tell.
         return bytes(buffer[:got]) if offset + got >= os.fstat(handle).st_size else None
 
-    def expect(self, path: str, *, whole: bool) -> None:
+    def expect(self, handle: int, offset: int, length: int) -> None:
         with contextlib.suppress(OSError, AttributeError):
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if whole:
-                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
-                else:
-                    end = max(0, os.fstat(handle).st_size - PAGE_BYTES)
-                    os.posix_fadvise(handle, 0, PAGE_BYTES, os.POSIX_FADV_WILLNEED)
-                    os.posix_fadvise(handle, end, PAGE_BYTES, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(handle)
+            os.posix_fadvise(handle, offset, length, os.POSIX_FADV_WILLNEED)
 
     def write(self, handle: int, offset: int, data: bytes | bytearray | memoryview) -> None:
         written = os.pwrite(handle, data, offset)

@@ -257,7 +257,7 @@ class FakeDisk:
         path, inode = self._inode(handle)
         return None if path in self.uncached else bytes(inode.content[offset : offset + length])
 
-    def expect(self, path: str, *, whole: bool) -> None:
+    def expect(self, handle: int, offset: int, length: int) -> None:
         """Nothing: all of it is in memory."""
 
     def write(self, handle: int, offset: int, data: bytes | bytearray | memoryview) -> None:

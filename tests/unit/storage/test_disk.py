@@ -223,12 +223,15 @@ def test_a_short_write_leaves_its_beginning() -> None:
     assert fake.files()["/x/a"] == b"abcd.."
 
 
-def test_what_is_expected_may_be_missing_or_empty(tmp_path: Path) -> None:
-    """STORE-1: a hint to the kernel changes nothing, and no file that it names has to be there."""
+def test_what_is_expected_need_not_be_there(tmp_path: Path) -> None:
+    """STORE-1: a hint to the kernel changes nothing, whatever it names."""
     disk = RealDisk()
     (tmp_path / "empty").touch()
     (tmp_path / "some").write_bytes(b"x" * 10_000)
-    for name in ("missing", "empty", "some"):
-        for whole in (False, True):
-            disk.expect(str(tmp_path / name), whole=whole)
+    for name in ("empty", "some"):
+        handle = disk.open(str(tmp_path / name))
+        for offset, length in ((0, 64), (9_990, 20_000), (20_000, 8)):
+            disk.expect(handle, offset, length)
+        disk.close(handle)
+        disk.expect(handle, 0, 64)
     assert (tmp_path / "some").read_bytes() == b"x" * 10_000

@@ -123,7 +123,7 @@ class Archive:
         """Drop the segments that hold these seqs and have no live record left (STORE-2)."""
         i = max(0, bisect_right(self.segments, first_seq, key=_first_seq) - 1)
         j = bisect_right(self.segments, last_seq, key=_first_seq)
-        dead = [segment for segment in self.segments[i:j] if not segment.live]
+        dead = [segment for segment in self.segments[i:j] if segment.is_dead]
         for segment in dead:
             self._log.replace(segment.first_seq, segment.last_seq, [])
         self._drop_all(dead)

@@ -47,7 +47,7 @@ class Log(Directory):
         A segment goes on listing a Block that turned out to be damaged. Its records were reported as lost, and stay so.
         """
         assert not self.entries
-        self.sealed_to = max((entry.last_seq for entry in entries if not isinstance(entry, Block)), default=0)
+        self.sealed_to = next((entry.last_seq for entry in reversed(entries) if not isinstance(entry, Block)), 0)
         if self.lost:
             damaged = [lost for lost in self.lost if lost.reason == CORRUPTION]
             entries = [entry for entry in entries if not _within(entry, start, damaged)]
@@ -56,9 +56,10 @@ class Log(Directory):
         self.head = head
         self.start = start
         self._hold(*held_by(entries))
-        for entry in entries:
-            live, size = entry.live_in(max(0, min(entry.n, start - entry.first_seq)), entry.n)
-            self._add(live, size)
+        whole = bisect_left(self.firsts, start)
+        for entry in entries[:whole]:
+            self._add(*entry.live_in(min(entry.n, start - entry.first_seq), entry.n))
+        self._add(sum([entry.live for entry in entries[whole:]]), sum([entry.live_bytes for entry in entries[whole:]]))
         self._move_start()
         if self.lost:
             self._forget_losses()

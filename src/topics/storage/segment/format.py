@@ -279,7 +279,7 @@ def decode_directory(data: bytes, blocks: int) -> list[Place] | None:
     end = HEADER_BYTES + blocks * _ENTRY.size
     if len(data) < end + 8 or _CHECKSUM.unpack_from(data, end)[0] != xxh3_64_intdigest(data[HEADER_BYTES:end]):
         return None
-    return [Place(*entry) for entry in _ENTRY.iter_unpack(data[HEADER_BYTES:end])]
+    return list(map(Place._make, _ENTRY.iter_unpack(data[HEADER_BYTES:end])))
 
 
 def directory_bytes(blocks: int) -> int:

@@ -17,9 +17,10 @@ from topics.storage.flags import DELETED, both
 from topics.storage.segment import format as layout
 from topics.storage.segment.format import Place, SegmentName, SegmentRef
 from topics.storage.segment.segment import SealedBlock, Segment
-from topics.storage.segment.tier import Tier, Tiers
+from topics.storage.segment.tier import Edges, Tier, Tiers
 
-EXPECT_MIN: Final = 8
+# What is read of an `.idx` at once: the directory of most segments is shorter, and the tags are not needed.
+DIRECTORY_BYTES: Final = 16 << 10
 
 
 class Loaded(NamedTuple):
@@ -38,8 +39,10 @@ class Loader:
         on_delete: Callable[[SealedBlock, int, int, bytes | None], None],
         after_checkpoint: Callable[[Callable[[], None]], None],
     ) -> None:
-        # The segments that there are: `sweep` leaves their files alone.
-        self.known: set[SegmentName] = set()
+        # What the names of the files of the segments that were loaded begin with: `sweep` leaves them alone.
+        self._known: set[str] = set()
+        # The files of the hot tier as the start found them, once anything was loaded.
+        self._files: frozenset[str] | None = None
         self._tiers = tiers
         self._hot = tiers.hot
         self._on_delete = on_delete
@@ -49,14 +52,10 @@ class Loader:
         """The segments of a topic that a checkpoint lists, with their delete flags."""
         loaded = Loaded([], [])
         named = [(SegmentName(topic_id, ref.first_seq, ref.edition), ref) for ref in refs]
-        if len(named) >= EXPECT_MIN:
-            # A device reads many pieces at once in little more time than one.
-            for name, _ in named:
-                self._hot.expect(name.index_file, whole=True)
-                self._hot.expect(name.data_file, whole=False)
-        for name, ref in named:
-            self.known.add(name)
-            found = self._load(name, ref, loaded.damage)
+        edges = self._hot.edges([wanted for name, _ in named for wanted in (_index(name), _data(name))])
+        for (name, ref), index, data in zip(named, edges, edges, strict=True):
+            self._known.add(name.stem)
+            found = self._load(name, ref, index, data, loaded.damage)
             if found is not None and found.blocks:
                 loaded.segments.append(found)
         return loaded
@@ -70,8 +69,9 @@ class Loader:
         refs: list[SegmentRef] = []
         names = [name for name in self._names() if name.topic_id == topic_id]
         # Of a segment and those that it takes the place of, the newest: it has all that is left of them.
-        for name in sorted(names, key=lambda name: (name.first_seq, -name.edition)):
-            places, _ = self._directory(name)
+        names.sort(key=lambda name: (name.first_seq, -name.edition))
+        for name, index in zip(names, self._hot.edges([_index(name) for name in names]), strict=True):
+            places = self._directory(name, index)
             if places is None and (size := self._hot.size(name.data_file)):
                 places = layout.scan_blocks(self._hot.read(name.data_file, 0, size), topic_id)
             if places and (not refs or places[0].first_seq > refs[-1].last_seq):
@@ -83,11 +83,17 @@ class Loader:
         """Remove the files that no checkpoint lists, once everything is loaded: what a crash left. Their names.
 
         Where the directory is not intact, a list may have been lost, and with it records that are nowhere else: the
-        files go to quarantine, and those in the cold store stay.
+        files go to quarantine, and those in the cold store stay. It has to come before any segment is written.
         """
+        removed = self._remove_unknown() if intact else self._set_unknown_aside()
+        self._known, self._files = set(), None
+        return removed
+
+    def _set_unknown_aside(self) -> list[str]:
+        return [self._tiers.set_aside(file) for file in self._hot.list() if self._is_unknown(file)]
+
+    def _remove_unknown(self) -> list[str]:
         removed: list[str] = []
-        if not intact:
-            return [self._tiers.set_aside(file) for file in self._hot.list() if self._is_unknown(file)]
         tiers: list[Tier] = [self._hot] if self._tiers.cold is None else [self._tiers.cold, self._hot]
         for tier in tiers:
             with contextlib.suppress(OSError):
@@ -97,48 +103,64 @@ class Loader:
         return removed
 
     def _is_unknown(self, file: str) -> bool:
-        parsed = layout.parse_name(file)
-        return parsed is not None and parsed[0] not in self.known
+        return file.rpartition(".")[0] not in self._known and layout.parse_name(file) is not None
+
+    def _is_there(self, file: str) -> bool:
+        """Whether the hot tier had a file at the start. Its folder is read once, not for each segment."""
+        if self._files is None:
+            self._files = frozenset(self._hot.list())
+        return file in self._files
 
     def _names(self) -> set[SegmentName]:
         return {parsed[0] for parsed in map(layout.parse_name, self._hot.list()) if parsed is not None}
 
-    def _directory(self, name: SegmentName) -> tuple[list[Place] | None, bytes]:
-        """The directory in a segment's `.idx`, None where that is damaged or another's, and the bytes of the file."""
-        size = self._hot.size(name.index_file)
-        index = b"" if size is None else self._hot.read(name.index_file, 0, size)
-        header = layout.decode_header(index, layout.INDEX_MAGIC, name.index_file)
-        own = header is not None and header.name == name
-        return (layout.decode_directory(index, header.blocks) if header is not None and own else None), index
+    def _directory(self, name: SegmentName, index: Edges | None) -> list[Place] | None:
+        """The directory in a segment's `.idx`; None where that is missing, damaged or another's."""
+        data = b"" if index is None else index.first
+        header = layout.decode_header(data, layout.INDEX_MAGIC, name.index_file)
+        if index is None or header is None or header.name != name:
+            return None
+        length = layout.directory_bytes(header.blocks)
+        if len(data) < min(length, index.size):
+            data = self._hot.read(name.index_file, 0, length)
+        return layout.decode_directory(data, header.blocks)
 
-    def _find(self, name: SegmentName, places: list[Place] | None) -> tuple[Tier, int | None]:
-        """Where the records of a segment are, and the length of that file; None where it is gone."""
+    def _find(self, name: SegmentName, data: Edges | None, places: list[Place] | None) -> tuple[Tier, Edges | None]:
+        """Where the records of a segment are, and how that file begins and ends; None where it is gone.
+
+        `data` is what the hot tier has of it. Of a file in the cold tier nothing is read.
+        """
         cold = self._tiers.cold
-        size = self._hot.size(name.data_file)
-        if size is not None or cold is None or self._hot.size(name.flags_file) is None:
-            return self._hot, size
+        if data is not None or cold is None or not self._is_there(name.flags_file):
+            return self._hot, data
         try:
             size = cold.size(name.data_file)
-            if size is not None or cold.list():
-                return (self._hot if size is None else cold), size
+            if size is not None:
+                return cold, Edges(size, b"", b"")
+            if cold.list():
+                return self._hot, None
         except OSError:
             pass
         # A store without a single file is not mounted. The index says what should be in it, and reads will fail.
         self._tiers.away = True
-        return cold, None if places is None else layout.blocks_end(places) + len(layout.ALL_LIVE)
+        return cold, None if places is None else Edges(layout.blocks_end(places) + len(layout.ALL_LIVE), b"", b"")
 
-    def _load(self, name: SegmentName, ref: SegmentRef, damage: list[Corrupt]) -> Segment | None:
-        places, index = self._directory(name)
-        tier, size = self._find(name, places)
-        if size is None:
+    def _load(
+        self, name: SegmentName, ref: SegmentRef, index: Edges | None, hot: Edges | None, damage: list[Corrupt]
+    ) -> Segment | None:
+        """One segment, of which the hot tier has these files."""
+        places = self._directory(name, index)
+        tier, data = self._find(name, hot, places)
+        if data is None:
             lost = LostRecords(name.topic_id, ref.first_seq, ref.last_seq - ref.first_seq + 1)
             damage.append(Corrupt(name.data_file, 0, 0, lost))
             return None
-        index_bytes = len(index)
+        index_bytes = 0 if index is None else index.size
         if places is None:
-            kept = self._tiers.quarantine(name.index_file, 0, index)
-            damage.append(Corrupt(name.index_file, 0, len(index), LostRecords(name.topic_id, 0, 0), kept))
-            places = self._rebuild(tier, name, ref, size)
+            damaged = self._hot.read(name.index_file, 0, index_bytes) if index_bytes else b""
+            kept = self._tiers.quarantine(name.index_file, 0, damaged)
+            damage.append(Corrupt(name.index_file, 0, index_bytes, LostRecords(name.topic_id, 0, 0), kept))
+            places = self._rebuild(tier, name, ref, data.size)
             index_bytes = self._hot.size(name.index_file) or 0
         # Of one that an earlier start has made again too: that start may not have come to a checkpoint.
         damage += _missing(name, ref, places)
@@ -147,21 +169,21 @@ class Loader:
             name,
             tier,
             places,
-            data_bytes=size,
+            data_bytes=data.size,
             index_bytes=index_bytes,
             all_live=False,
             on_delete=self._on_delete,
         )
-        is_own = self._check_data(found, size, damage)
-        damaged = len(damage)
+        is_own = self._check_data(found, data, damage)
+        before = len(damage)
         self._load_flags(found, is_own, damage)
         found.count_dead()
-        if found.is_cold and any(corrupt.path == name.flags_file for corrupt in damage[damaged:]):
+        if found.is_cold and any(corrupt.path == name.flags_file for corrupt in damage[before:]):
             # What is deleted from now on must go into a file that the next start believes.
             self._hot.put(name.flags_file, found.flags_parts())
         return found
 
-    def _check_data(self, found: Segment, size: int, damage: list[Corrupt]) -> bool:
+    def _check_data(self, found: Segment, data: Edges, damage: list[Corrupt]) -> bool:
         """Report a damaged header, and Blocks that the file is too short for; whether a hot file is this segment's.
 
         One that is says at its end whether it may have flags.
@@ -169,20 +191,19 @@ class Loader:
         name = found.name
         is_own = False
         if not found.is_cold:
-            head = self._hot.read(name.data_file, 0, layout.HEADER_BYTES)
-            header = layout.decode_header(head, layout.DATA_MAGIC, name.data_file)
+            header = layout.decode_header(data.first, layout.DATA_MAGIC, name.data_file)
             is_own = header is not None and header.name == name
-            if header is not None and is_own and header.version > 1:
-                end = self._hot.read(name.data_file, header.blocks_end, len(layout.ALL_LIVE))
-                found.all_live_at = header.blocks_end if end == layout.ALL_LIVE else None
+            if header is not None and is_own and header.version > 1 and data.size == header.data_bytes:
+                found.all_live_at = header.blocks_end if data.last == layout.ALL_LIVE else None
             if not is_own:
-                kept = self._tiers.quarantine(name.data_file, 0, head)
+                kept = self._tiers.quarantine(name.data_file, 0, data.first)
                 damage.append(Corrupt(name.data_file, 0, layout.HEADER_BYTES, LostRecords(name.topic_id, 0, 0), kept))
-        for sealed in found.blocks:
-            if sealed.offset + sealed.length > size:
+        if found.blocks and found.blocks[-1].offset + found.blocks[-1].length > data.size:
+            beyond = [sealed for sealed in found.blocks if sealed.offset + sealed.length > data.size]
+            for sealed in beyond:
                 lost = LostRecords(name.topic_id, sealed.first_seq, sealed.n)
                 damage.append(Corrupt(name.data_file, sealed.offset, 0, lost))
-        found.blocks = [sealed for sealed in found.blocks if sealed.offset + sealed.length <= size]
+            found.blocks = found.blocks[: -len(beyond)]
         return is_own
 
     def _rebuild(self, tier: Tier, name: SegmentName, ref: SegmentRef, size: int) -> list[Place]:
@@ -200,6 +221,8 @@ class Loader:
     def _load_flags(self, found: Segment, is_own: bool, damage: list[Corrupt]) -> None:
         """Take over the delete flags. `is_own` says that the header of the hot records is this segment's."""
         beside, beside_is_own = self._flags_beside(found, damage)
+        if found.all_live_at is not None and not beside and not any(sealed.erased for sealed in found.blocks):
+            return
         stored = self._stored_flags(found) if not found.is_cold or not beside else {}
         for sealed in list(found.blocks):
             also = beside[sealed.flags_at : sealed.flags_at + sealed.n]
@@ -237,7 +260,7 @@ class Loader:
         """The flags in the `.flags` file, b"" where there are none to believe, and whether its header is right."""
         file, hot = found.name.flags_file, self._hot
         nothing = LostRecords(found.name.topic_id, 0, 0)
-        if hot.size(file) is None:
+        if not self._is_there(file):
             if found.is_cold:
                 damage.append(Corrupt(file, 0, 0, nothing))
             return b"", False
@@ -272,6 +295,16 @@ class Loader:
     def _remove_stale_flags(self, found: Segment) -> None:
         self._hot.delete(found.name.flags_file)
         found.has_stale_flags = False
+
+
+def _index(name: SegmentName) -> tuple[str, int, int]:
+    """What a start reads of an `.idx`."""
+    return name.index_file, DIRECTORY_BYTES, 0
+
+
+def _data(name: SegmentName) -> tuple[str, int, int]:
+    """What a start reads of a `.data`."""
+    return name.data_file, layout.HEADER_BYTES, len(layout.ALL_LIVE)
 
 
 def _missing(name: SegmentName, ref: SegmentRef, places: list[Place]) -> list[Corrupt]:

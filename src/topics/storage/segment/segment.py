@@ -36,13 +36,32 @@ class SealedBlock(Extent):
 
     __slots__ = ("erased", "flags_at", "length", "offset", "segment")
 
-    def __init__(self, segment: Segment, place: Place, flags_at: int) -> None:
-        super().__init__(place.first_seq, place.n, place.first_ts, place.last_ts, place.size_bytes)
+    def __init__(
+        self,
+        segment: Segment,
+        flags_at: int,
+        offset: int,
+        first_seq: int,
+        first_ts: int,
+        last_ts: int,
+        size_bytes: int,
+        length: int,
+        n: int,
+        erased: int,
+    ) -> None:
+        """From `offset` on, a Place. A start makes one for each Block on disk, so nothing is called for it."""
         self.segment = segment
         self.flags_at = flags_at
-        self.offset = place.offset
-        self.length = place.length
-        self.erased = place.erased
+        self.offset = offset
+        self.length = length
+        self.erased = erased
+        self.first_seq = first_seq
+        self.n = n
+        self.first_ts = first_ts
+        self.last_ts = last_ts
+        self.flags = None
+        self.live = n
+        self.live_bytes = size_bytes
 
     def block(self, *, keep: bool = True) -> Block:
         """The content, with the flags as they are now. Raises Miss, Corrupt, ColdUnavailable or StorageUnreadable."""
@@ -183,8 +202,7 @@ class Segment:
         # Where its file says that no flag is set; that has to go before one is.
         self.all_live_at = layout.blocks_end(places) if all_live else None
         self.on_delete = on_delete
-        self.records = sum(place.n for place in places)
-        self.sealed_to = max((place.first_seq + place.n - 1 for place in places), default=name.first_seq)
+        self.sealed_to = places[-1].first_seq + places[-1].n - 1 if places else name.first_seq
         self.blocks: list[SealedBlock] = []
         self.moving = False
         self.dropped = False
@@ -199,10 +217,11 @@ class Segment:
         # A move that was cut short has left a `.flags` file beside hot records.
         self.has_stale_flags = False
         self.index_blocks = len(places)
-        flags_at = 0
+        records = 0
         for place in places:
-            self.blocks.append(SealedBlock(self, place, flags_at))
-            flags_at += place.n
+            self.blocks.append(SealedBlock(self, records, *place))
+            records += place.n
+        self.records = records
 
     @property
     def ref(self) -> SegmentRef:
@@ -225,9 +244,9 @@ class Segment:
         return self.tier is not self.tiers.hot
 
     @property
-    def live(self) -> int:
-        """How many records are not deleted."""
-        return sum(sealed.live for sealed in self.blocks)
+    def is_dead(self) -> bool:
+        """Whether all its records are deleted."""
+        return not any(sealed.live for sealed in self.blocks)
 
     def count_dead(self) -> None:
         """Set `dead_bytes`, after its Blocks have taken over flags."""

@@ -84,11 +84,8 @@ class Segments:
             hot.put_all(files)
 
         def finish(error: BaseException | None) -> None:
-            if error is not None:
-                on_sealed([], error)
-                return
-            self.loader.known |= {builder.name for builder in builders}
-            on_sealed([self._sealed(*made) for made in zip(builders, index_bytes, strict=True)], None)
+            made = [] if error is not None else list(map(self._sealed, builders, index_bytes))
+            on_sealed(made, error)
 
         return Task("seal", work, finish)
 
@@ -123,13 +120,7 @@ class Segments:
         on_rewritten: Callable[[Segment | None, BaseException | None], None],
     ) -> Rewrite:
         """One segment in the place of these neighbours of a topic with the first live record `start` (rewrite.py)."""
-
-        def finish(made: Segment | None, error: BaseException | None) -> None:
-            if made is not None:
-                self.loader.known.add(made.name)
-            on_rewritten(made, error)
-
-        return Rewrite(self.tiers, sources, start, enqueue, self.flips.note, on_damage, finish)
+        return Rewrite(self.tiers, sources, start, enqueue, self.flips.note, on_damage, on_rewritten)
 
     def to_relocate(self, segments: Sequence[Segment], retain_segments: int, retain_bytes: int) -> list[Segment]:
         """Which of a topic's segments, oldest first, are beyond what is to stay hot; the stricter bound wins."""
@@ -201,5 +192,4 @@ class Segments:
         """Remove every file of a segment. Cold first: while the index is there, a start tries again what failed."""
         if self.tiers.cold is not None:
             self.tiers.cold.delete(name.data_file)
-        for file in (name.data_file, name.flags_file, name.index_file):
-            self.tiers.hot.delete(file)
+        self.tiers.hot.delete(name.data_file, name.flags_file, name.index_file)

@@ -14,15 +14,26 @@ only, and may be out of reach at any time: nothing but the records in it may dep
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from topics.storage import quarantine
 from topics.storage.disk import TEMPORARY_SUFFIX, Disk, write_named, write_whole
 from topics.storage.segment.cache import BlockCache
 
 OPEN_FILES_MAX: Final = 128
+# From how many files on they are asked for ahead of time, and how far ahead.
+ASK_FILES_MIN: Final = 16
+ASK_FILES_MAX: Final = 64
+
+
+class Edges(NamedTuple):
+    """The length of a file, and the bytes that it begins and ends with."""
+
+    size: int
+    first: bytes
+    last: bytes
 
 
 class Tier:
@@ -51,7 +62,7 @@ class Tier:
             self.discard(file)
         handle = self._disk.open(path, writable=True) if offset else self._disk.create(path)
         try:
-            self._disk.write(handle, offset, b"".join(parts))
+            self._disk.write_parts(handle, offset, list(parts))
         finally:
             self._disk.close(handle)
 
@@ -135,9 +146,47 @@ class Tier:
         finally:
             self._disk.close(handle)
 
-    def expect(self, file: str, *, whole: bool) -> None:
-        """Have a file in memory soon, or only where it begins and ends."""
-        self._disk.expect(f"{self._directory}/{file}", whole=whole)
+    def edges(self, wanted: Sequence[tuple[str, int, int]]) -> Iterator[Edges | None]:
+        """Of each (file, first, last): its length, up to `first` bytes of its beginning and `last` of its end.
+
+        None stands for a file that is missing; one that is shorter than `last` has no end. Many files are asked for
+        before they are read: a device reads many pieces at once in little more time than one.
+        """
+        disk = self._disk
+        ahead: deque[tuple[int, int, int, int] | None] = deque()
+        asks = len(wanted) >= ASK_FILES_MIN
+        try:
+            for file, first, last in wanted:
+                try:
+                    handle = disk.open(f"{self._directory}/{file}")
+                except FileNotFoundError:
+                    ahead.append(None)
+                else:
+                    size = disk.size(handle)
+                    ahead.append((handle, size, first, last))
+                    if asks:
+                        disk.expect(handle, 0, first)
+                        if 0 < last <= size:
+                            disk.expect(handle, size - last, last)
+                if len(ahead) == ASK_FILES_MAX:
+                    yield self._edges(ahead.popleft())
+            while ahead:
+                yield self._edges(ahead.popleft())
+        finally:
+            for opened in ahead:
+                if opened is not None:
+                    disk.close(opened[0])
+
+    def _edges(self, opened: tuple[int, int, int, int] | None) -> Edges | None:
+        if opened is None:
+            return None
+        handle, size, first, last = opened
+        disk = self._disk
+        try:
+            begin = disk.read(handle, 0, min(first, size))
+            return Edges(size, begin, disk.read(handle, size - last, last) if 0 < last <= size else b"")
+        finally:
+            disk.close(handle)
 
     def size(self, file: str) -> int | None:
         """The length of a file, or None where there is none."""

@@ -12,6 +12,7 @@ from topics.storage import block
 from topics.storage.damage import Corrupt, UnknownFormat
 from topics.storage.job import Miss, run_inline
 from topics.storage.segment import format as segment
+from topics.storage.segment import loading
 from topics.storage.segment.cache import BlockCache
 from topics.storage.segment.format import Builder, SegmentName, Tags
 from topics.testing.fake_disk import FakeDisk
@@ -40,7 +41,7 @@ def test_sealed_records_read_as_they_were_written() -> None:
     mini = sealed_topic()
     assert mini.records() == {(7, 1 + k * 10 + i): b'"%d-%d"' % (k, i) for k in range(3) for i in range(10)}
     (found,) = mini.segments[7]
-    assert (found.first_seq, found.last_seq, found.live) == (1, 30, 30)
+    assert (found.first_seq, found.last_seq, found.is_dead) == (1, 30, False)
     assert [sealed.live_in(0, 10) for sealed in found.blocks] == [
         (extent.n, extent.block().size_bytes(0, 10)) for extent in mini.extents[7]
     ]
@@ -395,6 +396,52 @@ def test_start_reads_no_flag_of_a_file_that_says_that_all_are_live() -> None:
         again = restart(mini)
         assert (7, 1) not in again.records()
         assert not again.damage
+
+
+@pytest.mark.parametrize("length", [0, 64, 100, 200, 231])
+@pytest.mark.parametrize("flipped", [None, 70, 120, 230])
+def test_a_directory_that_is_longer_than_the_first_read_is_read_whole(
+    monkeypatch: pytest.MonkeyPatch, length: int, flipped: int | None
+) -> None:
+    """STORE-1: one with a damaged byte in it is made again, and all of it is kept."""
+    monkeypatch.setattr(loading, "DIRECTORY_BYTES", max(length, segment.HEADER_BYTES))
+    mini = sealed_topic()
+    path = f"{HOT}/{SegmentName(7, 1).index_file}"
+    mini.checkpoint()
+    assert isinstance(mini.disk, FakeDisk)
+    whole = mini.disk.files()[path]
+    if flipped is not None:
+        mini.disk.damage(path, flipped, bytes([whole[flipped] ^ 1]))
+    again = restart(mini)
+    assert len(again.records()) == 30
+    assert [corrupt.length for corrupt in again.damage] == ([] if flipped is None else [len(whole)])
+    assert again.disk.files()[path] == whole  # type: ignore[attr-defined]
+    assert not restart(again).damage
+
+
+def test_start_reads_the_directory_and_no_tags() -> None:
+    """STORE-1: tags are as many as records, so a start would take the longer the more there are."""
+    mini = Mini(FakeDisk())
+    mini.append(7, [b"1"] * 1000, [b"%0100d" % i for i in range(1000)])
+    mini.turn()
+    mini.seal(7)
+    mini.checkpoint()
+    assert isinstance(mini.disk, FakeDisk)
+    assert len(mini.disk.files()[f"{HOT}/{SegmentName(7, 1).index_file}"]) > 100_000
+    read = 0
+    plain = mini.disk.read
+
+    def counted(handle: int, offset: int, length: int) -> bytes:
+        nonlocal read
+        data = plain(handle, offset, length)
+        read += len(data)
+        return data
+
+    mini.disk.crash("kill", random.Random(1))
+    mini.disk.read = counted  # type: ignore[method-assign]
+    again = Mini(mini.disk)
+    assert 0 < read < 50_000
+    assert again.segments[7][0].tags().equal(b"%0100d" % 7) == [8]
 
 
 def test_segment_of_version_1_has_no_such_end() -> None:
