@@ -6,7 +6,8 @@ go, copies and jobs are handed on, and the jobs that are due go to the threads. 
 only requests a turn.
 
 Upkeep is no part of a turn: the loop sends answers when its callbacks have returned, and nobody waits for upkeep. It
-does a slice after the answers of a turn, and goes on at once where there is more to do.
+does a slice after the answers of a turn, and goes on at once where there is more to do. Where there is not, it does the
+next one a millisecond later at the earliest, however many turns there are.
 
 Threads only ever wait for the disk: a job's `run` makes blocking calls, and its `done` comes back to the loop. Syncs
 have a thread of their own, so that a slow read or a seal never delays an ack. What writes much and may take its time
@@ -34,6 +35,7 @@ BULK_THREADS: Final = 3
 AWAITED: Final = frozenset(("read", "prepare"))
 """The jobs that requests wait for, besides syncs."""
 TICK_S: Final = 1.0
+UPKEEP_S: Final = 0.001
 ENDING_S: Final = 2.0
 COMMIT_WINDOW_S: Final = 0.002
 COMMIT_BYTES: Final = 64 << 10
@@ -107,6 +109,8 @@ class Driver:
         self._upkeep = upkeep
         self._tick: asyncio.TimerHandle | None = None
         self._upkeep_due: asyncio.Handle | None = None
+        # When upkeep last had nothing more to do at once.
+        self._kept_up_s = -UPKEEP_S
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
         self._running = 0
@@ -142,7 +146,10 @@ class Driver:
         else:
             self._engine.turn()
             if self._upkeep_due is None and self._upkeep is not None:
-                self._upkeep_due = self._loop.call_soon(self._keep_up)
+                rest_s = self._kept_up_s + UPKEEP_S - self._loop.time()
+                self._upkeep_due = (
+                    self._loop.call_later(rest_s, self._keep_up) if rest_s > 0 else self._loop.call_soon(self._keep_up)
+                )
         self._start_jobs()
 
     def _keep_up(self) -> None:
@@ -152,6 +159,8 @@ class Driver:
             return
         if self._upkeep.step():
             self._upkeep_due = self._loop.call_soon(self._keep_up)
+        else:
+            self._kept_up_s = self._loop.time()
         self._start_jobs()
 
     def _prepare(self) -> None:

@@ -169,6 +169,27 @@ def test_upkeep_with_more_to_do_goes_on_at_once() -> None:
     assert chores.steps == 5
 
 
+def test_upkeep_with_nothing_to_do_rests_for_a_millisecond() -> None:
+    """STORE-17: it costs a part of what a small write does, so it does not follow each of them, but the last."""
+    loop, chores = ManualLoop(ManualClock()), Chores(1)
+    _, wakeup = kept_up(loop, chores)
+    for _ in range(20):
+        wakeup.wake()
+        loop.turn()
+    assert chores.steps == 1
+    loop.advance(1)
+    assert chores.steps == 2
+    wakeup.wake()
+    loop.turn()
+    loop.advance(5)
+    assert chores.steps == 3
+    loop.advance(2)
+    wakeup.wake()
+    loop.turn()
+    loop.turn()
+    assert chores.steps == 4, "it has rested long enough"
+
+
 def test_no_upkeep_after_the_stop() -> None:
     """STORE-17: the last checkpoint belongs to whoever stops the driver."""
     loop, chores = ManualLoop(ManualClock()), Chores(1)
