@@ -52,7 +52,8 @@ class SseStream(EventStream):
         self._on_end = on_end
         self._alone = len(layout.names) == 1
         self._feeds: list[Feed] = []
-        self._undo: list[tuple[Feed, int]] = []
+        # Index and cursor before each send, in turn: a tuple for each would be work for the garbage collector.
+        self._undo: list[int] = []
 
     def open(self, feeds: list[Feed]) -> None:
         """Begin: these are the feeds, one per topic of the layout, in its order."""
@@ -77,10 +78,11 @@ class SseStream(EventStream):
     def send(self, feed: Feed, notice: Notice) -> None:
         """Write the notice as an event with the id of the position after it."""
         undo = self._undo
-        if len(undo) >= _FORGET_EVERY and not self.stream.buffered:
+        if len(undo) >= 2 * _FORGET_EVERY and not self.stream.buffered:
             undo.clear()
             self._left.clear()
-        undo.append((feed, feed.cursor))
+        undo.append(feed.index)
+        undo.append(feed.cursor)
         feed.cursor = notice.cursor
         self.last_ms = self.delivery.tick_ms
         if self._alone and not self.epochs:
@@ -117,8 +119,9 @@ class SseStream(EventStream):
         cursors = [feed.cursor for feed in self._feeds]
         epochs = self.epochs
         if self.link.write_paused or self.stream.buffered:
-            for feed, cursor in reversed(self._undo):
-                cursors[feed.index] = cursor
+            for at in range(len(self._undo) - 2, -1, -2):
+                index, cursor = self._undo[at : at + 2]
+                cursors[index] = cursor
             # A seq means something in its own epoch only, so both are taken back together.
             epochs = epochs | self._left
         return [Position(cursor, epochs.get(i, began[i])) for i, cursor in enumerate(cursors)]
