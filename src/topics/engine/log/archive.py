@@ -79,7 +79,7 @@ class Shelf:
 class Archive:
     """The segments and tags of one topic."""
 
-    __slots__ = ("_log", "sealed_ns", "sealing", "segments", "shelf", "tags")
+    __slots__ = ("_log", "sealed_ns", "sealing", "segments", "shelf", "tags", "taken")
 
     def __init__(self, log: Log, shelf: Shelf | None) -> None:
         self._log = log
@@ -87,6 +87,8 @@ class Archive:
         self.segments: list[Segment] = []
         # Whether the tail waits to be sealed, or is being sealed.
         self.sealing = False
+        # Blocks of the tail are being made a segment; one that was asked for may still gather.
+        self.taken = False
         # When the last segment was sealed, as elapsed time; long ago where none was since the start.
         self.sealed_ns = LONG_AGO_NS
         self.tags: TagIndex | None = None

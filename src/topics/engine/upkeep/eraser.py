@@ -91,7 +91,7 @@ class Eraser:
         self._topic = topic
         self._failed = False
         # The tail is about to become a segment as it is: the next look takes the topic up again.
-        if topic.deleted or topic.archive.sealing:
+        if topic.deleted or topic.archive.taken:
             self._give_up(topic)
             return
         self._gone, self._began_ms = gone(topic.log), self._engine.clock.now_ms()
@@ -111,7 +111,7 @@ class Eraser:
         log, tail = topic.log, topic.log.tail_first()
         seq = head + 1 if tail is None else tail.first_seq
         while seq <= head:
-            if topic.archive.sealing:
+            if topic.archive.taken:
                 # The sealer has the Blocks of the tail as they were, and puts its own in their place.
                 self._failed = True
             yield True

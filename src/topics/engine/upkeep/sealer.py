@@ -106,6 +106,7 @@ class Sealer:
             seal = Seal(ready.popleft(), shelf.max_events, shelf.max_bytes)
             if seal.held_bytes and not seal.topic.deleted:
                 self._seal = seal
+                seal.topic.archive.taken = True
                 self.held_bytes += seal.held_bytes
                 return True
             seal.topic.archive.sealing = False
@@ -147,6 +148,6 @@ class Sealer:
     def _finish(self, seals: list[Seal]) -> None:
         for seal in seals:
             self.held_bytes -= seal.held_bytes
-            seal.topic.archive.sealing = False
+            seal.topic.archive.sealing = seal.topic.archive.taken = False
             seal.topic.archive.sealed_ns = self._clock.elapsed_ns()
             seal.topic.ask_seal()
