@@ -11,10 +11,12 @@ from tests.harness.world import World
 from topics.engine import ConfigPatch, Write
 from topics.engine.requests import RecordIn
 from topics.engine.upkeep import seal as seals
+from topics.engine.upkeep.eraser import Eraser
 from topics.engine.upkeep.seal import GROWTH, Seal
 from topics.engine.upkeep.sealer import BATCH_SEGMENTS, JOBS_MAX, RETRY_NS, SLICE_NS, Sealer
 from topics.engine.upkeep.upkeep import UpkeepSettings
 from topics.storage.block import Block
+from topics.storage.flags import DELETED
 from topics.storage.job import Job, run_inline
 from topics.testing import ManualClock
 
@@ -224,6 +226,28 @@ def test_busy_topic_gathers_before_it_is_sealed_unless_memory_is_short() -> None
     assert machine.store.jobs() == []
     sealer.step(at_once=True)
     assert [job.name for job in machine.store.jobs()] == ["seal"]
+
+
+def test_gathering_topic_is_erased() -> None:
+    """SPACE-5: a topic that is written again and again gathers for most of its life."""
+    machine = Machine()
+    shelf = machine.engine.catalog.shelf
+    assert shelf is not None
+    sealer = Sealer(shelf, machine.clock, gather_ns=250_000_000)
+    written(machine, "t", EVENTS)
+    sealer.step()
+    run_inline(machine.store.jobs())
+    written(machine, "t", EVENTS)
+    sealer.step()
+    topic = machine.engine.topics["t"]
+    assert topic.archive.sealing
+    topic.log.tail()[0].delete(0, 1)
+    eraser = Eraser(machine.engine, machine.upkeep._rewriter, 10_000)
+    eraser._begin(topic)
+    while eraser.step():
+        pass
+    assert eraser.is_due
+    assert sum(block.erased().count(DELETED) for block in topic.log.tail()) == 1
 
 
 def test_gathering_topic_does_not_hold_up_others() -> None:
