@@ -16,6 +16,7 @@ import typer
 
 import topics
 from bench import against, load
+from bench.baton import Baton
 from bench.bed import Bench, filesystem
 from bench.row import HEADER, Row
 from bench.sections import SECTIONS
@@ -40,7 +41,7 @@ def main(
         return
     if other is not None:
         raise typer.Exit(0 if against.compare(other.resolve(), only or (), seconds, rounds) else 1)
-    bench = Bench(full, tuple(only or ()), seconds, rounds, directory)
+    bench = Bench(full, tuple(only or ()), seconds, rounds, directory, baton=Baton.inherited())
     # As an install leaves it: what is measured is the server, not Python's compiler.
     compileall.compile_dir(Path(topics.__file__).parent, quiet=2)
     begin = time.monotonic()
@@ -74,6 +75,7 @@ def _run(name: str, module: ModuleType, bench: Bench, rows: dict[str, Row]) -> N
     for row in module.measure(bench):
         rows[row.name] = row
         print(row.line(rows), flush=True)
+        bench.pass_on()
 
 
 def _about(bench: Bench) -> dict[str, str]:

@@ -1,11 +1,11 @@
 """Against: the rows of this tree and of another one, measured alternately in one run.
 
 A shared machine swings by more than any change worth finding, so two runs of `make bench` an hour apart say nothing
-about a change. Here each row is measured on the two trees one right after the other, the first one changing places each
-round. What is compared is the ratio within a round, since both of its measurements met the machine in the same mood;
-the row's verdict is the median of these ratios. A row that looks worse is measured again, up to three times as often:
-what is noise goes away, and what is not stays. The bench is this tree's for both; only the package under measurement
-differs.
+about a change. Here the two trees are measured at the same time, by two benches that take turns of a second (`Baton`),
+the first one changing places each round. What is compared is the ratio within a round, since both of its measurements
+met the machine in the same mood; the row's verdict is the median of these ratios. A row that looks worse is measured
+again, up to three times as often, because no two processes are equally fast, whatever they run: what is noise goes
+away, and what is not stays. The bench is this tree's for both; only the package under measurement differs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
+from bench.baton import ENVIRONMENT, Pair
 from bench.sections import SECTIONS
 
 PEERS: Final = frozenset(("redis", "nats"))
@@ -104,7 +105,17 @@ def _measure_round(
     """Measure rows once on each tree, the other one first in every second round, and add them to the comparisons."""
     here = Path(__file__).resolve().parents[1]
     trees = (here, other) if i % 2 else (other, here)
-    measured = {tree: _measure(here, tree, rows, seconds) for tree in trees}
+    with tempfile.TemporaryDirectory(prefix="topics-bench-") as scratch:
+        files = [Path(scratch) / f"figures-{n}.json" for n in range(2)]
+        pair = Pair()
+        benches = [
+            _start(here, tree, rows, seconds, file, ends)
+            for tree, file, ends in zip(trees, files, pair.ends, strict=True)
+        ]
+        pair.close()
+        for bench in benches:
+            bench.wait()
+        measured = {tree: _figures(file, tree, rows) for tree, file in zip(trees, files, strict=True)}
     for name, this in measured[here].items():
         that = measured[other].get(name)
         figure = next((each for each in FIGURES if this[each] and that and that[each]), None)
@@ -114,20 +125,23 @@ def _measure_round(
             print(f"{name:<28} not measured on both", flush=True)
 
 
-def _measure(here: Path, tree: Path, rows: Sequence[str], seconds: float) -> dict[str, Measured]:
+def _start(
+    here: Path, tree: Path, rows: Sequence[str], seconds: float, file: Path, ends: tuple[int, int]
+) -> subprocess.Popen[bytes]:
     only = [part for row in rows for part in ("--only", row)]
-    with tempfile.TemporaryDirectory(prefix="topics-bench-") as scratch:
-        figures = Path(scratch) / "figures.json"
-        subprocess.run(
-            [sys.executable, "-m", "bench", "--seconds", str(seconds), "--rounds", "1", "--json", str(figures), *only],
-            cwd=here,
-            env=os.environ | {"PYTHONPATH": f"{tree / 'src'}:{here}"},
-            stdout=subprocess.DEVNULL,
-            check=False,
-        )
-        if not figures.exists():
-            # The other tree may lack what a row needs: what was measured on both is compared.
-            print(f"{', '.join(rows)}: not measured on {tree}", flush=True)
-            return {}
-        measured: list[Measured] = json.loads(figures.read_text())["rows"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench", "--seconds", str(seconds), "--rounds", "1", "--json", str(file), *only],
+        cwd=here,
+        env=os.environ | {"PYTHONPATH": f"{tree / 'src'}:{here}", ENVIRONMENT: "{},{}".format(*ends)},
+        stdout=subprocess.DEVNULL,
+        pass_fds=ends,
+    )
+
+
+def _figures(file: Path, tree: Path, rows: Sequence[str]) -> dict[str, Measured]:
+    if not file.exists():
+        # The other tree may lack what a row needs: what was measured on both is compared.
+        print(f"{', '.join(rows)}: not measured on {tree}", flush=True)
+        return {}
+    measured: list[Measured] = json.loads(file.read_text())["rows"]
     return {row["name"]: row for row in measured}

@@ -14,6 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from bench import load
+from bench.baton import SLICE_S, Baton
 from bench.load import Figures, Traffic
 from bench.row import Row, Target
 from topics.testing import ServerProcess
@@ -68,10 +69,32 @@ class Bench:
     rounds: int = 3
     directory: Path | None = None
     cores: list[int] = field(default_factory=lambda: sorted(os.sched_getaffinity(0)))
+    baton: Baton | None = None
 
     def wants(self, *names: str) -> bool:
         """Whether any of these rows was asked for."""
         return not self.only or any(fnmatch(name, pattern) for name in names for pattern in self.only)
+
+    def pass_on(self) -> None:
+        """Let the other bench have its turn, where there is one."""
+        if self.baton is not None:
+            self.baton.pass_on()
+
+    def slices(self) -> Iterator[float]:
+        """How long each part of a measurement lasts: all in one, or with another bench in turns."""
+        if self.baton is None:
+            yield self.seconds
+            return
+        for _ in range(max(1, round(self.seconds / SLICE_S))):
+            self.pass_on()
+            yield SLICE_S
+
+    def ticks(self) -> Iterator[None]:
+        """Again and again, until the time of a measurement is over."""
+        for seconds in self.slices():
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                yield
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -150,11 +173,14 @@ class Bench:
         rows = []
         for i in range(rounds):
             sent = traffic(i) if callable(traffic) else traffic
-            used, begin = cpu_s(server.pid), time.monotonic()
-            figures = load.run(sent, server.host, server.port, self.seconds)
+            parts, used, took = [], cpu_s(server.pid), 0.0
+            for seconds in self.slices():
+                begin = time.monotonic()
+                parts.append(load.run(sent, server.host, server.port, seconds))
+                took += time.monotonic() - begin
             # What the server still does right after the last answer belongs to the requests before it.
-            used, took = cpu_s(server.pid) - used, time.monotonic() - begin
-            rows.append(self._row(name, title, figures, records, used, took))
+            used = cpu_s(server.pid) - used
+            rows.append(self._row(name, title, load.added(parts), records, used, took))
         row = sorted(rows, key=lambda each: each.requests_s or 0)[(rounds - 1) // 2]
         row.target, row.peer = target, peer
         return row

@@ -12,6 +12,7 @@ import resource
 import select
 import shutil
 import socket
+import statistics
 import subprocess
 import tempfile
 import time
@@ -71,6 +72,24 @@ class Figures:
     max_ms: float
     generator_core: float = 0.0
     """Share of its core that the generator used."""
+
+
+def added(parts: list[Figures]) -> Figures:
+    """Several measurements as one: the sum of what was counted, the median of what was timed."""
+    if len(parts) == 1:
+        return parts[0]
+    seconds = sum(part.seconds for part in parts)
+    return Figures(
+        requests=sum(part.requests for part in parts),
+        seconds=seconds,
+        bytes=sum(part.bytes for part in parts),
+        refused=sum(part.refused for part in parts),
+        broken=sum(part.broken for part in parts),
+        p50_ms=statistics.median(part.p50_ms for part in parts),
+        p99_ms=statistics.median(part.p99_ms for part in parts),
+        max_ms=max(part.max_ms for part in parts),
+        generator_core=sum(part.generator_core * part.seconds for part in parts) / seconds,
+    )
 
 
 def has_wrk() -> bool:

@@ -135,7 +135,7 @@ def _work(bench: Bench, name: str, durability: str, target: Target) -> Row:
             await_calm(server.pid)
             before = server.request("GET", COUNTED).json["count"]
             used = cpu_s(server.pid)
-            figures = _crew(server, bench.seconds)
+            figures = load.added([_crew(server, seconds) for seconds in bench.slices()])
             used = cpu_s(server.pid) - used
             acked = before - server.request("GET", COUNTED).json["count"]
         row = Row(name, f"50 workers, claim 8 and ack 8, {durability}", target=target)
@@ -211,8 +211,7 @@ def _latency(bench: Bench) -> Row:
         with closing(Streams(server, writer)) as at_source, closing(Streams(server, writer)) as at_dest:
             at_source.open(["s"])
             at_dest.open(["d"])
-            end = time.monotonic() + bench.seconds
-            while time.monotonic() < end:
+            for _ in bench.ticks():
                 seen: list[int] = []
 
                 def note(data: bytes, now: int, seen: list[int] = seen) -> int:
