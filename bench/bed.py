@@ -178,6 +178,7 @@ class Bench:
                 begin = time.monotonic()
                 parts.append(load.run(sent, server.host, server.port, seconds))
                 took += time.monotonic() - begin
+                sent = sent.after(parts[-1].requests)
             # What the server still does right after the last answer belongs to the requests before it.
             used = cpu_s(server.pid) - used
             rows.append(self._row(name, title, load.added(parts), records, used, took))

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("traffic.lua")
@@ -48,12 +48,18 @@ class Traffic:
     first: int = 0
     step: int = 1
     span: int = 0
+    done: int = 0
+    """How many of them were sent before: the first one is the next after those."""
+
+    def after(self, requests: int) -> Traffic:
+        """The requests that follow so many of these."""
+        return replace(self, done=self.done + requests)
 
     def request(self, i: int, host: str) -> bytes:
         """The i-th request as bytes."""
         path, body = self.path.encode(), self.body
         if self.span:
-            number = b"%d" % (self.first + i * self.step % self.span)
+            number = b"%d" % (self.first + (self.done + i) * self.step % self.span)
             path, body = path.replace(b"{n}", number), body.replace(b"{n}", number)
         return request(self.method, path, body, host)
 
@@ -111,6 +117,7 @@ def _wrk(traffic: Traffic, host: str, port: int, seconds: float) -> Figures:
             "BENCH_PATH": traffic.path,
             "BENCH_BODY": body.name,
             "BENCH_FIRST": str(traffic.first),
+            "BENCH_DONE": str(traffic.done),
             "BENCH_STEP": str(traffic.step),
             "BENCH_SPAN": str(traffic.span),
         }

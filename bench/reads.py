@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import records
+from bench import load, records
 from bench.bed import Bench, await_true
 from bench.load import Traffic
 from bench.row import Row, at_least
@@ -75,16 +75,22 @@ def await_sealed(data_dir: Path) -> None:
 def _rendered(bench: Bench, server: ServerProcess, limit: int) -> Iterator[Row]:
     name = f"diff-{limit}-rendered"
     if bench.wants(name):
-        for from_seq in range(0, RENDERED_RECORDS, 1000):
-            server.request("POST", "/v0/topics/tail/diff", json={"from_seq": from_seq, "limit": 1000})
+        _read_all(server, RENDERED_RECORDS)
         # A prime step: each cursor is another one, and few of them are at the beginning of a Block.
         traffic = _diffs(limit, 7919, RENDERED_RECORDS - limit)
         yield _row(bench, server, name, "rendered before", traffic, limit)
 
 
+def _read_all(server: ServerProcess, count: int) -> None:
+    diffs = _diffs(1000, 1000, count)
+    load.fill(server.host, server.port, (diffs.request(i, server.host) for i in range(count // 1000)))
+
+
 def _walk(bench: Bench, server: ServerProcess, kind: str, limit: int) -> Iterator[Row]:
     name = f"diff-{limit}-{kind}"
     if bench.wants(name):
+        # After a walk round the whole topic, each Block is one that the caches gave up the longest time ago.
+        _read_all(server, FRESH_RECORDS)
         # Whole Blocks: each request begins one that no request before it in this round has met.
         step = 1000 if kind == "sealed" else -(-limit // BLOCK_RECORDS) * BLOCK_RECORDS
         traffic = _diffs(limit, step, FRESH_RECORDS // step * step)

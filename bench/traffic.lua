@@ -4,6 +4,7 @@ local method, path = os.getenv("BENCH_METHOD"), os.getenv("BENCH_PATH")
 local span = tonumber(os.getenv("BENCH_SPAN"))
 local step = tonumber(os.getenv("BENCH_STEP"))
 local first = tonumber(os.getenv("BENCH_FIRST"))
+local done = tonumber(os.getenv("BENCH_DONE"))
 local file = io.open(os.getenv("BENCH_BODY"), "rb")
 local body = file:read("*a")
 file:close()
@@ -22,7 +23,7 @@ else
   end
   local path_head, path_tail = around(path)
   local body_head, body_tail = around(body)
-  local at = 0
+  local at = done * step % span
   request = function()
     local n = first + at
     at = (at + step) % span
