@@ -11,6 +11,7 @@ no other cache any more: what was read least recently goes first.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from itertools import accumulate, repeat
@@ -29,6 +30,8 @@ WITH_DATA: Final = 4
 WIRE_CACHE_BYTES_MAX: Final = 128 * 1024 * 1024
 LARGE_BYTES: Final = 64 * 1024
 _SINGLE_DATA: Final = slice(*SINGLE_DATA_AT)
+_TIMES_RUN: Final = 16
+"""Where as many records have the same time, to find the end of each run is faster than to look at each of them."""
 _OPEN: Final = b'{"$seq":'
 _BETWEEN: Final = b'},{"$seq":'
 
@@ -44,11 +47,6 @@ class Wire:
         self.text = text
         self.at = at
 
-    @property
-    def held_bytes(self) -> int:
-        """What it takes in memory."""
-        return len(self.text) + len(self.at) * self.at.itemsize
-
     def slice(self, i: int, j: int) -> bytes:
         """The records [i, j), separated by commas."""
         at = self.at
@@ -61,7 +59,8 @@ class WireCache:
     __slots__ = ("_wires", "bytes", "bytes_max")
 
     def __init__(self, bytes_max: int = WIRE_CACHE_BYTES_MAX) -> None:
-        self._wires: OrderedDict[tuple[int, int], tuple[Block, Wire]] = OrderedDict()
+        # With what each takes in memory.
+        self._wires: OrderedDict[tuple[int, int], tuple[Block, Wire, int]] = OrderedDict()
         self.bytes = 0
         self.bytes_max = bytes_max
 
@@ -74,11 +73,11 @@ class WireCache:
             return found[1]
         wire = render_whole(block, fields)
         block.forget_columns()
-        self._wires[key] = (block, wire)
-        self.bytes += wire.held_bytes + len(block.raw)
+        size = len(wire.text) + len(wire.at) * wire.at.itemsize + len(block.raw)
+        self._wires[key] = (block, wire, size)
+        self.bytes += size
         while self.bytes > self.bytes_max and len(self._wires) > 1:
-            _, (dropped, oldest) = self._wires.popitem(last=False)
-            self.bytes -= oldest.held_bytes + len(dropped.raw)
+            self.bytes -= self._wires.popitem(last=False)[1][2]
         return wire
 
 
@@ -164,7 +163,13 @@ def _times(block: Block, suffix: bytes) -> list[bytes]:
         return [b',"$ts":%d%b' % (block.first_ts, suffix)] * block.n
     column = block.columns.ts
     texts = {ts: b',"$ts":%d%b' % (ts, suffix) for ts in set(column)}
-    return [texts[ts] for ts in column]
+    if len(texts) * _TIMES_RUN > block.n:
+        return [texts[ts] for ts in column]
+    # They ascend, so the same ones are next to each other: as many as a write had, or several.
+    found: list[bytes] = []
+    for ts in sorted(texts):
+        found += [texts[ts]] * (bisect_right(column, ts, len(found)) - len(found))
+    return found
 
 
 def _is_even(numbers: list[bytes]) -> bool:

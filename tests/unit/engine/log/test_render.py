@@ -60,6 +60,14 @@ def test_number_of_digits_may_grow_inside_a_block(first_seq: int) -> None:
     assert seqs == list(range(first_seq, first_seq + 20))
 
 
+@pytest.mark.parametrize("runs", [[1] * 100, [40, 59, 1], [1, 99], [33, 33, 34]])
+def test_times_of_a_block_that_several_writes_made(runs: list[int]) -> None:
+    """HTTP-9: records with the same time are next to each other, few or many of them."""
+    times = [1_790_000_000_000 + 3 * i for i, run in enumerate(runs) for _ in range(run)]
+    encoded = block.encode(7, 1, times, [b"1"] * 100)
+    assert render_whole(encoded, WITH_DATA).text == b",".join(render(encoded, WITH_DATA))
+
+
 def test_cache_counts_all_that_it_holds_and_gives_up_the_oldest() -> None:
     """STORE-6: the text, the offsets and the Block, which may be nowhere else any more."""
     made = [block.encode(7, 1 + 100 * i, 5, [b'"0123456789"'] * 100) for i in range(20)]
@@ -70,6 +78,6 @@ def test_cache_counts_all_that_it_holds_and_gives_up_the_oldest() -> None:
         cache.get(content, WITH_DATA)
         assert cache.bytes <= cache.bytes_max
     assert 4 * each <= cache.bytes
-    assert [found is content for (found, _), content in zip(cache._wires.values(), made[-5:], strict=True)] == [
+    assert [found is content for (found, _, _), content in zip(cache._wires.values(), made[-5:], strict=True)] == [
         True
     ] * 5
