@@ -8,6 +8,7 @@ only ever goes from live to deleted, and is there before a checkpoint trims the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from topics.storage.flags import DELETED, deleted_runs
 from topics.storage.job import Job, Task
@@ -15,6 +16,7 @@ from topics.storage.segment.format import HEADER_BYTES, SOME_DELETED
 from topics.storage.segment.segment import SealedBlock, Segment
 from topics.storage.segment.tier import Tier
 
+_DELETED: Final = bytes((DELETED,))
 _Noted = dict[Segment, list[tuple[SealedBlock, int, int, bytes | None]]]
 
 
@@ -93,14 +95,11 @@ class Flips:
     def _write(self, flips: _Noted) -> None:
         for segment, ranges in flips.items():
             name, cold = segment.name, segment.is_cold
-            writes = [
-                (
-                    HEADER_BYTES + sealed.flags_at + a if cold else sealed.offset + sealed.length + a,
-                    bytes((DELETED,)) * (b - a),
-                )
-                for sealed, i, j, mask in ranges
-                for a, b in ([(i, j)] if mask is None else deleted_runs(mask))
-            ]
+            places = []
+            for sealed, i, j, mask in ranges:
+                at = HEADER_BYTES + sealed.flags_at if cold else sealed.offset + sealed.length
+                places += [(at + a, at + b) for a, b in ([(i, j)] if mask is None else deleted_runs(mask))]
+            writes = [(a, _DELETED * (b - a)) for a, b in _joined(places)]
             if segment.all_live_at is not None and not cold:
                 # First: whoever copies the file while it changes finds at its end that flags may be set.
                 writes.insert(0, (segment.all_live_at, SOME_DELETED))
@@ -110,3 +109,15 @@ class Flips:
                 # Dropped, and its files removed, since the flips were noted.
                 if not segment.dropped:
                     raise
+
+
+def _joined(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same places with those in one that touch each other: many workers ack neighbours, each a few."""
+    places.sort()
+    joined: list[tuple[int, int]] = []
+    for a, b in places:
+        if joined and a <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(b, joined[-1][1]))
+        else:
+            joined.append((a, b))
+    return joined

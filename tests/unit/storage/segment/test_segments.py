@@ -84,6 +84,22 @@ def test_delete_of_a_sealed_record_flips_one_byte_outside_the_checksum_and_survi
     assert sealed.live_bytes == sealed.live_in(0, 3)[1] + sealed.live_in(4, 10)[1]
 
 
+def test_neighbours_that_were_deleted_one_by_one_are_flipped_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """STORE-3: many workers ack a few jobs each, and their jobs are next to each other."""
+    mini = sealed_topic()
+    mini.checkpoint()
+    tier, written = mini.store.segments.flips._hot, []
+    patch = tier.patch
+    monkeypatch.setattr(tier, "patch", lambda name, writes: (written.extend(writes), patch(name, writes)))
+    for seq in (6, 4, 9, 5):
+        mini.delete(7, seq, seq)
+    mini.turn()
+    mini.store.run_until_idle()
+    mini.turn()
+    assert [content for _, content in written] == [segment.SOME_DELETED, b"\xd5" * 3, b"\xd5"]
+    assert [seq for _, seq in restart(mini).records() if seq < 11] == [1, 2, 3, 7, 8, 10]
+
+
 @pytest.mark.parametrize("value", [0x00, 0x01, 0x55, 0xD4, 0xFF])
 def test_any_flag_but_the_sentinel_reads_live(value: int) -> None:
     """STORE-3: only 0xD5 means deleted."""
