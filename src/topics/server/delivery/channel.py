@@ -200,8 +200,8 @@ class Channel:
                         continue
                 for each in parcel.notices:
                     subscriber.send(feed, each)
-                    written += len(each.json)
-                    frames += 1
+                frames += parcel.frames
+                written += parcel.bytes
                 if written >= bytes_max:
                     end = at
                 feed.cursor = parcel.cursor
@@ -237,7 +237,7 @@ class Channel:
 
     def _room_for(self, parcel: Parcel | None) -> dict[tuple[int, View], Parcel | None]:
         """The parcels to which this one is added, without those before it where they have become too many."""
-        self._parcels_bytes += 0 if parcel is None else sum(len(each.json) for each in parcel.notices)
+        self._parcels_bytes += 0 if parcel is None else parcel.bytes
         if self._parcels_bytes > PARCELS_BYTES_MAX:
             self._forget_parcels()
         return self._parcels

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from topics.engine.log.difference import Tombstone
 from topics.engine.log.loss import RECREATED
@@ -85,12 +85,18 @@ class Notice:
         return self._message
 
 
-class Parcel(NamedTuple):
+class Parcel:
     """What follows a cursor: notices to send in order, the cursor after all of them, and the head as it was."""
 
-    notices: Sequence[Notice]
-    cursor: int
-    head: int
+    __slots__ = ("bytes", "cursor", "frames", "head", "notices")
+
+    def __init__(self, notices: Sequence[Notice], cursor: int, head: int) -> None:
+        self.notices = notices
+        self.cursor = cursor
+        self.head = head
+        # Summed up here, once for all streams that get it.
+        self.frames = len(notices)
+        self.bytes = sum([len(each.json) for each in notices])
 
 
 def record(name: bytes, texts: list[bytes], from_seq: int, to_seq: int, head: int) -> Notice:

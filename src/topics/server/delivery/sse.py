@@ -21,8 +21,8 @@ from topics.server.delivery.subscriber import Feed
 from topics.server.http.account import Share
 from topics.server.http.stream import Stream
 
-_FORGET_EVERY: Final = 8
-"""How many sent events are remembered before a look whether the socket has taken all of them."""
+_UNDO_MAX: Final = 2 * 8
+"""How much of what was sent, two numbers each, is remembered before a look whether the socket has taken all of it."""
 
 
 OnEnd = Callable[["SseStream"], None]
@@ -78,7 +78,7 @@ class SseStream(EventStream):
     def send(self, feed: Feed, notice: Notice) -> None:
         """Write the notice as an event with the id of the position after it."""
         undo = self._undo
-        if len(undo) >= 2 * _FORGET_EVERY and not self.stream.buffered:
+        if len(undo) >= _UNDO_MAX and not self.stream.buffered:
             undo.clear()
             self._left.clear()
         undo.append(feed.index)
