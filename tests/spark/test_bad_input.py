@@ -49,6 +49,8 @@ def fails(action: Any) -> str:
         ({"failOnDataLoss": "perhaps"}, ['option "failOnDataLoss" is "perhaps"']),
         ({"minPartitions": "0"}, ['option "minPartitions" is "0"']),
         ({"columns": "seq,price"}, ['option "columns" is "seq,price"', '"price"']),
+        ({"columns": "seq,tag,seq"}, ['option "columns" is "seq,tag,seq"', "twice"]),
+        ({"errorTopic": "bad-rows"}, ['option "errorTopic" is "bad-rows"', "option of writes"]),
         ({"columns": "tombstone"}, ['option "columns"', "includeTombstones"]),
         ({"startingOffset": "latest"}, ['no option "startingoffset"', 'did you mean "startingOffsets"']),
         ({"startingOffsets": '{"TOPIC": 3}', "endingOffsets": '{"TOPIC": 1}'}, ['option "endingOffsets"', "before"]),

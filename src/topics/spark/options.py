@@ -48,6 +48,10 @@ WRITE_OPTIONS: Final = (
 )  # fmt: skip
 
 
+ONLY_WRITES: Final = ("errorTopic", "stagingDir", "txnId", "txnVersion", "recordsPerSecond")
+"""What a write takes and a read would pass over: somebody who sets one expects something of it."""
+
+
 class GivenOptions:
     """Typed access to the options that Spark passes on as text."""
 
@@ -188,6 +192,9 @@ class ReadOptions:
     def __init__(self, given: Mapping[str, str], streaming: bool) -> None:
         options = GivenOptions(given)
         options.check_names(READ_OPTIONS)
+        for name in ONLY_WRITES:
+            if options.text(name) is not None:
+                raise BadOption(name, options.text(name), "it is an option of writes, and a read has no use for it")
         self.addresses = addresses(options)
         self.topics = Topics(options)
         self.starting = WantedOffsets("startingOffsets", options.text("startingOffsets") or "earliest")
@@ -241,11 +248,13 @@ def _columns(options: GivenOptions, include_tombstones: bool) -> tuple[str, ...]
             raise BadOption(
                 "columns", options.text("columns"), f'there is no column "{name}"{hint}; there are {", ".join(known)}'
             )
+    if len(set(chosen)) < len(chosen):
+        raise BadOption("columns", options.text("columns"), "it names a column twice")
     if not chosen:
         return known
     if include_tombstones and TOMBSTONE not in chosen:
         chosen.append(TOMBSTONE)
-    return tuple(dict.fromkeys(chosen))
+    return tuple(chosen)
 
 
 def check_name(option: str, name: str) -> None:
