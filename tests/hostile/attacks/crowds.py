@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 
 from tests.hostile.attack import Target, attack
 from tests.hostile.attacks.commands import client, scaled
@@ -159,6 +162,57 @@ def idle_connections(target: Target) -> None:
     idle = connections(target, IDLE, b"")
     time.sleep(target.seconds)
     reset(idle)
+
+
+@attack("a-process-ends")
+def process_ends(target: Target) -> None:
+    """Kills a process that has used 9,000 connections, so that the system closes all of them in one moment."""
+    request = request_text("GET", "/v0/health")
+    _end_process(lambda: _answered(connections(target, scaled(9_000, target), request)))
+
+
+@attack("a-process-with-streams-ends", in_slice=False)
+def process_with_streams_ends(target: Target) -> None:
+    """Kills a process that reads 2,000 streams and 1,000 WebSockets."""
+    target.request("POST", "/v0/topics/watched", {"records": [{"data": 1}]}, JSON)
+
+    def open_streams() -> list[socket.socket]:
+        raise_files()
+        opened = []
+        with client(target) as call:
+            for _ in range(2_000):
+                url = call("POST", "/v0/watch", {"topics": {"watched": {}}})["stream_url"]
+                opened += connections(target, 1, request_text("GET", url))
+        for _ in range(1_000):
+            opened.append(websocket(target))
+            opened[-1].sendall(message(b'{"op":"subscribe","topic":"watched"}'))
+        return opened
+
+    _end_process(open_streams)
+
+
+def _answered(opened: list[socket.socket]) -> list[socket.socket]:
+    for connection in opened:
+        assert connection.recv(1 << 16)
+    return opened
+
+
+def _end_process(open_all: Callable[[], list[socket.socket]]) -> None:
+    """Have a process open connections, then kill it."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        opened = open_all()
+        os.write(told, b"%d" % len(opened))
+        signal.pause()
+    os.close(told)
+    counted = os.read(ready, 16)
+    os.close(ready)
+    time.sleep(0.5)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert counted, "the process could not open its connections"
+    time.sleep(0.5)
 
 
 @attack("connection-churn", in_slice=False)

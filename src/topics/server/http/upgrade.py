@@ -37,15 +37,24 @@ Upgrade = Callable[[asyncio.Transport], Upgraded]
 class Relay:
     """The callbacks of an upgraded connection."""
 
-    __slots__ = ("_on_lost", "_protocol", "data_received", "eof_received", "pause_writing", "resume_writing")
+    __slots__ = ("_depart", "_on_lost", "_protocol", "data_received", "pause_writing", "resume_writing")
 
-    def __init__(self, protocol: Upgraded, on_lost: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self, protocol: Upgraded, on_lost: Callable[[Exception | None], None], depart: Callable[[], None]
+    ) -> None:
+        """`depart` closes the connection when it is its turn."""
         self._protocol = protocol
         self._on_lost = on_lost
+        self._depart = depart
         self.data_received = protocol.data_received
-        self.eof_received = protocol.eof_received
         self.pause_writing = protocol.pause_writing
         self.resume_writing = protocol.resume_writing
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more."""
+        if not self._protocol.eof_received():
+            self._depart()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""

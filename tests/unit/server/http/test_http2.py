@@ -398,6 +398,7 @@ def test_damaged_frames_are_never_an_exception_or_a_hang(damage: list[tuple[int,
         data = data[size:]
     client.send(data)
     client.send_eof()
+    client.received()
     assert client.transport.closing
     client.lose()
     assert len(connections) == 0

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from tests.harness.connection import Client, PathApp, connections_of, request
 from tests.harness.loop import ManualLoop
-from topics.server.http.connections import Connections
+from topics.server.http.connections import DEPART_TOGETHER, Connections
 from topics.server.http.exchange import Exchange
 from topics.server.http.http2 import Http2
 from topics.server.http.turns import BEGIN_NS, TURN_NS, Turns
@@ -209,3 +212,26 @@ def test_after_work_that_took_long_the_line_rests_for_a_moment() -> None:
         seen.append(len(served))
     assert served == [0, 1, 2]
     assert seen[:7] == [1, 1, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("path", ["/", "/stream", "/upgrade"])
+def test_clients_that_end_at_once_are_closed_over_many_turns(path: str) -> None:
+    """FAIR-1: idle connections, streams and what was upgraded; each is closed, and none in the turn that it ends in."""
+    app = PathApp()
+    app.upgrade_to = SimpleNamespace(connected=lambda _: asyncio.Protocol())
+    connections = connections_of(app)
+    clients = [Client(app, connections=connections) for _ in range(3 * DEPART_TOGETHER)]
+    lines = ("Connection: Upgrade", "Upgrade: websocket") if path == "/upgrade" else ()
+    for client in clients:
+        client.send(request("GET", path, None, *lines))
+        client.received()
+    for client in clients:
+        client.send_eof()
+    closed = [sum(client.transport.closing for client in clients)]
+    for _ in range(3):
+        loop_of(connections).turn()
+        closed.append(sum(client.transport.closing for client in clients))
+    assert closed == [0, DEPART_TOGETHER, 2 * DEPART_TOGETHER, 3 * DEPART_TOGETHER]
+    for client in clients:
+        client.lose()
+    assert not connections.live
