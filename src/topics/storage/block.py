@@ -220,15 +220,13 @@ class Block(Extent):
         if not bits & HAS_META:
             return False
         node_bytes, tag_bytes, meta_bytes, _ = HEADER.unpack_from(self.raw)[8:]
-        at = HEADER_BYTES + n * (16 + (2 if bits & HAS_NODE else 0) + (2 if bits & HAS_TAG else 0))
-        at += node_bytes + tag_bytes
+        at = HEADER_BYTES + _per_record(bits) * n + node_bytes + tag_bytes
         return self.raw.find(text, at, at + meta_bytes) >= 0
 
     def datas(self) -> list[bytes]:
         """The data column."""
-        # A read is mostly this: for each record, a look into `self` would be a tenth of it.
-        raw = self.raw
-        return [raw[a:b] for a, b in pairwise(self.columns.data_at)]
+        raw, at = self.raw, self.columns.data_at
+        return [raw[a:b] for a, b in pairwise(at)]
 
     def size_bytes(self, i: int, j: int) -> int:
         """What the records [i, j) count towards `bytes`, deleted or not."""

@@ -133,25 +133,18 @@ class Connection(asyncio.Protocol):
             self._connections.send_answers()
         if self._linger_left >= 0 or self._lost:
             return False
-        if outbox.stream is None:
-            self._eof = True
-            if self._intake.phase in (IN_HEAD, IN_BODY):
-                self._turn_away(InvalidRequest("The connection ended in the middle of a request."))
-            if outbox.current is not None:
-                self._close_after_last()
-                outbox.give_up_waiting()
-        if outbox.current is None or outbox.stream is not None:
-            self._connections.depart(self)
+        if outbox.stream is not None:
+            self._connections.depart(self.abort)
+            return True
+        self._eof = True
+        if self._intake.phase in (IN_HEAD, IN_BODY):
+            self._turn_away(InvalidRequest("The connection ended in the middle of a request."))
+        if outbox.current is not None:
+            self._close_after_last()
+            outbox.give_up_waiting()
+        if outbox.current is None:
+            self._connections.depart(self.close)
         return True
-
-    def leave(self) -> None:
-        """The client is gone, and nothing is left to answer: close."""
-        if self.outbox.stream is not None:
-            self.transport.abort()
-        elif self._upgraded is not None:
-            self.transport.close()
-        else:
-            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: everything that waits for it is ended, once."""
@@ -357,7 +350,7 @@ class Connection(asyncio.Protocol):
         outbox.current = None
         self.deadlines.clear()
         self._upgraded = protocol = upgrade(self.transport)
-        depart = partial(self._connections.depart, self)
+        depart = partial(self._connections.depart, self.transport.close)
         self.transport.set_protocol(Relay(protocol, self.connection_lost, depart))  # type: ignore[arg-type]
         if outbox.write_paused:
             protocol.pause_writing()

@@ -69,7 +69,8 @@ class Connections:
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
         self._answers: list[tuple[Outbox, bytes]] = []
-        self._departing: deque[Connection] = deque()
+        # What closes each connection whose client is gone.
+        self._departing: deque[Callable[[], None]] = deque()
 
     def __len__(self) -> int:
         """How many connections are live, those that were refused not counted."""
@@ -147,15 +148,15 @@ class Connections:
         if not self.live and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def depart(self, connection: Connection) -> None:
+    def depart(self, close: Callable[[], None]) -> None:
         """Close a connection whose client is gone, when it is its turn."""
-        self._departing.append(connection)
+        self._departing.append(close)
         if len(self._departing) == 1:
             self._loop.call_soon(self._close_departing)
 
     def _close_departing(self) -> None:
         for _ in range(min(DEPART_TOGETHER, len(self._departing))):
-            self._departing.popleft().leave()
+            self._departing.popleft()()
         if self._departing:
             self._loop.call_soon(self._close_departing)
 
