@@ -171,8 +171,10 @@ class Bench:
         `traffic` may be a function of the round, for traffic that must not meet what an earlier round has left.
         """
         rows = []
+        sent = traffic(0) if callable(traffic) else traffic
         for i in range(rounds):
-            sent = traffic(i) if callable(traffic) else traffic
+            if i and callable(traffic):
+                sent = traffic(i)
             parts, used, took = [], cpu_s(server.pid), 0.0
             for seconds in self.slices():
                 begin = time.monotonic()

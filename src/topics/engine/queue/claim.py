@@ -185,16 +185,26 @@ def divide(jobs: Sequence[Candidate], quotas: Sequence[int]) -> list[list[Candid
     return parts
 
 
+_LABELS: Final = HAS_NODE | HAS_TAG | HAS_META
+
+
 def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease], deadline_ms: int) -> list[bytes]:
-    """The jobs as workers read them; `data` and `meta` are the bytes that were sent. All were leased at once."""
+    """The jobs as workers read them, lowest seq first; `data` and `meta` are the bytes that were sent.
+
+    All were leased at once.
+    """
+    plain = _PLAIN % deadline_ms
+    last = jobs[-1][1]
+    if last is jobs[0][1] and last.n > 1 and not last.bits & _LABELS:
+        # All in one Block, as most are.
+        return _plain_texts(last, leases, plain)
     texts = []
     block: Block | None = None
-    plain = _PLAIN % deadline_ms
     for (seq, held_in, _), lease in zip(jobs, leases, strict=True):
         if held_in is not block:
             block = held_in
             raw, first_seq = block.raw, block.first_seq
-            whole = bool(block.bits & (HAS_NODE | HAS_TAG | HAS_META))
+            whole = bool(block.bits & _LABELS)
             if block.n == 1:
                 # A job that was written alone is read without its columns.
                 stamps: Sequence[int] = (block.first_ts,)
@@ -209,6 +219,15 @@ def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease], deadline_ms: i
             text = plain % (seq, lease.id, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
         texts.append(text)
     return texts
+
+
+def _plain_texts(block: Block, leases: Sequence[Lease], plain: bytes) -> list[bytes]:
+    raw, stamps, at, first_seq = block.raw, block.columns.ts, block.columns.data_at, block.first_seq
+    return [
+        plain % (first_seq + i, lease.id, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
+        for lease in leases
+        for i in (lease.seq - first_seq,)
+    ]
 
 
 _PLAIN: Final = b'{"$seq":%%d,"lease_id":"lease_%%x","deadline":%d,"$ts":%%d,"deliveries":%%d,"data":%%b}'

@@ -32,6 +32,7 @@ Served = tuple[Claimer, LeasedJobs, Receipt | None]
 """A claimer that was answered, with what, and what the answer waits for."""
 
 LEASE_ID_SHIFT: Final = 20
+_BLOCK_OF: Final = itemgetter(1)
 CLAIM_BYTES_MAX: Final = 8 << 20
 """About how much one division of jobs may hold: each claimer gets a job, and the rest comes with the next claim."""
 
@@ -61,12 +62,13 @@ class Dispatch:
             topic.expire(now)
         more = queue.advance(steady_ms)
         demands = [claimer.demand for claimer in claimers]
-        jobs = topic.reading(self._choose, topic, queue, sum(demands), now)
+        wanted = sum(demands)
+        jobs = topic.reading(self._choose, topic, queue, wanted, now)
         if len(jobs) > len(claimers) and topic.log.bytes > CLAIM_BYTES_MAX:
             count = _within(jobs, CLAIM_BYTES_MAX, len(claimers))
             queue.stopped |= count < len(jobs)
             del jobs[count:]
-        queue.stopped |= more and len(jobs) < sum(demands)
+        queue.stopped |= more and len(jobs) < wanted
         served: list[Served] = []
         parts = [jobs] if len(claimers) == 1 else divide(jobs, shares(len(jobs), demands))
         for claimer, part in zip(claimers, parts, strict=True):
@@ -189,13 +191,8 @@ class Dispatch:
 
 def _within(jobs: list[Candidate], bytes_max: int, at_least: int) -> int:
     """How many of the first jobs hold no more than this much."""
-    left = bytes_max
-    last = None
-    for _, block, _ in jobs:
-        if block is not last:
-            last = block
-            left -= len(block.raw)
-    if left >= 0:
+    # With every claim, so not job by job: mostly all of them are in one Block or two.
+    if sum([len(block.raw) for block in set(map(_BLOCK_OF, jobs))]) <= bytes_max:
         return len(jobs)
     left = bytes_max
     for i, (seq, block, _) in enumerate(jobs):

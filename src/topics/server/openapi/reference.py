@@ -20,7 +20,6 @@ from topics.server.api.route import Row
 from topics.server.http import reply
 from topics.server.http.exchange import Exchange
 from topics.server.http.reply import JSON
-from topics.server.openapi.document import document
 from topics.settings import Settings
 from topics.storage.job import Miss, Task
 
@@ -60,6 +59,9 @@ class Reference:
         return assets.rows("reference", "/v0/docs")
 
     def _make(self) -> None:
+        # Not before it is asked for: every start would wait for a dozen modules that few servers ever need.
+        from topics.server.openapi.document import document
+
         described = document(self._rows(), self._settings, guarded=self._guarded, rest=partial(sleep, REST_S))
         self._plain = msgspec.json.encode(described)
         self._packed = reply.gzip(self._plain)
