@@ -162,6 +162,12 @@ class Client:
                 self.transport.protocol.data_received(data)
 
     def send_eof(self) -> None:
+        """The client sends nothing more; a connection that nobody waits for is closed in the next turn."""
+        self.note_eof()
+        self._turn()
+
+    def note_eof(self) -> None:
+        """As `send_eof`, before the loop has turned."""
         if not self.transport.closing and not self.transport.protocol.eof_received():
             self.transport.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import subprocess
@@ -215,8 +216,13 @@ def test_ctrl_c_does_not_wait_for_a_server_that_is_away(free_port: int) -> None:
         assert child.stderr is not None
         assert child.stdout.readline() == "waiting\n"
         assert "trying again" in child.stderr.readline()
-        child.send_signal(signal.SIGINT)
-        assert child.wait(10) != 0
+        # The first may still meet the program, before it waits.
+        for _ in range(2):
+            child.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                assert child.wait(5) != 0
+                break
+        assert child.poll() is not None
         assert "perhaps not written: it was stopped" in child.stderr.read()
 
 

@@ -398,7 +398,6 @@ def test_damaged_frames_are_never_an_exception_or_a_hang(damage: list[tuple[int,
         data = data[size:]
     client.send(data)
     client.send_eof()
-    client.received()
     assert client.transport.closing
     client.lose()
     assert len(connections) == 0

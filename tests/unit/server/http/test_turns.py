@@ -226,7 +226,7 @@ def test_clients_that_end_at_once_are_closed_over_many_turns(path: str) -> None:
         client.send(request("GET", path, None, *lines))
         client.received()
     for client in clients:
-        client.send_eof()
+        client.note_eof()
     closed = [sum(client.transport.closing for client in clients)]
     for _ in range(3):
         loop_of(connections).turn()
