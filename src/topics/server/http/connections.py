@@ -155,10 +155,13 @@ class Connections:
             self._loop.call_soon(self._close_departing)
 
     def _close_departing(self) -> None:
-        for _ in range(min(DEPART_TOGETHER, len(self._departing))):
-            self._departing.popleft()()
-        if self._departing:
-            self._loop.call_soon(self._close_departing)
+        try:
+            for _ in range(min(DEPART_TOGETHER, len(self._departing))):
+                self._departing.popleft()()
+        finally:
+            # Also after a defect with one of them: the others would never be closed.
+            if self._departing:
+                self._loop.call_soon(self._close_departing)
 
     def revoke(self, is_revoked: Callable[[Any], bool], error: TopicsError) -> None:
         """Keys have changed: every head is resolved again, and what is under way on a route that is revoked ends."""

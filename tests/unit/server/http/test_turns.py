@@ -235,3 +235,20 @@ def test_clients_that_end_at_once_are_closed_over_many_turns(path: str) -> None:
     for client in clients:
         client.lose()
     assert not connections.live
+
+
+def test_a_connection_that_cannot_be_closed_does_not_keep_the_others() -> None:
+    """FAIR-1: a defect with one of those that end at once is reported, and the others are closed."""
+    connections = connections_of(PathApp())
+    clients = [Client(connections=connections) for _ in range(3)]
+
+    def fail() -> None:
+        raise ZeroDivisionError("a defect")
+
+    connections.depart(fail)
+    for client in clients:
+        client.note_eof()
+    with pytest.raises(ZeroDivisionError):
+        loop_of(connections).turn()
+    loop_of(connections).run_until_idle()
+    assert all(client.transport.closing for client in clients)
