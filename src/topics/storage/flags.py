@@ -137,6 +137,13 @@ class Flagged:
             yield i, end
             i = end
 
+    def live_end(self, i: int, j: int) -> int:
+        """Where the run of live records that begins at i ends, within [i, j)."""
+        if self.flags is None:
+            return j
+        end = self.flags.find(DELETED, i, j)
+        return j if end < 0 else end
+
     def next_live(self, i: int) -> int:
         """The index of the first live record at or after i, or n."""
         flags = self.flags

@@ -222,7 +222,15 @@ def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease], deadline_ms: i
 
 
 def _plain_texts(block: Block, leases: Sequence[Lease], plain: bytes) -> list[bytes]:
-    raw, stamps, at, first_seq = block.raw, block.columns.ts, block.columns.data_at, block.first_seq
+    columns = block.columns
+    raw, stamps, at, first_seq = block.raw, columns.ts, columns.data_at, block.first_seq
+    first = leases[0].seq
+    if leases[-1].seq - first == len(leases) - 1:
+        # One after the other, as most are.
+        return [
+            plain % (first_seq + i, lease.id, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
+            for i, lease in enumerate(leases, first - first_seq)
+        ]
     return [
         plain % (first_seq + i, lease.id, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
         for lease in leases

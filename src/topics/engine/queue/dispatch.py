@@ -32,6 +32,7 @@ Served = tuple[Claimer, LeasedJobs, Receipt | None]
 """A claimer that was answered, with what, and what the answer waits for."""
 
 LEASE_ID_SHIFT: Final = 20
+_SEQ_OF: Final = itemgetter(0)
 _BLOCK_OF: Final = itemgetter(1)
 CLAIM_BYTES_MAX: Final = 8 << 20
 """About how much one division of jobs may hold: each claimer gets a job, and the rest comes with the next claim."""
@@ -120,26 +121,26 @@ class Dispatch:
         if not jobs:
             claimer.took([])
             return NOTHING, None
-        jobs.sort(key=itemgetter(0))
         config = topic.config
         lease_ms = config.lease_ms if claimer.lease_ms is None else clamp_lease_ms(claimer.lease_ms)
         deadline_ms = now + lease_ms
         first_id = self._last_id + 1
-        seqs, _, leases = zip(*jobs, strict=True)
-        again = any(leases)
-        event = Claimed(
-            claimer.node,
-            list(seqs),
-            [1 if lease is None else lease.deliveries + 1 for lease in leases] if again else [1] * len(seqs),
-            first_id,
-            deadline_ms,
-            now,
-            [lease.seq for lease in leases if lease is not None and lease.state is LAPSED] if again else [],
-        )
+        again = jobs[0][2] is not None
+        if again:
+            jobs.sort(key=_SEQ_OF)
+            deliveries = [1 if lease is None else lease.deliveries + 1 for _, _, lease in jobs]
+            expired = [seq for seq, _, lease in jobs if lease is not None and lease.state is LAPSED]
+        else:
+            deliveries, expired = [1] * len(jobs), []
+        seqs = list(map(_SEQ_OF, jobs))
+        event = Claimed(claimer.node, seqs, deliveries, first_id, deadline_ms, now, expired)
         receipt = Receipt() if config.leases_durable else None
         self.log(topic, event, receipt)
         self._last_id += len(jobs)
-        leased = queue.lease(jobs, claimer.node, first_id, steady_ms + lease_ms)
+        if again:
+            leased = queue.lease(jobs, claimer.node, first_id, steady_ms + lease_ms)
+        else:
+            leased = queue.lease_fresh(seqs, claimer.node, first_id, steady_ms + lease_ms)
         claimer.took(leased)
         if again:
             queue.history.claimed(leased, now, deadline_ms)
@@ -192,6 +193,9 @@ class Dispatch:
 def _within(jobs: list[Candidate], bytes_max: int, at_least: int) -> int:
     """How many of the first jobs hold no more than this much."""
     # With every claim, so not job by job: mostly all of them are in one Block or two.
+    _, first, lease = jobs[0]
+    if lease is None and first is jobs[-1][1] and len(first.raw) <= bytes_max:
+        return len(jobs)
     if sum([len(block.raw) for block in set(map(_BLOCK_OF, jobs))]) <= bytes_max:
         return len(jobs)
     left = bytes_max

@@ -101,12 +101,14 @@ class Queue(Ready):
 
     def advance(self, now_ms: int) -> bool:
         """Take steps that are due by now, and forget jobs below the floor; whether there is more of that to do."""
+        dates = self._dates.by_seq
+        if self._is_present(now_ms) and not dates:
+            return False
         if self._floor != self.log.start:
             self.trim()
         if self._deadlines.next_ms < now_ms:
             lapsed = [lease for lease in self._deadlines.take(now_ms - 1, STEP_JOBS) if self._lapse(lease)]
             self.history.lapsed(lapsed, self._clock.now_ms() - self._clock.steady_ms())
-        dates = self._dates.by_seq
         if dates:
             for seq, due_ms in self._dates.moved():
                 self._until([self.leases[seq]], due_ms)
@@ -116,7 +118,11 @@ class Queue(Ready):
                     self._step(lease, FALL_DUE)
                     if dates:
                         dates.pop(lease.seq, None)
-        return self._floor != self.log.start or self._deadlines.next_ms < now_ms or self._delays.next_ms <= now_ms
+        return not self._is_present(now_ms)
+
+    def _is_present(self, now_ms: int) -> bool:
+        """Whether no step is due by now, and no job below the floor is left."""
+        return self._floor == self.log.start and self._deadlines.next_ms >= now_ms and self._delays.next_ms > now_ms
 
     def next_due_ms(self) -> int | None:
         """When `advance` will next make a job ready, or None."""
@@ -139,42 +145,49 @@ class Queue(Ready):
         """Lease jobs, under the ids from `first_id` on."""
         leases = self.leases
         leased: list[Lease] = []
-        fresh = self.fresh
         for id, (seq, _, lease) in enumerate(jobs, first_id):
             if lease is None:
                 lease = leases[seq] = Lease(seq, LEASED, node, id, deadline_ms, 1)
                 self.in_flight += 1
-                if seq >= fresh:
-                    fresh = seq + 1
+                self.fresh = max(self.fresh, seq + 1)
             else:
                 self._step(lease, CLAIM)
                 lease.node, lease.id, lease.due_ms = node, id, deadline_ms
                 lease.deliveries += 1
             leased.append(lease)
-        self.fresh = fresh
+        self._deadlines.add(deadline_ms, leased, leases)
+        return leased
+
+    def lease_fresh(self, seqs: list[int], node: str, first_id: int, deadline_ms: int) -> list[Lease]:
+        """As `lease`, for jobs in ascending order that have no Lease: theirs are made, in the state after CLAIM."""
+        leases = self.leases
+        leased = [Lease(seq, LEASED, node, id, deadline_ms, 1) for id, seq in enumerate(seqs, first_id)]
+        for lease in leased:
+            leases[lease.seq] = lease
+        self.in_flight += len(leased)
+        self.fresh = max(self.fresh, seqs[-1] + 1)
         self._deadlines.add(deadline_ms, leased, leases)
         return leased
 
     def held(self, node: str, seqs: list[int], ids: list[int] | None) -> tuple[list[Lease], list[int]]:
         """The leases among `seqs` that `node` holds, under these ids where they are given; and the other seqs."""
-        held: list[Lease] = []
-        skipped: list[int] = []
-        leases = [self.leases.get(seq) for seq in seqs]
+        get = self.leases.get
+        held = {
+            seq: lease for seq in seqs if (lease := get(seq)) is not None and lease.node == node and lease.state in HELD
+        }
         if self._is_behind:
-            leases = [None if lease is None or not self.log.is_live(lease.seq) else lease for lease in leases]
-        distinct = len(set(seqs)) == len(seqs)
-        for i, lease in enumerate(leases):
-            if (
-                lease is not None
-                and lease.node == node
-                and lease.state in HELD
-                and (ids is None or lease.id == ids[i])
-                and (distinct or lease not in held)
-            ):
-                held.append(lease)
-            else:
-                skipped.append(seqs[i])
-        return held, skipped
+            held = {seq: lease for seq, lease in held.items() if self.log.is_live(seq)}
+        if ids is not None:
+            # One that is named twice may be so under two ids.
+            held = {
+                seq: lease
+                for seq, id in zip(seqs, ids, strict=True)
+                if (lease := held.get(seq)) is not None and lease.id == id
+            }
+        if len(held) == len(seqs):
+            return list(held.values()), []
+        left = dict(held)
+        return list(held.values()), [seq for seq in seqs if left.pop(seq, None) is None]
 
     def complete(self, leases: list[Lease]) -> None:
         """Ack: the jobs are done. Their leases stay until the records have left the log."""

@@ -52,6 +52,8 @@ class Ready:
         Also those met on the way that were delivered too often, as `is_dead` says. It looks at a bounded number of jobs
         that turn out not to be ready; where that is not enough, `stopped` says so, and the next call goes on. Raises
         Miss or Corrupt where a record cannot be read.
+
+        So where the first has no Lease, none of them has, and all are in order.
         """
         jobs: list[Candidate] = []
         dead: list[Candidate] = []
@@ -91,14 +93,18 @@ class Ready:
         runs = hidden.runs
         for k in range(log.index_of(seq), len(entries)):
             entry = entries[k]
-            first_seq = entry.first_seq
-            for a, b in entry.live_runs(max(0, seq - first_seq), entry.n):
+            first_seq, n = entry.first_seq, entry.n
+            a = entry.next_live(max(0, seq - first_seq))
+            while a < n:
+                # Where some are hidden, more than are wanted may have to be looked at.
+                b = entry.live_end(a, n if runs else min(n, a + count - len(jobs)))
                 whole = first_seq + a, first_seq + b
                 for first, end in hidden.between(*whole) if runs else (whole,):
                     block = entry.block()
                     jobs += [(each, block, None) for each in range(first, min(end, first + count - len(jobs)))]
                     if len(jobs) == count:
                         return jobs
+                a = entry.next_live(b)
             if not jobs:
                 self.fresh = first_seq + entry.n
         return jobs

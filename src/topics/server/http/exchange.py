@@ -32,6 +32,7 @@ from topics.server.http.upgrade import Upgrade
 log = logging.getLogger("topics.server")
 
 LARGE_ANSWER_BYTES: Final = 256 * 1024
+_JSON_OK: Final = JSON_PREFIXES[200]
 
 
 def as_answer(error: Exception, doing: str, head: Head) -> TopicsError:
@@ -209,17 +210,16 @@ class Exchange:
         A large answer is sent when the loop has time for it, or now if it is its turn already.
         """
         size = sum(map(len, parts))
-        if size > LARGE_ANSWER_BYTES:
+        if size <= LARGE_ANSWER_BYTES and not self.head.accepts_gzip:
+            self.respond_raw(b"".join((b"%b%d\r\n\r\n" % (_JSON_OK, size), *parts)))
+        elif size > LARGE_ANSWER_BYTES:
             if in_turn:
                 self._respond_large(parts, size)
             else:
                 self._begin_answer()
                 self.carrier.in_turn(partial(self._respond_later, parts, size))
-        elif self.head.accepts_gzip and size > GZIP_FLOOR_BYTES:
-            self.respond(200, b"".join(parts))
         else:
-            parts.insert(0, b"%b%d\r\n\r\n" % (JSON_PREFIXES[200], size))
-            self.respond_raw(b"".join(parts))
+            self.respond(200, b"".join(parts))
 
     def _respond_later(self, parts: list[bytes], size: int) -> None:
         self.answered = False
@@ -229,7 +229,7 @@ class Exchange:
         if self.head.accepts_gzip:
             self.respond(200, b"".join(parts))
             return
-        head = b"%b%d\r\n\r\n" % (JSON_PREFIXES[200], size)
+        head = b"%b%d\r\n\r\n" % (_JSON_OK, size)
         self._begin_answer()
         tally = self.head.tally
         if tally.unseen:
