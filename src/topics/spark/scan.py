@@ -23,13 +23,11 @@ from topics.spark.options import ReadOptions
 from topics.spark.servers import Servers
 from topics.storage.splice import Spans
 
-PARTITION_BYTES_MAX: Final = 64 << 20
+PARTITION_BYTES_MAX: Final = 256 << 20
+"""Of a topic, which is two to four times its size in Parquet: Spark cuts files there at 128 MiB. A task costs Spark
+about 60 ms of CPU beside what it reads, so there are no more of them than a core is kept busy by."""
 PARTITION_BYTES_MIN: Final = 4 << 20
 """A task that reads less than this takes about as long to start as to read."""
-PARTITION_BYTES_WAVE: Final = 16 << 20
-"""From this size of its tasks on, a scan has two of them for each core, so that a core that is done first has something
-left to do. Below it, starting a second one would take longer than waiting."""
-PARTITIONS_PER_CORE: Final = 2
 PARTITIONS_MAX: Final = 10_000
 
 log = logging.getLogger("topics.spark")
@@ -111,10 +109,7 @@ def partitions(size: float, cores: int) -> int:
     """How many tasks read so many bytes: as many turns for every core, where there is enough for all of them."""
     if size < cores * PARTITION_BYTES_MIN:
         return max(1, int(size // PARTITION_BYTES_MIN))
-    if size < PARTITIONS_PER_CORE * cores * PARTITION_BYTES_WAVE:
-        return cores
-    turns = math.ceil(size / PARTITION_BYTES_MAX / cores)
-    return cores * max(turns, PARTITIONS_PER_CORE)
+    return cores * math.ceil(size / PARTITION_BYTES_MAX / cores)
 
 
 def lost(topic: str, gap: Gap, fail_on_data_loss: bool) -> None:
