@@ -172,6 +172,12 @@ class Client:
             self.transport.close()
 
     def lose(self) -> None:
+        """The connection is gone; what nobody waits for is taken down in the next turn."""
+        self.note_lost()
+        self._turn()
+
+    def note_lost(self) -> None:
+        """As `lose`, before the loop has turned."""
         self.transport.closing = True
         self.transport.protocol.connection_lost(None)
 

@@ -21,6 +21,8 @@ IDLE = 5_000
 SLOW = 500
 SESSIONS = 9_000
 WATCHED = 200
+RESETS = struct.pack("ii", 1, 0)
+"""The value of SO_LINGER with which a close resets the connection."""
 
 
 def request_text(method: str, path: str, body: bytes = b"") -> bytes:
@@ -42,7 +44,7 @@ def connections(target: Target, count: int, first: bytes) -> list[socket.socket]
 def reset(connections: list[socket.socket]) -> None:
     """End all of them at once, as a client that dies does."""
     for connection in connections:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
     for connection in connections:
         connection.close()
 
@@ -169,6 +171,20 @@ def process_ends(target: Target) -> None:
     """Kills a process that has used 9,000 connections, so that the system closes all of them in one moment."""
     request = request_text("GET", "/v0/health")
     _end_process(lambda: _answered(connections(target, scaled(9_000, target), request)))
+
+
+@attack("a-process-resets", in_slice=False)
+def process_resets(target: Target) -> None:
+    """Kills a process that has used 9,500 connections, so that the system resets all of them in one moment."""
+    request = request_text("GET", "/v0/health")
+
+    def open_all() -> list[socket.socket]:
+        opened = _answered(connections(target, scaled(9_500, target), request))
+        for connection in opened:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
+        return opened
+
+    _end_process(open_all)
 
 
 @attack("a-process-with-streams-ends", in_slice=False)

@@ -12,9 +12,8 @@ Rules:
 3. After a refusal that leaves input unread, the answer carries `Connection: close`, the sending side is shut, and what
    the client still sends is thrown away for a while (bounded in bytes and time): closing at once would reset the
    connection, and with it destroy the answer before the client has read it.
-4. A request that asks to leave HTTP is dispatched when everything before it is answered, and nothing after it is
-   parsed until it is answered itself. Nothing is parsed after a request whose body is handed over in parts either, so
-   that what follows it on the connection takes effect after it.
+4. A request that asks to leave HTTP is dispatched when everything before it is answered. Nothing after it is parsed
+   until it is answered, nor after one whose body is handed over in parts, so that what follows takes effect later.
 5. There are no timers here, only deadlines that `Connections.sweep` looks at.
 6. The first message of a read is dispatched at once. What follows it shares a turn of the loop with every other
    connection, and waits in line for another one when the time is up (`Turns`); nothing is read meanwhile.
@@ -83,17 +82,15 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client is connected; one over `max_connections` is answered so and turned away."""
         self.outbox.connect(cast("asyncio.Transport", transport))
-        connections = self._connections
-        if connections.add(self):
-            self.deadlines.read = connections.clock.idle_deadline
+        if self._connections.add(self):
+            self.deadlines.read = self.deadlines.clock.idle_deadline
             return
         self._refused = True
-        if not connections.may_refuse():
+        if not self._connections.may_refuse():
             self.transport.abort()
             return
-        limit = self._limits.max_connections
         message = "The server has as many connections as it takes; retry later."
-        self._turn_away(Throttled(message, limit="max_connections", max=limit))
+        self._turn_away(Throttled(message, limit="max_connections", max=self._limits.max_connections))
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
@@ -149,11 +146,19 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: everything that waits for it is ended, once."""
         self._lost = True
+        was_idle = self.idle
         self.outbox.lose()
-        self.stop_parsing()
-        self.deadlines.clear()
         self.hold.release()
         self._connections.remove(self, refused=self._refused)
+        if was_idle:
+            # Nothing waits for it, and thousands may be reset in one moment: they are taken down over several turns.
+            self._connections.depart(self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self.stop_parsing()
+        self.deadlines.clear()
         self.outbox.abandon()
         self._intake.leave()
         self._place.leave()
@@ -275,9 +280,8 @@ class Connection(asyncio.Protocol):
 
     def give_room(self) -> None:
         """Too much is buffered for all clients, and this one does not move: give back what it holds."""
-        refusal = self._connections.account.refusal()
         if self._intake.phase == IN_BODY:
-            self._turn_away(refusal)
+            self._turn_away(self._connections.account.refusal())
         else:
             self.abort()
 
@@ -410,10 +414,8 @@ class Connection(asyncio.Protocol):
             self._upgraded.shut_down()
         elif outbox.stream is not None:
             outbox.stream.close()
-        elif self._intake.phase in (IDLE, SKIPPING):
-            if self._place.waits:
-                # What is in line is still answered; the next answer ends the connection.
-                return
+        elif self._intake.phase in (IDLE, SKIPPING) and not self._place.waits:
+            # What is in line is still answered; the next answer ends the connection.
             if outbox.current is None:
                 self.close()
             else:

@@ -1,4 +1,4 @@
-"""A connection that is lost is gone at once: nothing of it waits for the garbage collector.
+"""A connection that is lost is gone at once, or turn by turn where many are: nothing of it waits for the collector.
 
 What waits for it would never go where the collector has stopped to look (FAIR-6).
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from tests.harness.connection import Client, PathApp, connections_of, request
+from tests.harness.loop import ManualLoop
 from topics.server.http.connection import Connection
+from topics.server.http.connections import DEPART_TOGETHER
 from topics.server.http.http2 import Http2
 from topics.server.http.http2_stream import Http2Stream
 
@@ -78,6 +81,36 @@ def test_a_lost_connection_leaves_nothing(path: str) -> None:
     app.waiting.clear()
     app.streams.clear()
     assert alive() == before
+
+
+def test_connections_that_are_reset_at_once_are_taken_down_over_many_turns() -> None:
+    """FAIR-1: none of them counts as open any more; what is left of those that nobody waits for goes turn by turn."""
+    app = PathApp()
+    connections = connections_of(app)
+    before = alive()
+    clients = [Client(app, connections=connections) for _ in range(3 * DEPART_TOGETHER)]
+    for client in clients:
+        client.send(request("GET", "/"))
+        client.received()
+    for client in clients:
+        client.note_lost()
+        client.transport.protocol = None  # as a transport does by itself
+    assert not connections.live
+    del clients, client
+    left = [alive() - before]
+    for _ in range(3):
+        cast("ManualLoop", connections._loop).turn()
+        left.append(alive() - before)
+    assert left == [3 * DEPART_TOGETHER, 2 * DEPART_TOGETHER, DEPART_TOGETHER, 0]
+
+
+def test_a_request_that_waits_ends_in_the_turn_in_which_its_connection_is_lost() -> None:
+    """CONN-10: a client that disconnects is noticed at once."""
+    app = PathApp()
+    client = Client(app)
+    client.send(request("GET", "/wait-watching"))
+    client.note_lost()
+    assert (app.left, app.over) == (["/wait-watching"], ["/wait-watching"])
 
 
 def test_one_that_waits_in_line_leaves_nothing() -> None:

@@ -234,6 +234,7 @@ def test_clients_that_end_at_once_are_closed_over_many_turns(path: str) -> None:
     assert closed == [0, DEPART_TOGETHER, 2 * DEPART_TOGETHER, 3 * DEPART_TOGETHER]
     for client in clients:
         client.lose()
+    loop_of(connections).run_until_idle()
     assert not connections.live
 
 
