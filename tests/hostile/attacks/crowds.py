@@ -175,11 +175,11 @@ def process_ends(target: Target) -> None:
 
 @attack("a-process-resets", in_slice=False)
 def process_resets(target: Target) -> None:
-    """Kills a process that has used 9,500 connections, so that the system resets all of them in one moment."""
+    """Kills a process that has used 5,000 connections, so that the system resets all of them in one moment."""
     request = request_text("GET", "/v0/health")
 
     def open_all() -> list[socket.socket]:
-        opened = _answered(connections(target, scaled(9_500, target), request))
+        opened = _answered(connections(target, scaled(IDLE, target), request))
         for connection in opened:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
         return opened
