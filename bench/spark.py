@@ -12,6 +12,7 @@ import contextlib
 import http.client
 import json
 import os
+import pickle
 import select
 import statistics
 import subprocess
@@ -27,13 +28,16 @@ from typing import Any
 from bench import spark_floor, spark_kafka
 from bench.reads import await_sealed
 from bench.row import Row, at_least, at_most
-from bench.spark_rows import Contender, Work, markdown, measure
+from bench.spark_rows import Contender, Work, markdown, measure, over_sessions
 from topics.spark.place import Place
 from topics.testing import ServerProcess
 
 BATCH = 1_000
 RECORD_BYTES = 150
 RUNS = 4
+SESSIONS = 3
+"""How many sessions a group-by is measured in: how well the compiler of a JVM does with Spark's own code, such as that
+of `length`, is a matter of luck, and makes a difference of up to a third for as long as that JVM lives."""
 ARCHIVED = 0.95
 """The share of the topic that the lake of `table` holds."""
 STREAM_BATCH = 200_000
@@ -71,10 +75,10 @@ def append(server: ServerProcess, topic: str, records: int, before: int = 0) -> 
     return time.perf_counter() - started
 
 
-class SparkBench:
-    """One server, one session, and what is measured with them."""
+class Scans:
+    """One session, and a group-by over the records of a server that may be those of another process."""
 
-    def __init__(self, server: ServerProcess, scratch: Path) -> None:
+    def __init__(self, url: str, data_dir: Path, pid: int, scratch: Path) -> None:
         from topics.spark import session
 
         config = {
@@ -85,12 +89,12 @@ class SparkBench:
         }
         self.spark = session(master="local[2]", config=config)
         self.spark.sparkContext.setLogLevel("OFF")
-        self.server = server
+        self.url, self.data_dir, self.pid = url, data_dir, pid
         self.scratch = scratch
 
     def frame(self, topic: str, schema: str | None = None, **options: str) -> Any:
         """All columns or those of a schema, and as many tasks as the source chooses."""
-        reader = self.spark.read.format("topics").options(url=self.server.url, topic=topic, **options)
+        reader = self.spark.read.format("topics").options(url=self.url, topic=topic, **options)
         return (reader if schema is None else reader.schema(schema)).load()
 
     def aggregate(self, frame: Any) -> None:
@@ -98,7 +102,7 @@ class SparkBench:
         frame.createOrReplaceTempView("scanned")
         self.spark.sql(SQL.format(view="scanned")).collect()
 
-    def scans(self, topic: str, records: int) -> Work:
+    def scans(self, topic: str, records: int, lake: Path) -> Work:
         """A group-by over the source, over files of the same rows, and over a lake with the source as its tail."""
         from topics.spark import table
 
@@ -107,10 +111,10 @@ class SparkBench:
         chosen.write.parquet(files)
         chosen.write.json(lines)
         schema = "seq bigint, tag string, data string"
-        spark_floor.prepare(self.server.url, topic, self.scratch / "floor.arrow")
+        spark_floor.prepare(self.url, topic, self.scratch / "floor.arrow")
         self.spark.dataSource.register(spark_floor.Floor)
         ready = self.spark.read.format("floor").option("file", str(self.scratch / "floor.arrow"))
-        lake, url, data_dir = self.scratch / "lake", self.server.url, str(self.server.data_dir)
+        url, data_dir = self.url, str(self.data_dir)
         whole = self.archive(topic, "whole")
         return Work(
             "group-by",
@@ -142,6 +146,29 @@ class SparkBench:
 
         return self.spark.read.parquet(*DeltaTable(str(lake / "events")).file_uris())
 
+    def archive(self, topic: str, name: str, **options: Any) -> Path:
+        """Archive a topic once, and where the lake is."""
+        from topics.pipeline.archive import Archive
+
+        root = self.scratch / name
+        archive = Archive({"url": self.url, "topics": topic}, Place(root), **options)
+        query = archive.start(self.spark, True, "1 second", self.scratch / "never")
+        query.awaitTermination()
+        assert query.exception() is None
+        return root
+
+    def cpu_s(self) -> float:
+        """The CPU seconds of Spark, its workers and the server so far."""
+        return cpu_s({*family(os.getpid()), *family(self.pid)})
+
+
+class SparkBench(Scans):
+    """A session, a server, and what is measured with both."""
+
+    def __init__(self, server: ServerProcess, scratch: Path) -> None:
+        super().__init__(server.url, server.data_dir, server.pid, scratch)
+        self.server = server
+
     def growth(self, sizes: list[int]) -> Iterator[Row]:
         """Whether the cost of a scan grows with its records and no faster."""
         for size in sizes:
@@ -152,7 +179,7 @@ class SparkBench:
 
     def streaming(self, topic: str, records: int) -> Work:
         """All records in batches of 200,000, to a sink that does nothing."""
-        given = {"url": self.server.url, "topic": topic, "maxOffsetsPerTrigger": str(STREAM_BATCH)}
+        given = {"url": self.url, "topic": topic, "maxOffsetsPerTrigger": str(STREAM_BATCH)}
 
         def stream(turn: int) -> None:
             sink = self.spark.readStream.format("topics").options(**given).load().writeStream.format("noop")
@@ -171,7 +198,7 @@ class SparkBench:
 
         def write(turn: int) -> None:
             sink = self.spark.read.parquet(rows).write.format("topics").mode("append")
-            sink.options(url=self.server.url, topic=f"{topic}-sink-{turn}").save()
+            sink.options(url=self.url, topic=f"{topic}-sink-{turn}").save()
 
         def make(_: int) -> None:
             self.spark.read.parquet(rows).write.format("noop").mode("overwrite").save()
@@ -200,23 +227,12 @@ class SparkBench:
             [self._scan("as written", lambda: self.delta(written)), self._scan("merged", lambda: self.delta(merged))],
         )
 
-    def archive(self, topic: str, name: str, **options: Any) -> Path:
-        """Archive a topic once, and where the lake is."""
-        from topics.pipeline.archive import Archive
-
-        root = self.scratch / name
-        archive = Archive({"url": self.server.url, "topics": topic}, Place(root), **options)
-        query = archive.start(self.spark, True, "1 second", self.scratch / "never")
-        query.awaitTermination()
-        assert query.exception() is None
-        return root
-
     def latency(self) -> Row:
         """Batches of a few records from topic to topic, one after the other."""
         append(self.server, "trickle", 10)
-        options = {"url": self.server.url, "topic": "trickle", "startingOffsets": "latest"}
+        options = {"url": self.url, "topic": "trickle", "startingOffsets": "latest"}
         rows = self.spark.readStream.format("topics").options(**options).load().select("data")
-        sink = rows.writeStream.format("topics").options(url=self.server.url, topic="trickled")
+        sink = rows.writeStream.format("topics").options(url=self.url, topic="trickled")
         query = sink.option("checkpointLocation", str(self.scratch / "trickle")).start()
         deadline = time.monotonic() + TRICKLE_S
         while time.monotonic() < deadline:
@@ -228,10 +244,6 @@ class SparkBench:
         p50, p99 = statistics.median(took), statistics.quantiles(took, n=100)[98]
         title = f"topic to topic, {len(took)} batches of a few records"
         return Row("micro-batch", title, p50_ms=p50, p99_ms=p99, target=at_most(200, "p50_ms"))
-
-    def cpu_s(self) -> float:
-        """The CPU seconds of Spark, its workers and the server so far."""
-        return cpu_s(os.getpid())
 
     def writers(self, topic: str) -> Iterator[Row]:
         """p99 of one-record writes, alone and beside a full scan; server and writer on one core, Spark on the other."""
@@ -294,10 +306,10 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def cpu_s(pid: int) -> float:
-    """The CPU seconds of a process and all its descendants, those included that have ended and were waited for."""
+def cpu_s(pids: set[int]) -> float:
+    """The CPU seconds of processes, and of their children that have ended and were waited for."""
     ticks = 0
-    for member in family(pid):
+    for member in pids:
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
             ticks += sum(map(int, fields[11:15]))
@@ -314,14 +326,36 @@ def pin(pids: list[int], cores: set[int]) -> None:
                     os.sched_setaffinity(int(thread.name), cores)
 
 
-def works(bench: SparkBench, records: int) -> dict[str, Callable[[], list[Row]]]:
+def scan_in_sessions(server: ServerProcess, lake: Path, records: int) -> list[Row]:
+    """The group-by, in one process after the other, each of which has a JVM of its own."""
+    found = []
+    for _ in range(SESSIONS):
+        with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory:
+            rows = Path(directory) / "rows"
+            given = json.dumps([server.url, str(server.data_dir), server.pid, str(lake), records, str(rows)])
+            subprocess.run([sys.executable, "-m", "bench.spark", "--scan", given], check=True)
+            found.append(pickle.loads(rows.read_bytes()))
+    return over_sessions(found, records, "Parquet")
+
+
+def scan(given: str) -> None:
+    """Measure the group-by in this process, for `scan_in_sessions`."""
+    url, data_dir, pid, lake, records, rows = json.loads(given)
+    with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory:
+        bench = Scans(url, Path(data_dir), pid, Path(directory))
+        measured = measure(bench.scans("events", records, Path(lake)), bench.cpu_s)
+        Path(rows).write_bytes(pickle.dumps(measured))
+        bench.spark.stop()
+
+
+def works(bench: SparkBench, server: ServerProcess, records: int) -> dict[str, Callable[[], list[Row]]]:
     """Everything that is measured, by name; each prepares what it needs."""
 
     def of(prepare: Callable[[str, int], Work]) -> Callable[[], list[Row]]:
         return lambda: measure(prepare("events", records), bench.cpu_s)
 
     return {
-        "group-by": of(bench.scans),
+        "group-by": lambda: scan_in_sessions(server, bench.scratch / "lake", records),
         "stream": of(bench.streaming),
         "trickle": lambda: [bench.latency()],
         "sink": of(bench.sink),
@@ -342,9 +376,13 @@ def main() -> None:
     parser.add_argument("--only", action="append", metavar="NAME", help="works to measure, such as group-by or 's*'")
     parser.add_argument("--sizes", default="", help="of topics whose scans are compared, such as 100000,1000000")
     parser.add_argument("--probe", help=argparse.SUPPRESS)
+    parser.add_argument("--scan", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.probe:
         probe(chosen.probe)
+        return
+    if chosen.scan:
+        scan(chosen.scan)
         return
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="topics-bench-") as directory, ServerProcess() as server:
@@ -358,7 +396,7 @@ def main() -> None:
         print(f"loaded {chosen.records:,} records of {RECORD_BYTES} bytes in {seconds:.0f} s: {segments} segments")
         if chosen.sizes:
             rows += bench.growth([int(size) for size in chosen.sizes.split(",")])
-        for name, run in works(bench, chosen.records).items():
+        for name, run in works(bench, server, chosen.records).items():
             if _wants(name, chosen.only):
                 found = run()
                 rows += found

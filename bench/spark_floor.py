@@ -7,13 +7,12 @@ source itself could still save.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-TASKS = 4
 
 
 class Floor(DataSource):
@@ -43,8 +42,9 @@ class FloorReader(DataSourceReader):
         self._file = file
 
     def partitions(self) -> list[InputPartition]:
-        """As many as a scan of two cores has."""
-        return [InputPartition(task) for task in range(TASKS)]
+        """One for each core, as a scan of this size has."""
+        cores = len(os.sched_getaffinity(0))
+        return [InputPartition((task, cores)) for task in range(cores)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The batches of one task, mapped and not copied."""
@@ -54,8 +54,8 @@ class FloorReader(DataSourceReader):
 
         worker.freeze_loaded()
         found = pa.ipc.open_file(pa.memory_map(self._file))
-        n, task = found.num_record_batches, partition.value
-        for i in range(n * task // TASKS, n * (task + 1) // TASKS):
+        n, (task, tasks) = found.num_record_batches, partition.value
+        for i in range(n * task // tasks, n * (task + 1) // tasks):
             yield found.get_batch(i)
 
 

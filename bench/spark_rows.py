@@ -59,6 +59,15 @@ def measure(work: Work, cpu_s: Callable[[], float], turns: int = TURNS) -> list[
     return _beside(rows, work.beside)
 
 
+def over_sessions(found: list[list[Row]], records: int, beside: str) -> list[Row]:
+    """The rows of the same contenders in several sessions as one: each figure is the median of theirs."""
+    rows = []
+    for same in zip(*found, strict=True):
+        seconds, cpu_us = (statistics.median(getattr(row, k) for row in same) for k in ("seconds", "cpu_us"))
+        rows.append(dataclasses.replace(same[0], seconds=seconds, records_s=records / seconds, cpu_us=cpu_us))
+    return _beside(rows, beside)
+
+
 def _beside(rows: list[Row], name: str | None) -> list[Row]:
     """The rows with the share of their time in that of one of them."""
     reference = next((row.seconds for row in rows if row.title == name), None)

@@ -23,30 +23,26 @@ def tasks(monkeypatch: pytest.MonkeyPatch, cores: int, mib: int, partitions_min:
 
 
 def test_every_core_has_work_and_no_task_is_too_small_or_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(tasks(monkeypatch, 2, 100)) == 4
-    assert len(tasks(monkeypatch, 8, 300)) == 16
+    assert len(tasks(monkeypatch, 2, 32)) == 2
+    assert len(tasks(monkeypatch, 2, 500)) == 2
+    assert len(tasks(monkeypatch, 8, 100)) == 8
     assert len(tasks(monkeypatch, 8, 10)) == 2, "4 MiB is the least"
-    assert len(tasks(monkeypatch, 1, 640)) == 10, "64 MiB is the most"
+    assert len(tasks(monkeypatch, 1, 2560)) == 10, "256 MiB is the most"
     assert len(tasks(monkeypatch, 2, 1)) == 1
     assert len(tasks(monkeypatch, 2, 1, partitions_min=7)) == 7
 
 
 def test_tasks_come_in_turns_in_which_every_core_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fifth task on two cores would have one of them wait while the other reads it."""
-    assert len(tasks(monkeypatch, 2, 300)) == 6
-    assert len(tasks(monkeypatch, 4, 513)) == 12
-
-
-def test_a_small_batch_has_one_task_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(tasks(monkeypatch, 2, 32)) == 2
-    assert len(tasks(monkeypatch, 8, 100)) == 8
+    assert len(tasks(monkeypatch, 2, 1200)) == 6
+    assert len(tasks(monkeypatch, 4, 2049)) == 12
 
 
 def test_topics_share_the_tasks_by_their_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(2)))
     plans = {name: Plan(name, 1, 1000, 1, 1000, size, []) for name, size in (("a", 60 * MIB), ("b", 20 * MIB))}
     parts = scan.split([Range("a", 1, 0, 1000), Range("b", 1, 0, 1000)], plans, 1)
-    assert [(part.topic, part.size) for part in parts] == [("a", 333), ("a", 333), ("a", 334), ("b", 1000)]
+    assert [(part.topic, part.size) for part in parts] == [("a", 500), ("a", 500), ("b", 1000)]
 
 
 def test_a_gap_is_a_task_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from bench import spark_rows
 from bench.row import Row, at_least, at_most
-from bench.spark_rows import Contender, Work, markdown, measure
+from bench.spark_rows import Contender, Work, markdown, measure, over_sessions
 
 
 class Clock:
@@ -42,6 +42,21 @@ def test_contenders_take_turns_and_a_figure_is_the_median_of_all_but_those_that_
         ("topics", 3, 200, 1.5),
     ]
     assert rows[0].cpu_us == pytest.approx(1 / 600 * 1e6)
+
+
+def test_the_figures_of_several_sessions_are_their_medians() -> None:
+    def session(parquet: float, topics: float) -> list[Row]:
+        return [
+            Row("group-by", "Parquet", seconds=parquet, cpu_us=parquet, ratio=1.0),
+            Row("group-by", "topics", seconds=topics, cpu_us=topics, ratio=9.0, target=at_most(1.1, "ratio")),
+        ]
+
+    rows = over_sessions([session(2, 3), session(1, 9), session(4, 2)], 600, "Parquet")
+    assert [(row.title, row.seconds, row.records_s, row.cpu_us, row.ratio) for row in rows] == [
+        ("Parquet", 2, 300, 2, 1.0),
+        ("topics", 3, 200, 3, 1.5),
+    ]
+    assert not rows[1].met
 
 
 def test_a_work_without_a_reference_has_no_ratio(clock: Clock) -> None:
