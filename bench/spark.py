@@ -111,9 +111,9 @@ class Scans:
         chosen.write.parquet(files)
         chosen.write.json(lines)
         schema = "seq bigint, tag string, data string"
-        spark_floor.prepare(self.url, topic, self.scratch / "floor.arrow")
+        options = spark_floor.prepare(self.url, topic, self.scratch / "floor.arrow")
         self.spark.dataSource.register(spark_floor.Floor)
-        ready = self.spark.read.format("floor").option("file", str(self.scratch / "floor.arrow"))
+        ready = self.spark.read.format("floor").options(**options)
         url, data_dir = self.url, str(self.data_dir)
         whole = self.archive(topic, "whole")
         return Work(
@@ -348,14 +348,14 @@ def scan(given: str) -> None:
         bench.spark.stop()
 
 
-def works(bench: SparkBench, server: ServerProcess, records: int) -> dict[str, Callable[[], list[Row]]]:
+def works(bench: SparkBench, records: int) -> dict[str, Callable[[], list[Row]]]:
     """Everything that is measured, by name; each prepares what it needs."""
 
     def of(prepare: Callable[[str, int], Work]) -> Callable[[], list[Row]]:
         return lambda: measure(prepare("events", records), bench.cpu_s)
 
     return {
-        "group-by": lambda: scan_in_sessions(server, bench.scratch / "lake", records),
+        "group-by": lambda: scan_in_sessions(bench.server, bench.scratch / "lake", records),
         "stream": of(bench.streaming),
         "trickle": lambda: [bench.latency()],
         "sink": of(bench.sink),
@@ -396,7 +396,7 @@ def main() -> None:
         print(f"loaded {chosen.records:,} records of {RECORD_BYTES} bytes in {seconds:.0f} s: {segments} segments")
         if chosen.sizes:
             rows += bench.growth([int(size) for size in chosen.sizes.split(",")])
-        for name, run in works(bench, server, chosen.records).items():
+        for name, run in works(bench, chosen.records).items():
             if _wants(name, chosen.only):
                 found = run()
                 rows += found

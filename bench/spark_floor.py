@@ -7,7 +7,6 @@ source itself could still save.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,19 @@ class Floor(DataSource):
 
     def reader(self, schema: Any) -> FloorReader:
         """A batch read."""
-        return FloorReader(self.options["file"])
+        return FloorReader(self.options["file"], int(self.options["tasks"]))
 
 
 class FloorReader(DataSourceReader):
     """Hands over what is in the file, which is in memory."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, tasks: int) -> None:
         self._file = file
+        self._tasks = tasks
 
     def partitions(self) -> list[InputPartition]:
-        """One for each core, as a scan of this size has."""
-        cores = len(os.sched_getaffinity(0))
-        return [InputPartition((task, cores)) for task in range(cores)]
+        """As many as the scan of the topic has."""
+        return [InputPartition(task) for task in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The batches of one task, mapped and not copied."""
@@ -54,13 +53,16 @@ class FloorReader(DataSourceReader):
 
         worker.freeze_loaded()
         found = pa.ipc.open_file(pa.memory_map(self._file))
-        n, (task, tasks) = found.num_record_batches, partition.value
-        for i in range(n * task // tasks, n * (task + 1) // tasks):
+        n, task = found.num_record_batches, partition.value
+        for i in range(n * task // self._tasks, n * (task + 1) // self._tasks):
             yield found.get_batch(i)
 
 
-def prepare(url: str, topic: str, file: Path) -> None:
-    """Write the records of a topic into such a file, in the batches in which the source hands them over."""
+def prepare(url: str, topic: str, file: Path) -> dict[str, str]:
+    """Write the records of a topic into such a file, in the batches in which the source hands them over.
+
+    Returns the options that read it in as many tasks.
+    """
     import pyarrow as pa
 
     from topics.spark.options import COLUMNS, ReadOptions
@@ -70,6 +72,8 @@ def prepare(url: str, topic: str, file: Path) -> None:
     schema = schema_of(COLUMNS)
     reader = TopicsReader(ReadOptions({"url": url, "topic": topic}, streaming=False), schema)
     with pa.OSFile(str(file), "wb") as out, pa.ipc.new_file(out, arrow_schema(schema)) as batches:
-        for partition in reader.partitions():
+        partitions = reader.partitions()
+        for partition in partitions:
             for batch in reader.read(partition):
                 batches.write_batch(batch)
+    return {"file": str(file), "tasks": str(len(partitions))}

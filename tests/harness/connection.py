@@ -67,6 +67,8 @@ class PathApp:
             self.streams.append(exchange.stream(200, b"Content-Type: text/event-stream\r\n"))
         elif head.path == "/upgrade" and head.upgrade == b"websocket":
             exchange.upgrade(self.upgrade_to.connected)
+        elif head.path == "/parts":
+            exchange.respond_parts([b'"', b"x" * int(head.query), b'"'])
         elif head.path.startswith("/large"):
             exchange.respond(200, b"x" * int(head.query), b"text/plain")
         else:

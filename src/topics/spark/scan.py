@@ -25,7 +25,7 @@ from topics.storage.splice import Spans
 
 PARTITION_BYTES_MAX: Final = 256 << 20
 """Of a topic, which is two to four times its size in Parquet: Spark cuts files there at 128 MiB. A task costs Spark
-about 60 ms of CPU beside what it reads, so there are no more of them than a core is kept busy by."""
+about 60 ms of CPU beside what it reads, so there are no more of them than keep every core busy."""
 PARTITION_BYTES_MIN: Final = 4 << 20
 """A task that reads less than this takes about as long to start as to read."""
 PARTITIONS_MAX: Final = 10_000

@@ -71,6 +71,7 @@ class Dispatch:
             del jobs[count:]
         queue.stopped |= more and len(jobs) < wanted
         served: list[Served] = []
+        refused: list[Candidate] = []
         parts = [jobs] if len(claimers) == 1 else divide(jobs, shares(len(jobs), demands))
         for claimer, part in zip(claimers, parts, strict=True):
             # A claim whose wait is over is answered once it is known that there is nothing for it.
@@ -79,6 +80,9 @@ class Dispatch:
                     served.append((claimer, *self._lease(topic, queue, claimer, part, now, steady_ms)))
                 except TopicsError as error:
                     claimer.fail(error)
+                    refused += part
+        if refused:
+            queue.pass_back(refused)
         if queue.free:
             queue.prune_free()
         # A client that sees from the answer that a job was moved must find it where it went.
@@ -125,6 +129,7 @@ class Dispatch:
         lease_ms = config.lease_ms if claimer.lease_ms is None else clamp_lease_ms(claimer.lease_ms)
         deadline_ms = now + lease_ms
         first_id = self._last_id + 1
+        # Those that have a Lease come first (Ready.choose).
         again = jobs[0][2] is not None
         if again:
             jobs.sort(key=_SEQ_OF)
@@ -194,6 +199,7 @@ def _within(jobs: list[Candidate], bytes_max: int, at_least: int) -> int:
     """How many of the first jobs hold no more than this much."""
     # With every claim, so not job by job: mostly all of them are in one Block or two.
     _, first, lease = jobs[0]
+    # Without a Lease of the first, all are fresh and in order (Ready.choose).
     if lease is None and first is jobs[-1][1] and len(first.raw) <= bytes_max:
         return len(jobs)
     if sum([len(block.raw) for block in set(map(_BLOCK_OF, jobs))]) <= bytes_max:

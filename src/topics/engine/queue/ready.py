@@ -49,11 +49,10 @@ class Ready:
     ) -> tuple[list[Candidate], list[Candidate]]:
         """The first `count` jobs that are ready, those that were given back first, then fresh ones in order.
 
-        Also those met on the way that were delivered too often, as `is_dead` says. It looks at a bounded number of jobs
-        that turn out not to be ready; where that is not enough, `stopped` says so, and the next call goes on. Raises
-        Miss or Corrupt where a record cannot be read.
-
-        So where the first has no Lease, none of them has, and all are in order.
+        So where the first has no Lease, none of them has, and all are in order. Also those met on the way that were
+        delivered too often, as `is_dead` says. It looks at a bounded number of jobs that turn out not to be ready;
+        where that is not enough, `stopped` says so, and the next call goes on. Raises Miss or Corrupt where a record
+        cannot be read.
         """
         jobs: list[Candidate] = []
         dead: list[Candidate] = []
@@ -120,6 +119,13 @@ class Ready:
         if len(free) > 2 * len(leases) + STALE_SLACK:
             # A job at the front that nobody may take keeps what comes after it, and a nack adds a job once more.
             self.free = deque(seq for seq in dict.fromkeys(free) if seq in leases and leases[seq].state in READY)
+
+    def pass_back(self, jobs: list[Candidate]) -> None:
+        """Jobs were chosen for a claimer and not leased: those that the cursor has passed meanwhile are ready again."""
+        for seq, _, lease in jobs:
+            if lease is None and seq < self.fresh:
+                self.leases[seq] = Lease(seq)
+                self.free.append(seq)
 
     def pass_over(self, count: int) -> None:
         """Have the first of the freelist come last: they are ready, and cannot be delivered now."""

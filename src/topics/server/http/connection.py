@@ -280,8 +280,9 @@ class Connection(asyncio.Protocol):
 
     def give_room(self) -> None:
         """Too much is buffered for all clients, and this one does not move: give back what it holds."""
+        refusal = self._connections.account.refusal()  # This counts it, whether or not it can be told.
         if self._intake.phase == IN_BODY:
-            self._turn_away(self._connections.account.refusal())
+            self._turn_away(refusal)
         else:
             self.abort()
 
@@ -370,9 +371,8 @@ class Connection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         """Whether no request is outstanding or under way, and the connection is still one for requests."""
-        outbox = self.outbox
-        open_for_requests = outbox.stream is None and self._upgraded is None
-        return open_for_requests and outbox.current is None and self._intake.phase == IDLE and not self._place.waits
+        free = self.outbox.stream is None is self.outbox.current and self._upgraded is None
+        return free and self._intake.phase == IDLE and not self._place.waits
 
     def _close_after_last(self) -> None:
         """Nothing more is parsed, and the connection ends with the last answer that is outstanding."""
@@ -414,13 +414,13 @@ class Connection(asyncio.Protocol):
             self._upgraded.shut_down()
         elif outbox.stream is not None:
             outbox.stream.close()
+        # What is in line is still answered, and that answer ends the connection.
         elif self._intake.phase in (IDLE, SKIPPING) and not self._place.waits:
-            # What is in line is still answered; the next answer ends the connection.
             if outbox.current is None:
                 self.close()
-            else:
-                self._close_after_last()
-                outbox.hurry()
+                return
+            self._close_after_last()
+            outbox.hurry()
 
     def expire(self, now: float) -> None:
         """A deadline has passed."""

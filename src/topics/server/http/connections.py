@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 DRAIN_POLL_S: Final = 0.02
 DEPART_TOGETHER: Final = 32
-"""How many connections are closed in one turn of the loop: half a millisecond's worth."""
+"""How many connections are closed or taken down in one turn of the loop: half a millisecond's worth."""
+DEPART_TURNS: Final = 64
+"""After about so many turns all of them have gone, however many there are: then there are more in each."""
 
 Http2Factory = Callable[["Connections", "Connection", asyncio.Transport], "Upgraded"]
 
@@ -69,7 +71,7 @@ class Connections:
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
         self._answers: list[tuple[Outbox, bytes]] = []
-        # What closes each connection whose client is gone.
+        # What closes each connection whose client is gone, or takes down one that is lost.
         self._departing: deque[Callable[[], None]] = deque()
 
     def __len__(self) -> int:
@@ -149,14 +151,16 @@ class Connections:
             self._emptied.set_result(None)
 
     def depart(self, close: Callable[[], None]) -> None:
-        """Close a connection whose client is gone, when it is its turn."""
+        """Close a connection whose client is gone, or take down one that is lost, when it is its turn."""
         self._departing.append(close)
         if len(self._departing) == 1:
             self._loop.call_soon(self._close_departing)
 
     def _close_departing(self) -> None:
         try:
-            for _ in range(min(DEPART_TOGETHER, len(self._departing))):
+            # Those that are lost already count nowhere else: a flood of them must not grow faster than it is removed.
+            together = max(DEPART_TOGETHER, len(self._departing) // DEPART_TURNS)
+            for _ in range(min(together, len(self._departing))):
                 self._departing.popleft()()
         finally:
             # Also after a defect with one of them: the others would never be closed.

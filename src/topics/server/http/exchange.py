@@ -32,7 +32,6 @@ from topics.server.http.upgrade import Upgrade
 log = logging.getLogger("topics.server")
 
 LARGE_ANSWER_BYTES: Final = 256 * 1024
-_JSON_OK: Final = JSON_PREFIXES[200]
 
 
 def as_answer(error: Exception, doing: str, head: Head) -> TopicsError:
@@ -211,7 +210,7 @@ class Exchange:
         """
         size = sum(map(len, parts))
         if size <= LARGE_ANSWER_BYTES and not self.head.accepts_gzip:
-            self.respond_raw(b"".join((b"%b%d\r\n\r\n" % (_JSON_OK, size), *parts)))
+            self.respond_raw(b"".join((b"%b%d\r\n\r\n" % (JSON_PREFIXES[200], size), *parts)))
         elif size > LARGE_ANSWER_BYTES:
             if in_turn:
                 self._respond_large(parts, size)
@@ -229,7 +228,7 @@ class Exchange:
         if self.head.accepts_gzip:
             self.respond(200, b"".join(parts))
             return
-        head = b"%b%d\r\n\r\n" % (_JSON_OK, size)
+        head = b"%b%d\r\n\r\n" % (JSON_PREFIXES[200], size)
         self._begin_answer()
         tally = self.head.tally
         if tally.unseen:

@@ -9,12 +9,16 @@ import pytest
 
 from tests.harness.memory import OneQueue
 from topics.engine import ConfigPatch, Delete, Diff, Engine, Limits, Write
+from topics.engine.promise import Receipt
 from topics.engine.queue.claim import LeasedJobs, Worker, shares
-from topics.engine.queue.dispatch import CLAIM_BYTES_MAX
+from topics.engine.queue.dispatch import CLAIM_BYTES_MAX, Dispatch
+from topics.engine.queue.event import Claimed, Event
 from topics.engine.queue.lease import GONE, TRANSITIONS
 from topics.engine.queue.requests import AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
 from topics.engine.router.router import PutRouter
+from topics.engine.topic import Topic
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
+from topics.storage.wal.shard import QueueFull
 from topics.testing import ManualClock
 from topics.testing.clock import START_MS
 
@@ -470,6 +474,29 @@ def test_empty_window_answers_empty() -> None:
     queue.pass_time(100)
     assert claim.done
     assert claim.claimed == []
+
+
+def test_jobs_of_a_claim_that_the_log_refuses_go_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QUEUE-21: also those between the jobs that another claim of the cohort got."""
+    queue = OneQueue(claim_jitter_ms=50)
+    queue.produce(6)
+    log = Dispatch.log
+
+    def full(self: Dispatch, topic: Topic, event: Event, receipt: Receipt | None = None) -> None:
+        if isinstance(event, Claimed) and event.node == "b":
+            raise QueueFull(retry_after_ms=1)
+        log(self, topic, event, receipt)
+
+    claims = [queue.start(node, 3) for node in ("a", "b")]
+    with monkeypatch.context() as patched:
+        patched.setattr(Dispatch, "log", full)
+        queue.pass_time(50)
+    assert [job["$seq"] for job in claims[0].claimed] == [1, 3, 5]
+    assert isinstance(claims[1].error, QueueFull)
+    assert queue.counters() == (3, 3, 0)
+    jobs = queue.claim("c", 10)
+    assert [(job["$seq"], job["deliveries"]) for job in jobs] == [(2, 1), (4, 1), (6, 1)]
+    assert queue.counters() == (0, 6, 0)
 
 
 def test_streams_and_polls_share_a_window() -> None:

@@ -97,6 +97,7 @@ def test_answers_that_are_not_read_count_and_their_client_is_cut_off_where_room_
     shared.sweep(1.0)
     shared.sweep(2.0)
     assert client.transport.aborted
+    assert shared.account.refused_total > 0
     client.lose()
     assert shared.account.total_bytes == 0
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.connection import Client, PathApp, connections_of, request
 from topics.errors import NotFound
+from topics.server.http.exchange import LARGE_ANSWER_BYTES
 from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.limits import REFUSED_MAX
 from topics.server.http.outbox import PIPELINE_MAX, PIPELINE_MAX_BYTES
@@ -323,6 +324,18 @@ def test_connections_far_over_the_cap_are_cut() -> None:
         client.lose()
     assert len(connections) == 0
     assert Client(connections=connections).received() == b""
+
+
+@pytest.mark.parametrize("path", ["/missing", "/parts?10", f"/parts?{LARGE_ANSWER_BYTES}", "/a"])
+def test_the_date_of_an_answer_is_that_of_its_second(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where answers share what is rendered of their heads."""
+    connections = connections_of(PathApp())
+    for time_s, year in ((0.0, "1970"), (1e9, "2001")):
+        monkeypatch.setattr("time.time", lambda time_s=time_s: time_s)
+        connections.sweep(time_s)
+        client = Client(connections=connections)
+        client.send(request("GET", path))
+        assert year in client.replies()[0].headers["date"]
 
 
 def test_stream_writes_until_it_is_closed_and_reads_nothing_more() -> None:
