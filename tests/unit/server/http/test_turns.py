@@ -12,7 +12,7 @@ from h2.connection import H2Connection
 
 from tests.harness.connection import Client, PathApp, connections_of, request
 from tests.harness.loop import ManualLoop
-from topics.server.http.connections import DEPART_TOGETHER, Connections
+from topics.server.http.connections import DEPART_TOGETHER, DEPART_TURNS, Connections
 from topics.server.http.exchange import Exchange
 from topics.server.http.http2 import Http2
 from topics.server.http.turns import BEGIN_NS, TURN_NS, Turns
@@ -236,6 +236,16 @@ def test_clients_that_end_at_once_are_closed_over_many_turns(path: str) -> None:
         client.lose()
     loop_of(connections).run_until_idle()
     assert not connections.live
+
+
+def test_the_more_connections_have_ended_the_more_go_in_a_turn() -> None:
+    """FAIR-1: so that a flood of them does not grow faster than it is removed."""
+    connections = connections_of(PathApp())
+    gone: list[int] = []
+    for i in range(2 * DEPART_TOGETHER * DEPART_TURNS):
+        connections.depart(lambda i=i: gone.append(i))  # type: ignore[misc]
+    loop_of(connections).turn()
+    assert gone == list(range(2 * DEPART_TOGETHER))
 
 
 def test_a_connection_that_cannot_be_closed_does_not_keep_the_others() -> None:
