@@ -142,10 +142,11 @@ def test_keys_are_read_again_on_sighup(tmp_path: Path) -> None:
             assert streams[api].next_or_end() is None
         assert len(streams[stays].records(2)) == 2
 
-        for bad in ("stays-k1:bogus\n", "# nothing\n"):
+        # One at a time: two signals that arrive together are one to the process.
+        for refused, bad in enumerate(("stays-k1:bogus\n", "# nothing\n")):
             file.write_text(bad)
             os.kill(running.pid, signal.SIGHUP)
-        until(lambda: running.log().count("the keys stay as they were") == 2, "both are refused")
+            until(lambda before=refused: running.log().count("the keys stay as they were") > before, "it is refused")
         stays.topics().ok(200)
         comes.topics().ok(200)
         for client in (*streams.values(), stays, leaves, changes, fixed, comes):
