@@ -89,12 +89,16 @@ class Fanout:
     def step(self) -> bool:
         """Copy the next forward's slice; whether there is more to do. May raise Miss."""
         forwards = self.forwards
-        if self._at < len(forwards):
+        while self._at < len(forwards):
             forward = forwards[self._at]
             self._at += 1
+            if not forward.has_backlog:
+                # A reader, or a cap, was first.
+                continue
             forward.step()
             if forward.has_backlog and forward.pressure.retry_ms is None:
                 self._again = True
+            break
         if self._at < len(forwards):
             return True
         self.dirty = self._again
