@@ -168,9 +168,12 @@ class Outbox:
 
     def deliver_parts(self, exchange: Exchange, head: bytes, parts: list[bytes]) -> None:
         """As `deliver`; the parts are handed to the transport as they are, unless they have to wait."""
-        if exchange is not self.current or self.gathering:
+        if exchange is not self.current:
             self.deliver(exchange, b"".join((head, *parts)))
             return
+        if self.gathering:
+            # To gather this too would copy all of it.
+            self.send_gathered()
         for part in _grouped(head, parts):
             self.write(part)
         if self.write_paused:

@@ -338,6 +338,14 @@ def test_the_date_of_an_answer_is_that_of_its_second(path: str, monkeypatch: pyt
         assert year in client.replies()[0].headers["date"]
 
 
+def test_large_answer_among_others_of_one_read_is_not_copied() -> None:
+    """FAIR-1: what was gathered before it is sent first, and its parts go to the transport as they are."""
+    client = Client()
+    client.send(request("GET", "/a") + request("GET", f"/parts?{LARGE_ANSWER_BYTES}") + request("GET", "/b"))
+    assert [len(reply.body) for reply in client.replies()] == [7, LARGE_ANSWER_BYTES + 2, 7]
+    assert LARGE_ANSWER_BYTES in client.transport.writes
+
+
 def test_stream_writes_until_it_is_closed_and_reads_nothing_more() -> None:
     client = Client()
     client.send(request("GET", "/stream") + request("GET", "/a"))
