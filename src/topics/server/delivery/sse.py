@@ -54,6 +54,7 @@ class SseStream(EventStream):
         self._feeds: list[Feed] = []
         # Index and cursor before each send, in turn: a tuple for each would be work for the garbage collector.
         self._undo: list[int] = []
+        stream.can_wait = True
 
     def open(self, feeds: list[Feed]) -> None:
         """Begin: these are the feeds, one per topic of the layout, in its order."""
@@ -118,7 +119,7 @@ class SseStream(EventStream):
         """How far the client's socket is known to have come in every topic; `began` are the epochs of the session."""
         cursors = [feed.cursor for feed in self._feeds]
         epochs = self.epochs
-        if self.link.write_paused or self.stream.buffered:
+        if self.stream.untaken:
             for at in range(len(self._undo) - 2, -1, -2):
                 index, cursor = self._undo[at : at + 2]
                 cursors[index] = cursor

@@ -227,7 +227,9 @@ class WatchHandlers:
 
 
 def _closed_by_client(stream: SseStream) -> bool:
-    """Whether the client has closed the stream's connection, and the loop has just not come to that yet."""
+    """Whether the client has closed the stream's connection, and the server has just not come to that yet."""
+    if stream.stream.lost:
+        return True
     transport = stream.stream.sink.transport
     sock = None if transport is None else transport.get_extra_info("socket")
     if sock is None:

@@ -146,12 +146,12 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: everything that waits for it is ended, once."""
         self._lost = True
-        was_idle = self.idle
+        can_wait = self.idle or self.outbox.can_wait
         self.outbox.lose()
         self.hold.release()
         self._connections.remove(self, refused=self._refused)
-        if was_idle:
-            # Nothing waits for it, and thousands may be reset in one moment: they are taken down over several turns.
+        if can_wait:
+            # Nobody waits for it, and thousands may be reset in one moment: they are taken down over several turns.
             self._connections.depart(self._end)
         else:
             self._end()

@@ -109,6 +109,8 @@ class Http2Stream:
     def end(self) -> None:
         """The stream is gone: reset by the client, or with its connection."""
         self.over = True
+        if self.open_body is not None:
+            self.open_body.lose(untaken=self.unsent_bytes > 0)
         self._forget_body()
         self._unsent.clear()
         self._sender.count_unsent(-self.unsent_bytes)

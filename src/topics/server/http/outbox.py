@@ -130,6 +130,11 @@ class Outbox:
         """Bytes written that the client's socket has not taken."""
         return 0 if self._lost else self.transport.get_write_buffer_size()
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether what is here may end a little after its connection: a stream that says so."""
+        return self.stream is not None and self.stream.can_wait
+
     def outstanding(self) -> list[Exchange]:
         """Every exchange that is not answered, in order."""
         return [*self.queue] if self.current is None else [self.current, *self.queue]
@@ -249,9 +254,11 @@ class Outbox:
             exchange.hurry()
 
     def lose(self) -> None:
-        """The connection is gone: nothing is sent any more."""
+        """The connection is gone: nothing is sent any more, and a stream gets nothing more to send."""
         self._lost = True
-        self.write_paused = False
+        if self.stream is not None:
+            self.stream.lose(untaken=self.write_paused)
+        self.write_paused = self.stream is not None
         self._held_bytes = 0
         self.write = self.answer = _ignore
 

@@ -6,6 +6,9 @@ A `Stream` owns its connection's sending side until it is closed. It never block
 one.
 `on_close` is called once, however the stream ends, also by `close`. A server that stops closes its streams.
 
+Where the connection of a stream that `can_wait` is lost, the stream ends some turns of the loop later: thousands may be
+lost in one moment. Until then it looks like one whose client does not read, and `untaken` says whether that was so.
+
 Frames written while earlier pipelined answers are still outstanding wait here for their turn.
 """
 
@@ -40,11 +43,16 @@ class Sink(Protocol):
 class Stream:
     """The open body of a response."""
 
-    __slots__ = ("closed", "early", "on_close", "on_drain", "sink")
+    __slots__ = ("_untaken", "can_wait", "closed", "early", "lost", "on_close", "on_drain", "sink")
 
     def __init__(self, sink: Sink, head: bytes) -> None:
         self.sink = sink
         self.closed = False
+        self.lost = False
+        """Whether the connection is gone: nothing that is written arrives any more."""
+        self.can_wait = False
+        """Whether nobody is worse off where the stream ends a little after its connection."""
+        self._untaken = False
         self.on_drain: Callable[[], None] | None = None
         self.on_close: Callable[[], None] | None = None
         self.early: list[bytes] | None = [head]
@@ -62,6 +70,16 @@ class Stream:
         if self.early is not None:
             return sum(map(len, self.early))
         return 0 if self.closed else self.sink.unsent_bytes
+
+    @property
+    def untaken(self) -> bool:
+        """Whether something was written that the client's socket is not known to have taken."""
+        return self._untaken if self.lost else self.sink.write_paused or self.buffered > 0
+
+    def lose(self, untaken: bool) -> None:
+        """The connection is gone, with or without something on its way. Belongs to the connection."""
+        self.lost = True
+        self._untaken = untaken
 
     def close(self) -> None:
         """End the body, and with it the connection, once everything written is sent."""

@@ -21,6 +21,7 @@ class Pipe:
 
     def __init__(self) -> None:
         self.buffered = 0
+        self.untaken = False
         self.sink = SimpleNamespace(write_paused=False, transport=None)
         self.written: list[bytes] = []
 
@@ -63,5 +64,5 @@ def test_recreate_that_was_not_received_leaves_the_session_in_the_old_topic() ->
     stream.enter(0, 9, BEGAN[0])
     told_of_a_recreate(stream, pipe)
     assert stream.received(BEGAN) == [Position(0, 9), Position(4, 8)]
-    pipe.buffered = 100
+    pipe.untaken = True
     assert stream.received(BEGAN) == [Position(3, 7), Position(4, 8)]

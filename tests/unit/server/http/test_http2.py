@@ -279,6 +279,21 @@ def test_lost_connection_is_reported_to_every_exchange() -> None:
     client.app.waiting[0].respond(200, b"late")
 
 
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_open_body_knows_at_its_end_whether_all_of_it_was_sent(beyond: int) -> None:
+    """WATCH-31: a stream that is lost with something unsent is not where it was written to."""
+    client = Http2Client()
+    client.acknowledge = False
+    client.ask("GET", "/stream")
+    (body,) = client.app.streams
+    untaken: list[bool] = []
+    body.on_close = lambda: untaken.append(body.untaken)
+    body.write(b"x" * (65535 + beyond))
+    client.exchange()
+    client.client.lose()
+    assert untaken == [beyond > 0]
+
+
 def test_open_body_is_written_drained_and_closed() -> None:
     client = Http2Client()
     client.acknowledge = False
