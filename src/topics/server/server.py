@@ -51,6 +51,8 @@ EXIT_CANNOT_STORE: Final = 3
 RECOVERY_SLICE_S: Final = 0.02
 AHEAD_MS_MAX: Final = 60_000
 BACKLOG: Final = 4096
+UNSENT_BYTES_MAX: Final = 256 << 10
+"""What the kernel keeps of an answer beyond what is on its way to the client."""
 RESERVE_BYTES: Final = 16 << 20
 
 
@@ -168,7 +170,7 @@ class Server:
         except OSError as error:
             log.error("%s", startup_errors.cannot_listen(settings, error))
             return None
-        _notice_dead_peers(listener)
+        _set_options(listener)
         try:
             self._announce(listener)
         except OSError as error:
@@ -253,11 +255,20 @@ class Server:
             _write_whole(self._settings.port_file, address)
 
 
-def _notice_dead_peers(listener: asyncio.Server) -> None:
-    """Have the kernel probe silent connections, so that a stream to a machine that is gone ends; accepts inherit it."""
+def _set_options(listener: asyncio.Server) -> None:
+    """Tell the kernel what connections should be like; accepts inherit it.
+
+    It probes silent ones, so that a stream to a machine that is gone ends. And it takes no more than a part of a large
+    answer at once: a copy of megabytes into its buffers would hold up everybody, and what it holds nobody counts.
+    """
     for listening in listener.sockets:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        for option, value in (
+            ("TCP_KEEPIDLE", 60),
+            ("TCP_KEEPINTVL", 15),
+            ("TCP_KEEPCNT", 4),
+            ("TCP_NOTSENT_LOWAT", UNSENT_BYTES_MAX),
+        ):
             if hasattr(socket, option):
                 listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 

@@ -195,3 +195,23 @@ def test_documented_default_of_each_setting(name: str) -> None:
     from topics.settings import Settings
 
     assert getattr(Settings(), name) == DEFAULTS[name]
+
+
+def test_answer_that_is_not_read_is_held_here_and_counted(start_api: StartApi) -> None:
+    """FAIR-3: and not by the kernel, where nobody counts it, and which would copy megabytes at a time for it."""
+    api = start_api()
+    for _ in range(8):
+        api.write("t", {"data": "x" * 1_000_000})
+    body = b'{"from_seq":0,"limit":1000,"max_batch_bytes":8388608}'
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect((api.host, api.port))
+        head = b"POST /v0/topics/t/diff HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        reader.sendall(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+
+        def held() -> float:
+            lines = api.get("/v0/metrics").body.decode().splitlines()
+            (found,) = [line for line in lines if line.startswith('topics_buffered_bytes{kind="answers"}')]
+            return float(found.partition(" ")[2])
+
+        until(lambda: held() > 7_400_000, "nearly all of it is counted")
