@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -32,6 +34,9 @@ log = logging.getLogger("topics.driver")
 
 DISK_THREADS: Final = 3
 BULK_THREADS: Final = 3
+BULK_NICE: Final = 5
+"""Where they share a core with the loop, it gets three times as much of it as each of them. Much less would not do:
+a thread may hold the interpreter for a moment, and whoever waits for it then waits for the thread's turn."""
 AWAITED: Final = frozenset(("read", "prepare"))
 """The jobs that requests wait for, besides syncs."""
 TICK_S: Final = 1.0
@@ -214,6 +219,9 @@ class Driver:
 
     def _execute(self, queue: SimpleQueue[Job | None]) -> None:
         """Execute jobs in order, until a None; runs on a thread."""
+        if queue is self._bulk and sys.platform == "linux":
+            # A nice value is a thread's own here.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BULK_NICE)
         while (job := queue.get()) is not None:
             error: BaseException | None = None
             try:

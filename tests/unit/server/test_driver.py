@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from typing import Any, cast
 
@@ -12,7 +14,7 @@ from tests.harness.loop import ManualLoop
 from topics.engine import Engine, Write
 from topics.engine.router.router import PutRouter
 from topics.server import driver as drivers
-from topics.server.driver import AWAITED, BULK_THREADS, Driver, Wakeup
+from topics.server.driver import AWAITED, BULK_NICE, BULK_THREADS, Driver, Wakeup
 from topics.storage.job import Task
 from topics.testing import ManualClock
 
@@ -54,6 +56,24 @@ def test_what_requests_wait_for_does_not_wait_behind_seals(name: str) -> None:
             driver.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a nice value is that of the whole process")
+@pytest.mark.parametrize(("name", "nice"), [("seal", BULK_NICE), ("read", 0), ("sync", 0)])
+def test_what_may_take_its_time_gives_way_where_cores_are_short(name: str, nice: int) -> None:
+    """STORE-17: the loop, and what requests wait for, come before it."""
+    found: list[int] = []
+
+    async def main() -> None:
+        driver = driven(asyncio.get_running_loop())
+        mine = os.getpriority(os.PRIO_PROCESS, 0)
+        driver.start(Task(name, lambda: found.append(os.getpriority(os.PRIO_PROCESS, 0) - mine), lambda error: None))
+        await driver.run_until_idle()
+        driver.stop()
+        assert os.getpriority(os.PRIO_PROCESS, 0) == mine
+
+    asyncio.run(main())
+    assert found == [nice]
 
 
 @pytest.mark.parametrize("name", ["seal", "checkpoint", "snapshot", "sync"])
