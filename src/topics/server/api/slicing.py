@@ -42,6 +42,9 @@ _loose: Final = msgspec.json.Decoder(list[RecordIn]).decode
 _name: Final = msgspec.json.Decoder(str).decode
 _NAME: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SPACES: Final = re.compile(rb"[ \t\n\r]*+")
+_BETWEEN: Final = re.compile(rb"\}[ \t\n\r]*,[ \t\n\r]*\Z")
+_BETWEEN_MAX: Final = 100
+"""Records further apart are found one by one."""
 _BEGINNING: Final = re.compile(rb'\{[ \t\n\r]*"[^"\\]{0,64}"')
 _COLON: Final = ord(":")
 _KINDS: Final = dict.fromkeys([b"%d" % digit for digit in range(10)], "int") | {
@@ -193,11 +196,10 @@ class Slicing:
         beginning = _BEGINNING.match(pending, pos)
         cut = -1 if beginning is None else pending.rfind(beginning[0], beginning.end())
         if cut > 0 and self._wrong_guesses < _WRONG_GUESSES_MAX:
-            before = pending[pos:cut].rstrip(SPACES)
-            text = before[:-1].rstrip(SPACES)
-            if before.endswith(b",") and text.endswith(b"}"):
+            between = _BETWEEN.search(pending, max(pos, cut - _BETWEEN_MAX), cut)
+            if between is not None:
                 try:
-                    self._take(b"[%b]" % text, _strict)
+                    self._take(_array(pending, pos, between.start() + 1), _strict)
                 except (msgspec.DecodeError, RecursionError):
                     self._wrong_guesses += 1
                 else:
@@ -224,7 +226,7 @@ class Slicing:
             if size > self._limits.max_record_bytes + self._envelope_max:
                 self._refuse_record(size)
             return self._wait()
-        text = b"[%b]" % pending[self._pos : end]
+        text = _array(pending, self._pos, end)
         try:
             self._take(text, _strict)
         except msgspec.ValidationError:
@@ -343,6 +345,11 @@ class Slicing:
             limit="max_record_bytes",
             max=most,
         )
+
+
+def _array(text: bytes, start: int, end: int) -> bytes:
+    """The values of a part of a text as an array. They may be large, and are copied only once."""
+    return b"".join((b"[", memoryview(text)[start:end], b"]"))
 
 
 def _after_spaces(text: bytes, at: int) -> int:

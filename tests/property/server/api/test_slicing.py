@@ -95,6 +95,7 @@ def sliced(body: bytes, places: list[int]) -> Any:
 @example(b'{"records":[{"data":[{"data":1},{"data":2}]},{"data":3}]}', [45])
 @example(b'{"records":[{"data":1},]}', [24])
 @example(b'{"records":[{"data":1} {"data":1}]}', [30])
+@example(b'{"records":[{"data":1}%b,{"data":2}, {"data":3}]}' % (b" " * 150), [190, 200])
 @example(b'{"records":[{"data":1}]]', [])
 @example(b'{"records":[{"data":1}],}', [])
 @example(b'{"records":[{"data":1}]} x', [])
