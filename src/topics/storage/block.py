@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import accumulate, compress, pairwise
@@ -228,6 +228,11 @@ class Block(Extent):
         raw, at = self.raw, self.columns.data_at
         return [raw[a:b] for a, b in pairwise(at)]
 
+    def fitting(self, i: int, j: int, max_bytes: int) -> int:
+        """Where as many of the records [i, j) end as have so many bytes of data, or the first of them."""
+        at = self.columns.data_at
+        return max(i + 1, bisect_right(at, at[i] + max_bytes, i + 1, j + 1) - 1)
+
     def size_bytes(self, i: int, j: int) -> int:
         """What the records [i, j) count towards `bytes`, deleted or not."""
         if i == 0 and j == self.n:
@@ -270,19 +275,6 @@ class Block(Extent):
         if not self.bits & ERASED:
             return b""
         return bytes([0 if a < b else DELETED for a, b in pairwise(self.columns.data_at)])
-
-    def slice(self, i: int, j: int) -> Block:
-        """The records [i, j) as a Block of their own, none of them deleted."""
-        bits, picked = self.bits, range(i, j)
-        return encode(
-            self.topic_id,
-            self.first_seq + i,
-            self.columns.ts[i:j],
-            [self.data(k) for k in picked],
-            [self.node(k) for k in picked] if bits & HAS_NODE else None,
-            [self.tag(k) for k in picked] if bits & HAS_TAG else None,
-            [self.meta(k) for k in picked] if bits & HAS_META else None,
-        )
 
     def encoded(self) -> bytes:
         """The Block as it is in a file, flags included."""

@@ -33,6 +33,8 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 WRITE_BYTES: Final = 1 << 20
 ZERO_CHUNK_BYTES: Final = 1 << 20
 SCRATCH_BYTES: Final = 1 << 20
+READ_NOW_BYTES_MAX: Final = 4 << 20
+"""What is larger takes long even from memory, so a thread reads it."""
 PARTS_MAX: Final = 1024
 _ZEROS: Final = bytes(ZERO_CHUNK_BYTES)
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -194,6 +196,8 @@ class RealDisk:
         return b"".join(parts)
 
     def read_now(self, handle: int, offset: int, length: int) -> bytes | None:
+        if length > READ_NOW_BYTES_MAX:
+            return None
         buffer = self._scratch[:length] if length <= SCRATCH_BYTES else memoryview(bytearray(length))
         try:
             got = os.preadv(handle, [buffer], offset, os.RWF_NOWAIT)

@@ -181,6 +181,11 @@ def erased(block: Block, dead: bytes | bytearray, i: int = 0, j: int | None = No
     return made
 
 
+def cut(block: Block, i: int, j: int) -> Block:
+    """The records [i, j) as a Block of their own, none of them deleted."""
+    return erased(block, bytes(block.n), i, j)
+
+
 def without(block: Block, dead: bytes | bytearray) -> list[Block]:
     """The records of a Block without the dead: their text is erased, and long runs of them are left out altogether."""
     if DELETED not in dead:

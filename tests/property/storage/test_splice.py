@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from topics.storage import block, splice
 from topics.storage.block import Block
 from topics.storage.flags import DELETED
-from topics.storage.splice import blanked, erased, merge, readdress, walk
+from topics.storage.splice import blanked, cut, erased, merge, readdress, walk
 
 TEXT = st.one_of(st.none(), st.binary(max_size=6))
 RECORD = st.tuples(
@@ -37,9 +37,10 @@ def content(found: Block, i: int = 0, j: int | None = None) -> list[tuple[Any, .
 @given(RECORDS, st.data())
 def test_a_slice_holds_its_records_and_slices_merge_to_the_whole(rows: list[Any], data: Any) -> None:
     whole = made_of(rows)
-    cut = data.draw(st.integers(0, whole.n))
-    parts = [whole.slice(i, j) for i, j in ((0, cut), (cut, whole.n)) if i < j]
-    assert [content(part) for part in parts] == [content(whole, i, j) for i, j in ((0, cut), (cut, whole.n)) if i < j]
+    middle = data.draw(st.integers(0, whole.n))
+    ends = [(i, j) for i, j in ((0, middle), (middle, whole.n)) if i < j]
+    parts = [cut(whole, i, j) for i, j in ends]
+    assert [content(part) for part in parts] == [content(whole, i, j) for i, j in ends]
     merged = merge(parts)
     assert content(merged) == content(whole)
     assert (merged.topic_id, merged.live_bytes) == (whole.topic_id, whole.live_bytes)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from topics.storage.disk import Disk, Locked, RealDisk
+from topics.storage.disk import READ_NOW_BYTES_MAX, Disk, Locked, RealDisk
 from topics.testing.fake_disk import Crashed, FakeDisk
 from topics.testing.fault_disk import FaultDisk
 
@@ -21,6 +21,16 @@ def disks(tmp_path: Path) -> list[tuple[Disk, str]]:
     fake = FakeDisk()
     fake.make_dir("/x")
     return [(RealDisk(), str(tmp_path)), (fake, "/x")]
+
+
+def test_what_is_large_is_read_by_a_thread_even_from_memory(tmp_path: Path) -> None:
+    """STORE-6: `read_now` is called on the loop."""
+    disk = RealDisk()
+    handle = disk.create(str(tmp_path / "a"))
+    disk.write(handle, 0, bytes(READ_NOW_BYTES_MAX + 1))
+    assert disk.read_now(handle, 0, READ_NOW_BYTES_MAX) == bytes(READ_NOW_BYTES_MAX)
+    assert disk.read_now(handle, 0, READ_NOW_BYTES_MAX + 1) is None
+    disk.close(handle)
 
 
 def test_both_disks_keep_the_same_protocol(tmp_path: Path) -> None:

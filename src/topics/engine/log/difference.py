@@ -16,7 +16,15 @@ import msgspec
 from topics.engine.log import loss
 from topics.engine.log.directory import SMALL_BLOCK_RECORDS
 from topics.engine.log.log import Log
-from topics.engine.log.render import WireCache, foreign_runs, matching_runs, render
+from topics.engine.log.render import (
+    LARGE_BYTES,
+    WHOLE_BYTES_MAX,
+    Each,
+    WireCache,
+    foreign_runs,
+    matching_runs,
+    render,
+)
 from topics.engine.log.tags import TagMatch
 from topics.storage.block import Block, Extent
 
@@ -167,15 +175,28 @@ def read(
 def labelled(difference: Difference, wires: WireCache, fields: int) -> list[tuple[bytes | None, bytes]]:
     """Each record of a read that kept its runs: its node, and its text."""
     found: list[tuple[bytes | None, bytes]] = []
-    for block, a, b in difference.runs or ():
-        if block.n <= SMALL_BLOCK_RECORDS:
-            texts = render(block, fields)[a:b]
-        else:
+    for block, a, run_end in difference.runs or ():
+        # A read that ran out of bytes may have delivered less than its last run.
+        b = min(run_end, a + difference.count - len(found))
+        parts = _each(block, fields)
+        if parts is None:
             wire = wires.get(block, fields)
             texts = [wire.slice(i, i + 1) for i in range(a, b)]
+        else:
+            texts = [parts[i] for i in range(a, b)]
         found += zip([block.node(i) for i in range(a, b)], texts, strict=True)
-    # A read that ran out of bytes may have delivered less than its last run.
-    return found[: difference.count]
+    return found
+
+
+def _each(block: Block, fields: int) -> list[bytes] | Each | None:
+    """The records one by one, where that is better than the whole Block as text, which is kept for the next reader.
+
+    It is for few small records. A large one is worth keeping: to copy it for each reader takes long.
+    """
+    size = len(block.raw)
+    if size <= LARGE_BYTES:
+        return render(block, fields) if block.n <= SMALL_BLOCK_RECORDS else None
+    return Each(block, fields) if size > WHOLE_BYTES_MAX else None
 
 
 def _take(
@@ -188,13 +209,14 @@ def _take(
         runs = [run for c, d in runs for run in matching_runs(block, c, d, window.match)]
     if difference.runs is not None:
         difference.runs += [(block, c, d) for c, d in runs]
-    if block.n <= SMALL_BLOCK_RECORDS:
-        parts = render(block, window.fields)
+    parts = _each(block, window.fields)
+    if parts is not None:
         for c, d in runs:
             for i in range(c, d):
-                difference.pieces.append(parts[i])
+                text = parts[i]
+                difference.pieces.append(text)
                 difference.count += 1
-                bytes_left -= len(parts[i])
+                bytes_left -= len(text)
                 if bytes_left <= 0:
                     return i + 1, bytes_left
         return b, bytes_left

@@ -4,6 +4,9 @@ A `Wire` is a whole Block in one piece of text, records separated by commas, wit
 part of it is a slice. Which fields are in it depends on the reader's `Fields`, so a Block keeps one Wire per
 combination in use. `data` and `meta` are the bytes that the client sent, never parsed.
 
+Of a Block over WHOLE_BYTES_MAX only the records that are read are rendered (`Each`): a read of one does not pay for
+all of them.
+
 `WireCache` bounds the bytes kept in this way over all topics, those of the Blocks included, which may be in no log and
 no other cache any more: what was read least recently goes first.
 """
@@ -13,8 +16,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
-from itertools import accumulate, repeat
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate, pairwise, repeat
 from operator import add
 from typing import Final
 
@@ -29,6 +32,10 @@ WITH_DATA: Final = 4
 
 WIRE_CACHE_BYTES_MAX: Final = 128 * 1024 * 1024
 LARGE_BYTES: Final = 64 * 1024
+WHOLE_BYTES_MAX: Final = 2 * 1024 * 1024
+"""The largest Block that is rendered as a whole: a large record, or about what a sealed Block has."""
+_LARGE_DATA_BYTES: Final = 4096
+"""From this average on, the texts of a column are not copied out of the Block before they are joined."""
 _SINGLE_DATA: Final = slice(*SINGLE_DATA_AT)
 _TIMES_RUN: Final = 16
 """Where as many records have the same time, to find the end of each run is faster than to look at each of them."""
@@ -87,8 +94,6 @@ def render(block: Block, fields: int) -> list[bytes]:
     first_seq = block.first_seq
     if not bits & (HAS_NODE | HAS_TAG | HAS_META) and fields & WITH_DATA:
         if block.n == 1:
-            if len(block.raw) > LARGE_BYTES:
-                return [_render_large(block)]
             return [b'{"$seq":%d,"$ts":%d,"data":%b}' % (first_seq, block.first_ts, block.raw[_SINGLE_DATA])]
         raw = block.raw
         columns = block.columns
@@ -113,10 +118,33 @@ def render(block: Block, fields: int) -> list[bytes]:
     ]
 
 
-def _render_large(block: Block) -> bytes:
-    """A Block of one large record, whose text is copied only once."""
-    head = b'{"$seq":%d,"$ts":%d,"data":' % (block.first_seq, block.first_ts)
-    return b"".join((head, memoryview(block.raw)[_SINGLE_DATA], b"}"))
+class Each:
+    """The records of a Block, each rendered when it is asked for."""
+
+    __slots__ = ("_block", "_fields", "_view")
+
+    def __init__(self, block: Block, fields: int) -> None:
+        self._block = block
+        self._fields = fields
+        self._view = memoryview(block.raw)
+
+    def __getitem__(self, i: int) -> bytes:
+        """Record i as a JSON object. Its data is copied only once."""
+        block, fields = self._block, self._fields
+        columns = block.columns
+        parts: list[bytes | memoryview] = [b'{"$seq":%d,"$ts":%d' % (block.first_seq + i, columns.ts[i])]
+        node, tag = block.node(i), block.tag(i) if fields & WITH_TAG else None
+        if node is not None:
+            parts.append(b',"$node":' + _encode(node.decode()))
+        if tag is not None:
+            parts.append(b',"$tag":' + _encode(tag.decode()))
+        if fields & WITH_DATA:
+            parts += b',"data":', self._view[columns.data_at[i] : columns.data_at[i + 1]]
+        meta = block.meta(i) if fields & WITH_META else None
+        if meta is not None:
+            parts.append(b',"meta":' + meta)
+        parts.append(b"}")
+        return b"".join(parts)
 
 
 def render_whole(block: Block, fields: int) -> Wire:
@@ -130,7 +158,7 @@ def render_whole(block: Block, fields: int) -> Wire:
     label_bits = block.bits & (HAS_NODE | (HAS_TAG if fields & WITH_TAG else 0))
     with_meta = bool(block.bits & HAS_META and fields & WITH_META)
     data_key = b',"data":' if with_data else b""
-    columns = [
+    columns: list[Sequence[bytes | memoryview]] = [
         _encode([*range(block.first_seq, block.first_seq + n)])[1:-1].split(b","),
         _times(block, b"" if label_bits else data_key),
     ]
@@ -142,11 +170,11 @@ def render_whole(block: Block, fields: int) -> Wire:
         ]
         columns.append([data_key] * n)
     if with_data:
-        columns.append(block.datas())
+        columns.append(_datas(block))
     if with_meta:
         columns.append(_metas(block, fields))
     width = len(columns) + 1
-    parts = [_BETWEEN] * (width * n)
+    parts: list[bytes | memoryview] = [_BETWEEN] * (width * n)
     parts[0] = _OPEN
     for k, column in enumerate(columns, 1):
         parts[k::width] = column
@@ -155,6 +183,14 @@ def render_whole(block: Block, fields: int) -> Wire:
     if with_data and not label_bits and not with_meta and _is_even(columns[0]) and _is_even(columns[1]):
         return Wire(text, _offsets_by_data(block.columns.data_at, columns, n))
     return Wire(text, _offsets(columns))
+
+
+def _datas(block: Block) -> Sequence[bytes | memoryview]:
+    """The data column, to be joined."""
+    if len(block.raw) < block.n * _LARGE_DATA_BYTES:
+        return block.datas()
+    view = memoryview(block.raw)
+    return [view[a:b] for a, b in pairwise(block.columns.data_at)]
 
 
 def _times(block: Block, suffix: bytes) -> list[bytes]:
@@ -172,18 +208,18 @@ def _times(block: Block, suffix: bytes) -> list[bytes]:
     return found
 
 
-def _is_even(numbers: list[bytes]) -> bool:
+def _is_even(numbers: Sequence[bytes | memoryview]) -> bool:
     """Whether ascending numbers all have the same count of digits."""
     return len(numbers[0]) == len(numbers[-1])
 
 
-def _offsets_by_data(data_at: list[int], columns: list[list[bytes]], n: int) -> array[int]:
+def _offsets_by_data(data_at: list[int], columns: list[Sequence[bytes | memoryview]], n: int) -> array[int]:
     """The offsets of records that differ in length by their data alone."""
     each = len(_BETWEEN) + len(columns[0][0]) + len(columns[1][0])
     return array("I", map(add, data_at, range(-data_at[0], each * (n + 1), each)))
 
 
-def _offsets(columns: list[list[bytes]]) -> array[int]:
+def _offsets(columns: list[Sequence[bytes | memoryview]]) -> array[int]:
     """The offsets of the records that are made of these pieces."""
     lengths: Iterable[int] = repeat(len(_BETWEEN))
     for column in columns:

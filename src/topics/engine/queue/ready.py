@@ -1,8 +1,8 @@
 """Ready: which jobs of a queue the next claim may take: those that were given back first, then fresh ones in order.
 
 The freelist has the jobs that were given back, and `fresh` is the claim cursor: from it on no job was ever delivered. A
-choice looks at a bounded number of jobs in vain. Where that is not enough, it has `stopped`: there may be more, and the
-next choice goes on from there.
+choice looks at a bounded number of jobs in vain, and reads a bounded number of bytes. Where that is not enough, it has
+`stopped`: there may be more, and the next choice goes on from there.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from typing import Final
 from topics.engine.log.log import Log
 from topics.engine.queue.hidden import Hidden
 from topics.engine.queue.lease import READY, STALE_SLACK, Candidate, Lease
+from topics.storage.block import Extent
 
 # How many jobs a choice may look at in vain, and how many it may find that were delivered too often.
 STALE_MAX: Final = 10_000
 DEAD_MAX: Final = 250
+READ_BYTES_MAX: Final = 8 << 20
+"""How much a choice may read from segments, where each job may be in a Block of its own."""
 
 
 class Ready:
@@ -60,12 +63,13 @@ class Ready:
         if self.free:
             log, leases = self.log, self.leases
             behind = self._is_behind
-            stale = 0
+            stale = read_bytes = 0
             seen = set()
+            last: Extent | None = None
             for seq in self.free:
                 if len(jobs) == count:
                     return jobs, dead
-                if stale > STALE_MAX or len(dead) == dead_max:
+                if stale > STALE_MAX or len(dead) == dead_max or read_bytes >= READ_BYTES_MAX:
                     self.stopped = True
                     return jobs, dead
                 lease = leases.get(seq)
@@ -73,7 +77,11 @@ class Ready:
                     stale += 1
                     continue
                 seen.add(seq)
-                block = log.entries[log.index_of(seq)].block()
+                entry = log.entries[log.index_of(seq)]
+                block = entry.block()
+                if entry is not block and entry is not last:
+                    last = entry
+                    read_bytes += len(block.raw)
                 (dead if is_dead is not None and is_dead(lease) else jobs).append((seq, block, lease))
         if len(jobs) < count:
             jobs += self.choose_fresh(count - len(jobs))
@@ -84,6 +92,7 @@ class Ready:
         jobs: list[Candidate] = []
         log, hidden = self.log, self._hidden
         entries = log.entries
+        read_bytes = 0
         seq = max(self.fresh, log.start)
         if hidden.runs:
             hidden.forget(seq)
@@ -106,6 +115,11 @@ class Ready:
                 a = entry.next_live(b)
             if not jobs:
                 self.fresh = first_seq + entry.n
+            elif jobs[-1][1] is not entry:
+                read_bytes += len(jobs[-1][1].raw)
+                if read_bytes >= READ_BYTES_MAX:
+                    self.stopped = True
+                    break
         return jobs
 
     def prune_free(self) -> None:

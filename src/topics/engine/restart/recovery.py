@@ -43,6 +43,7 @@ from topics.storage.history import Event, Started, TopicLoaded, TopicsNameless
 from topics.storage.segment.format import SegmentRef
 from topics.storage.segment.loading import Loaded
 from topics.storage.snapshot.reader import SectionLoaded
+from topics.storage.splice import cut
 from topics.storage.wal import frame as frames
 from topics.storage.wal.reader import Appended, Control, Damaged
 
@@ -258,7 +259,7 @@ class Recovery:
         if block.last_seq <= head:
             return
         if block.first_seq <= head:
-            block = block.slice(head + 1 - block.first_seq, block.n)
+            block = cut(block, head + 1 - block.first_seq, block.n)
         elif block.first_seq > head + 1:
             self.jumped = True
             self._lose(topic, head + 1, block.first_seq - 1)

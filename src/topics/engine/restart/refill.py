@@ -32,6 +32,7 @@ from topics.engine.router.forward import Forward, fitting, into
 from topics.engine.router.visibility import LASTING
 from topics.engine.topic import Topic
 from topics.storage.block import Block
+from topics.storage.splice import cut
 
 
 class Place(NamedTuple):
@@ -214,7 +215,7 @@ class Refill:
             return False
         made = backlog.source.reading(forward.make, runs, topic.log.head + 1, topic.last_ts)
         if made.block is not None:
-            self._adopt(topic, made.block if made.block.n <= room else made.block.slice(0, room))
+            self._adopt(topic, made.block if made.block.n <= room else cut(made.block, 0, room))
         return True
 
     def _adopt(self, topic: Topic, block: Block) -> None:

@@ -104,6 +104,8 @@ class Backlog:
         room, size = records_max, 0
         for block, a, b in self._runs(min(upto, self.end())):
             end = min(b, a + room)
+            if block.live_bytes > SLICE_BYTES:
+                end = block.fitting(a, end, SLICE_BYTES)
             runs.append((block, a, end))
             room -= end - a
             size += block.live_bytes

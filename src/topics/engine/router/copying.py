@@ -23,7 +23,7 @@ from topics.engine.topic import Topic
 from topics.engine.write.unkept import GONE, KEPT
 from topics.storage import block as blocks
 from topics.storage.block import Block
-from topics.storage.splice import merge, readdress
+from topics.storage.splice import cut, merge, readdress
 
 STAMP: Final = "_topics_router"
 HOPS_MAX: Final = 16
@@ -115,7 +115,7 @@ class Joins:
         key = source.id, first.first_seq + a, last.first_seq + end
         block = self._blocks.get(key)
         if block is None:
-            parts = [part if i == 0 and j == part.n else part.slice(i, j) for part, i, j in runs]
+            parts = [part if i == 0 and j == part.n else cut(part, i, j) for part, i, j in runs]
             block = parts[0] if len(parts) == 1 else merge(parts)
             if source.outbound is not None and len(source.outbound.forwards) > 1:
                 self._keep(key, block)

@@ -20,6 +20,7 @@ from topics.engine.requests import Diff
 from topics.engine.topic import Topic
 from topics.errors import TopicNotFound, TopicsError
 from topics.server.api import bodies
+from topics.server.api.answers import separated
 from topics.server.api.attempts import Attempts
 from topics.server.http.account import SMALL_BYTES, Account
 from topics.server.http.exchange import Exchange
@@ -196,10 +197,4 @@ def _send(exchange: Exchange, difference: Difference, in_turn: bool) -> None:
         (perf_counter_ns() - exchange.started_ns) / 1e6,
         difference.scanned,
     )
-    pieces = difference.pieces
-    if len(pieces) > 1:
-        # One join for the whole answer: the text of a large read is not copied once more for its commas.
-        spread = [b","] * (2 * len(pieces) - 1)
-        spread[::2] = pieces
-        pieces = spread
-    exchange.respond_parts([head, *pieces, tail], in_turn=in_turn)
+    exchange.respond_parts([head, *separated(difference.pieces), tail], in_turn=in_turn)

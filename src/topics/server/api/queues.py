@@ -15,7 +15,7 @@ from topics.engine import Engine
 from topics.engine.promise import Receipt
 from topics.engine.queue.claim import Claim
 from topics.engine.queue.requests import AckedJobs, AckJobs, ClaimJobs, ExtendJobs, NackJobs, RedriveJobs
-from topics.server.api.answers import answer, answer_receipt
+from topics.server.api.answers import answer, answer_receipt, separated
 from topics.server.api.attempts import Attempts
 from topics.server.api.bodies import Body, RecurringBody
 from topics.server.api.route import Route
@@ -119,7 +119,7 @@ def _claimed(claim: Claim) -> None:
     head = b'{"topic":"%b","claimed":[' % exchange.head.route.name_bytes
     elapsed_ms = (perf_counter_ns() - exchange.started_ns) / 1e6
     tail = _CLAIMED_TAIL % (len(claim.leased.texts), claim.ready, elapsed_ms, exchange.throttled_ns / 1e6)
-    exchange.respond_parts([head, claim.text, tail])
+    exchange.respond_parts([head, *separated(claim.leased.texts), tail])
 
 
 def _acked(receipt: Receipt) -> None:
