@@ -30,9 +30,13 @@ from topics.storage.block import BlockError
 from topics.storage.flags import DELETED
 from topics.storage.splice import Spans
 
-BATCH_ROWS: Final = 16_384
-BATCH_BYTES: Final = 4 << 20
+BATCH_ROWS: Final = 65_536
+BATCH_BYTES: Final = 8 << 20
+"""A batch ends with the Block that reaches either. Spark takes a while for each batch: a scan with a quarter of them
+takes 2 to 8 percent longer."""
 
+_made_topics: Final[dict[str, Any]] = {}
+"""The topic that was scanned last, as the column of its longest batch."""
 _ABSENT_LENGTH: Final = b"\xff\xff"
 _DELETED_BYTE: Final = bytes((DELETED,))
 
@@ -127,7 +131,7 @@ def _both(one: Any, other: Any) -> Any:
 
 def _column(name: str, topic: str, blocks: list[Spans], n: int) -> Any:
     if name == "topic":
-        return pa.repeat(_strings([topic])[0], n)
+        return _topics(topic, n)
     if name == "seq":
         return _seqs(blocks)
     if name == "ts":
@@ -148,6 +152,15 @@ def _column(name: str, topic: str, blocks: list[Spans], n: int) -> Any:
     present = pc.not_equal(lengths, _ABSENT)
     lengths = pc.if_else(present, lengths, _EMPTY)
     return _texts(lengths, [block.buffer[slice(*span)] for block, span in zip(blocks, spans, strict=True)], present)
+
+
+def _topics(topic: str, n: int) -> Any:
+    """The topic column, a part of one that is made once for a scan."""
+    made = _made_topics.get(topic)
+    if made is None or len(made) < n:
+        _made_topics.clear()
+        made = _made_topics[topic] = pa.repeat(_strings([topic])[0], n)
+    return made[:n]
 
 
 def _slices(blocks: list[Spans], starts: list[int], width: int, absent: bytes = b"") -> bytes:
