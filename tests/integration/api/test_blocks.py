@@ -219,3 +219,25 @@ def test_a_bad_question_about_a_plan_is_refused_by_name(api: Api, topic_name: st
     """SCAN-4: whatever else is asked for."""
     api.fill(topic_name, 1)
     api.get(f"/v0/topics/{topic_name}/plan?{query}").refused_naming(query.partition("=")[0])
+
+
+def test_large_write_is_served_in_parts(api: Api, topic_name: str) -> None:
+    """SCAN-1, FAIR-7: an answer has about the bytes that were asked for, whatever a write had."""
+    text = "x" * 64_000
+    records = [{"data": [n, text], "tag": "gone" if n in (30, 31) else "kept"} for n in range(1, 101)]
+    api.post(topic_name, {"records": records}).ok()
+    api.erase(topic_name, match=["tag", "Eq", "gone"]).ok(200)
+    cursor, answers, found = 0, 0, {}
+    while cursor < 100:
+        header, some = fetch(api, topic_name, f"?from_seq={cursor}&bytes=2000000")
+        assert sum(len(block.raw) for block in some) < 3_200_000
+        assert some[0].first_seq == cursor + 1
+        found |= live(some)
+        assert header["next_from_seq"] > cursor
+        cursor = header["next_from_seq"]
+        answers += 1
+    assert answers >= 3
+    assert found == {n: [n, text] for n in range(1, 101) if n not in (30, 31)}
+    header, some = fetch(api, topic_name, "?from_seq=50&to_seq=52&bytes=8000000")
+    assert header["next_from_seq"] == 52
+    assert sum(len(block.raw) for block in some) < 1_200_000

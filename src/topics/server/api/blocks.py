@@ -13,7 +13,8 @@ them, and with `deleted=true` which seqs of the range clients deleted, for a cop
 
 The header has the fields at the end of a diff: `next_from_seq`, the floors and at most one tombstone, which the reader
 must see before the Blocks. As in a diff, an answer ends before the next lost range, so that its tombstone comes first
-in the next one. Blocks are whole: the first may begin at or below the cursor, and the last may end after `to_seq`.
+in the next one. Blocks are whole: the first may begin at or below the cursor, and the last may end after `to_seq`. Only
+one that is far larger than an answer comes in parts, which are Blocks too.
 
 An answer keeps the loop busy for as long as a hundred small requests do. So scans take turns, however many there are,
 and before each answer the loop goes round as often as a write that arrived meanwhile needs: once to be committed, and
@@ -50,7 +51,7 @@ from topics.server.http.reply import prefix
 from topics.storage.block import Block, Extent
 from topics.storage.flags import DELETED, deleted_runs
 from topics.storage.segment.segment import Segment
-from topics.storage.splice import blanked, merge
+from topics.storage.splice import blanked, cut, merge
 
 MAGIC: Final = b"TBKS"
 CONTENT_TYPE: Final = b"application/octet-stream"
@@ -64,6 +65,9 @@ DELETED_ENTRIES_MAX: Final = 4000
 MERGE_BELOW_RECORDS: Final = 256
 MERGED_RECORDS: Final = 1024
 MERGED_BYTES: Final = 256 * 1024
+WHOLE_BYTES_MAX: Final = 2 << 20
+PART_BYTES: Final = 1 << 20
+"""A Block over the first, which is a write of tens of MiB, is sent in Blocks of about the second."""
 
 _LEAD: Final = struct.Struct("<4sI")
 _TS_MAX: Final = 2**63 - 1
@@ -247,13 +251,14 @@ def _scan(log: Log, cursor: int, to_seq: int, limit: int, bytes_max: int) -> tup
     chunks: list[bytes] = []
     sent = records = size = 0
     for group in _groups(log, seq, stop):
-        block, flags = _readable(group, log.start)
-        chunks += (block, flags)
-        sent += 1
-        records += len(flags)
-        size += len(block) + len(flags)
-        if size >= bytes_max or records >= limit:
-            return chunks, min(group[-1].last_seq, stop), sent
+        for block, flags in _readable(group, log.start, seq):
+            raw = blanked(block, flags) if DELETED in flags else block.raw
+            chunks += (raw, flags)
+            sent += 1
+            records += block.n
+            size += len(raw) + block.n
+            if size >= bytes_max or records >= limit or block.last_seq >= stop:
+                return chunks, min(block.last_seq, stop), sent
     return chunks, max(stop, cursor), sent
 
 
@@ -266,7 +271,7 @@ def _groups(log: Log, seq: int, stop: int) -> Iterator[list[Extent]]:
     while k < len(entries) and entries[k].first_seq <= stop:
         entry = entries[k]
         k += 1
-        small = entry.n < MERGE_BELOW_RECORDS and isinstance(entry, Block)
+        small = entry.n < MERGE_BELOW_RECORDS and isinstance(entry, Block) and entry.live_bytes < MERGED_BYTES
         fits = records + entry.n <= MERGED_RECORDS and size < MERGED_BYTES
         if group and not (small and fits and entry.first_seq == group[-1].last_seq + 1):
             yield group
@@ -283,11 +288,18 @@ def _groups(log: Log, seq: int, stop: int) -> Iterator[list[Extent]]:
         yield group
 
 
-def _readable(group: list[Extent], start: int) -> tuple[bytes, bytes]:
-    """One Block of these entries and its flags, with everything that is gone flagged and blanked."""
+def _readable(group: list[Extent], start: int, seq: int) -> Iterator[tuple[Block, bytes]]:
+    """One Block of these entries, and its flags with all that is gone; a large one in parts, from `seq` on."""
     # A scan reads everything once: it must not evict what others read again and again.
     block = merge([entry.block(keep=False) for entry in group])
     flags = bytearray().join([bytes(entry.n) if entry.flags is None else entry.flags for entry in group])
-    trimmed = max(0, start - group[0].first_seq)
+    trimmed = max(0, start - block.first_seq)
     flags[:trimmed] = bytes((DELETED,)) * trimmed
-    return (blanked(block, flags) if DELETED in flags else block.raw), bytes(flags)
+    if len(block.raw) <= WHOLE_BYTES_MAX:
+        yield block, bytes(flags)
+        return
+    i = max(0, seq - block.first_seq)
+    while i < block.n:
+        j = block.fitting(i, block.n, PART_BYTES)
+        yield cut(block, i, j), bytes(flags[i:j])
+        i = j
