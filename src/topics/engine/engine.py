@@ -286,11 +286,14 @@ class Engine:
     def write(self, name: str, write: requests.Write, on_done: OnDone | None = None, context: Any = None) -> Ticket:
         """Append records (WRITE-1); `on_done` is called with the ticket once it is committed, failed, or a repeat."""
         topic = self.topics.get(name)
-        if self._unsealed.bytes + self.totals.pending_bytes >= self._unsealed_max:
-            room.check_memory(topic, self._unsealed.bytes + self.totals.pending_bytes, self._unsealed_max, write)
+        unsealed = self._unsealed.bytes + self.totals.pending_bytes
+        if unsealed >= self._unsealed_max:
+            room.check_memory(topic, unsealed, self._unsealed_max, write)
         if topic is not None and topic.outbound is not None:
             room.check_copies(topic)
         batch = batches.check(write, self.limits)
+        if batch.draft is not None:
+            room.check_large(topic, unsealed, self._unsealed_max, batch.size_bytes)
         n = len(batch.datas)
         now = self.clock.now_ms()
         created: Receipt | None = None
@@ -339,10 +342,7 @@ class Engine:
         return plain and only.delay_ms is None and only.deliver_at is None
 
     def write_together(self, name: str, writes: Sequence[tuple[requests.Write, OnDone, Any]]) -> None:
-        """Append writes that `joins` accepted, each with its callback and its context.
-
-        Raises, without having changed anything, where the WAL or the memory takes no more.
-        """
+        """Append writes that `joins` accepted, each with callback and context; raises, and changes nothing, if full."""
         topic = self.topics[name]
         if self._unsealed.bytes + self.totals.pending_bytes >= self._unsealed_max:
             for write, _, _ in writes:

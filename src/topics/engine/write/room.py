@@ -126,7 +126,22 @@ def check_memory(topic: Topic | None, unsealed_bytes: int, max_unsealed_bytes: i
     size = sum(len(record.data) for record in write.records)
     if size <= SMALL_BYTES and unsealed_bytes < max_unsealed_bytes + max_unsealed_bytes // SMALL_PART:
         return
-    raise TailsFull(
+    raise _tails_full(unsealed_bytes, max_unsealed_bytes)
+
+
+def check_large(topic: Topic | None, unsealed_bytes: int, max_unsealed_bytes: int, size_bytes: int) -> None:
+    """Raise TailsFull where a write of many MiB would fill the memory that the small writes of others need.
+
+    It is not refused where it is most of what there is: it would never fit.
+    """
+    if topic is not None and topic.config.durability == "ephemeral":
+        return
+    if size_bytes < unsealed_bytes and unsealed_bytes + size_bytes > max_unsealed_bytes:
+        raise _tails_full(unsealed_bytes, max_unsealed_bytes)
+
+
+def _tails_full(unsealed_bytes: int, max_unsealed_bytes: int) -> TailsFull:
+    return TailsFull(
         f"{unsealed_bytes} bytes in memory are not sealed yet; retry when there are fewer than {max_unsealed_bytes}",
         retry_after_ms=RETRY_AFTER_MS,
         limit="max_unsealed_bytes",

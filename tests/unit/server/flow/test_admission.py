@@ -218,6 +218,19 @@ def test_large_write_waits_where_too_much_is_not_sealed_and_is_then_429(manual: 
     assert "t" not in manual.engine.topics, "nothing of a refused write is there"
 
 
+def test_write_that_would_fill_the_memory_waits_and_small_ones_do_not(manual: ManualServer) -> None:
+    """PRESSURE-8: what one client writes at once leaves room for what the others write."""
+    bound = fill_memory(manual)
+    manual.engine.totals.unsealed.bytes = bound - (1 << 20)
+    large = write(manual, "t", [{"data": "x" * 64_000}] * 40)
+    manual.loop.advance(100)
+    assert large.replies() == []
+    assert only(write(manual, "small", [{"data": 1}]))[0].status == 201
+    fill_memory(manual, 0.9)
+    manual.loop.advance(20)
+    assert only(large)[0].status == 201
+
+
 def test_large_write_goes_on_as_soon_as_there_is_room(manual: ManualServer) -> None:
     """PRESSURE-8, PRESSURE-4."""
     fill_memory(manual)
