@@ -215,6 +215,24 @@ def test_wait_ends_with_the_first_new_record(api: Api, topic_name: str, wait_ms:
     assert (body["next_from_seq"], body["head_seq"], body["caught_up"]) == (3, 3, True)
 
 
+@pytest.mark.parametrize("nodes", [2, 200])
+def test_wait_goes_on_while_its_own_nodes_write(api: Api, topic_name: str, nodes: int) -> None:
+    """READ-12, READ-8: a filter of any size holds for every look, and what it drops moves the cursor."""
+    own = [f"{i:03}" + "n" * 120 for i in range(nodes)]
+    api.fill(topic_name, 2)
+    answer: list[dict[str, Any]] = []
+    reader = threading.Thread(target=lambda: answer.append(api.read(topic_name, 2, wait_ms=20000, node=own)))
+    reader.start()
+    reader.join(0.05)
+    for node in (own[0], own[-1]):
+        api.write(topic_name, {"data": "echo", "node": node})
+        reader.join(0.05)
+        assert reader.is_alive()
+    api.write(topic_name, {"data": "news", "node": "another"})
+    reader.join(15)
+    assert [(r["$seq"], r["data"]) for r in answer[0]["records"]] == [(5, "news")]
+
+
 def test_wait_on_one_topic_is_not_ended_by_another(api: Api, topic_name: str) -> None:
     """READ-12: it waits for new records of *this* topic."""
     api.fill(topic_name + ":a", 1)

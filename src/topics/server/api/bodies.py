@@ -61,7 +61,8 @@ _allowed: Final[dict[str, str]] = {}
 def check_values(body: bytes) -> None:
     """Raise InvalidRequest where a body without records holds more values than are worth decoding."""
     if len(body) > _UNCOUNTED_BYTES:
-        values = 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
+        # One pass: to count the three of them one after the other takes four times as long.
+        values = 1 + len(body) - len(body.translate(None, b",[{"))
         if values > COMMAND_VALUES_MAX:
             raise InvalidRequest(
                 f"the body holds about {values} values; the limit is {COMMAND_VALUES_MAX}: split the request",

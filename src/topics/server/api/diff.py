@@ -29,6 +29,8 @@ from topics.server.http.turns import Turns
 WAIT_MS_MAX: Final = 30_000
 CLOGGED_S: Final = 0.25
 """How soon a wait looks again whose client does not read its earlier answers."""
+KEPT_BYTES_MAX: Final = 16 * 1024
+"""A wait keeps what was decoded of a body of up to this size."""
 
 _BOOL: Final = (b"false", b"true")
 _TAIL: Final = (
@@ -109,12 +111,15 @@ class LongPoll:
     gone, or the time is up. Records that its own filters drop move its cursor and do not end the wait. A client that
     goes away is forgotten at once. Those that one publish wakes look in turns (`Turns`), and one whose client does not
     read its earlier answers waits on.
+
+    A large body, which has a filter of many nodes, is kept as it came and decoded again for each look: one piece of
+    memory, not a thousand that the collector walks and that all have to be freed in one go.
     """
 
     def __init__(self, handler: DiffHandler, exchange: Exchange, diff: Diff, difference: Difference) -> None:
         self._handler = handler
         self._exchange = exchange
-        self._diff = diff
+        self._diff = diff if len(exchange.body) <= KEPT_BYTES_MAX else None
         self._difference = difference
         self._topic = handler.engine.topic(exchange.head.route.name)
         self._due = False
@@ -146,7 +151,7 @@ class LongPoll:
             if self._topic.deleted:
                 name = self._topic.name
                 raise TopicNotFound(f'topic "{name}" was deleted while the read waited', topic=name)
-            diff = structs.replace(self._diff, from_seq=self._difference.next_from_seq)
+            diff = structs.replace(self._diff or bodies.diff(exchange.body), from_seq=self._difference.next_from_seq)
             if self._handler.account.total_bytes:
                 diff = self._handler.within(diff)
             self._difference = self._handler.engine.diff(self._topic.name, diff)
