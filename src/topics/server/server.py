@@ -54,6 +54,8 @@ BACKLOG: Final = 4096
 UNSENT_BYTES_MAX: Final = 256 << 10
 """What the kernel keeps of an answer beyond what is on its way to the client."""
 RESERVE_BYTES: Final = 16 << 20
+FLIPS_PAUSE_NS: Final = 100_000_000
+"""How often the flags of deleted records are written to their segments, at most."""
 
 
 class Server:
@@ -181,7 +183,7 @@ class Server:
 
     def _store(self, clock: SystemClock, unsynced: Unsynced) -> Store:
         settings = self._settings
-        return Store(
+        store = Store(
             str(settings.data_dir),
             disk=RealDisk(),
             clock=clock,
@@ -191,6 +193,8 @@ class Server:
             cold_directory=None if settings.cold_dir is None else str(settings.cold_dir),
             on_synced=unsynced.synced,
         )
+        store.segments.flips.pause_ns = FLIPS_PAUSE_NS
+        return store
 
     def _open(self, store: Store) -> bool:
         """Take the data directory; False, with the reason in the log, where that is not possible."""

@@ -258,14 +258,14 @@ class Store:
         if self.segments.flips and all(shard.is_idle for shard in self.shards):
             # The frame that says why a record is deleted goes first: a dead letter is deleted and copied, or neither.
             # Where syncs never catch up with writes, the next checkpoint writes the flips.
-            flip = self.segments.flips.job()
+            flip = self.segments.flips.job(now_ns)
             if flip is not None:
                 jobs.append(flip)
         return jobs
 
     def next_due_ns(self) -> int | None:
-        """The `clock.elapsed_ns()` at which `jobs` will next have a background sync, or None where nothing is dirty."""
-        first_ns: int | None = None
+        """The `clock.elapsed_ns()` at which `jobs` will next have a sync or a write of flags, or None."""
+        first_ns = self.segments.flips.next_due_ns(self.clock.elapsed_ns()) if self.segments.flips else None
         for shard in self.shards:
             due_ns = shard.next_sync_ns()
             if due_ns is not None and (first_ns is None or due_ns < first_ns):

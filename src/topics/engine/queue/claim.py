@@ -194,11 +194,11 @@ def job_texts(jobs: Sequence[Candidate], leases: Sequence[Lease], deadline_ms: i
 
     All were leased at once.
     """
+    _, first, lease_before = jobs[0]
+    if first is jobs[-1][1] and first.n > 1 and not first.bits & _LABELS:
+        # All in one Block, as most are; and where the first has no Lease, none of them has (Ready.choose).
+        return _plain_texts(first, leases, lease_before is None, deadline_ms)
     plain = _PLAIN % deadline_ms
-    last = jobs[-1][1]
-    if last is jobs[0][1] and last.n > 1 and not last.bits & _LABELS:
-        # All in one Block, as most are.
-        return _plain_texts(last, leases, plain)
     texts = []
     block: Block | None = None
     for (seq, held_in, _), lease in zip(jobs, leases, strict=True):
@@ -227,16 +227,21 @@ def _source(block: Block) -> bytes | memoryview:
     return block.raw if len(block.raw) < block.n * _LARGE_BYTES else memoryview(block.raw)
 
 
-def _plain_texts(block: Block, leases: Sequence[Lease], plain: bytes) -> list[bytes]:
+def _plain_texts(block: Block, leases: Sequence[Lease], fresh: bool, deadline_ms: int) -> list[bytes]:
+    """The texts of jobs of one Block that has no labels; `fresh` ones are delivered for the first time."""
     columns = block.columns
-    raw, stamps, at, first_seq = _source(block), columns.ts, columns.data_at, block.first_seq
-    first = leases[0].seq
-    if leases[-1].seq - first == len(leases) - 1:
-        # One after the other, as most are.
+    raw, stamps, at = _source(block), columns.ts, columns.data_at
+    first_seq = block.first_seq
+    ts = stamps[leases[0].seq - first_seq]
+    if fresh and stamps[leases[-1].seq - first_seq] == ts:
+        # Written in one batch, as most are: all that they have in common is rendered once.
+        common = _COMMON % (deadline_ms, ts)
         return [
-            plain % (first_seq + i, lease.id, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
-            for i, lease in enumerate(leases, first - first_seq)
+            b'{"$seq":%d,"lease_id":"lease_%x%b%b}' % (first_seq + i, lease.id, common, raw[at[i] : at[i + 1]])
+            for lease in leases
+            for i in (lease.seq - first_seq,)
         ]
+    plain = _PLAIN % deadline_ms
     return [
         plain % (first_seq + i, lease.id, stamps[i], lease.deliveries, raw[at[i] : at[i + 1]])
         for lease in leases
@@ -244,6 +249,7 @@ def _plain_texts(block: Block, leases: Sequence[Lease], plain: bytes) -> list[by
     ]
 
 
+_COMMON: Final = b'","deadline":%d,"$ts":%d,"deliveries":1,"data":'
 _PLAIN: Final = b'{"$seq":%%d,"lease_id":"lease_%%x","deadline":%d,"$ts":%%d,"deliveries":%%d,"data":%%b}'
 
 

@@ -102,7 +102,7 @@ class Queue(Ready):
     def advance(self, now_ms: int) -> bool:
         """Take steps that are due by now, and forget jobs below the floor; whether there is more of that to do."""
         dates = self._dates.by_seq
-        if self._is_present(now_ms) and not dates:
+        if not dates and self._is_present(now_ms):
             return False
         if self._floor != self.log.start:
             self.trim()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 from typing import Final
 
 from topics.engine.log.log import Log
@@ -109,7 +110,7 @@ class Ready:
                 whole = first_seq + a, first_seq + b
                 for first, end in hidden.between(*whole) if runs else (whole,):
                     block = entry.block()
-                    jobs += [(each, block, None) for each in range(first, min(end, first + count - len(jobs)))]
+                    jobs += zip(range(first, min(end, first + count - len(jobs))), repeat(block), repeat(None))
                     if len(jobs) == count:
                         return jobs
                 a = entry.next_live(b)

@@ -69,6 +69,9 @@ class Tally:
         stride = self._stride
         self._seen += stride
         self.unseen = stride - 1
+        if self._seen - self._before > BUSY_REQUESTS:
+            # At once: one that is busy every other second must not pay for it in each of them.
+            self._stride = STRIDE
         self.latency.add(took_ns, stride)
         self.received_bytes += received_bytes * stride
         self.sent_bytes += sent_bytes * stride

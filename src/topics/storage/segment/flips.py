@@ -3,6 +3,9 @@
 A delete in a sealed segment changes the flag in memory at once and is noted here. The WAL covers it until the flag is
 on disk, which a job sees to whenever the WAL is synced, or the next checkpoint, whichever comes first. A flag on disk
 only ever goes from live to deleted, and is there before a checkpoint trims the DELETE frame that explains it.
+
+Where the WAL is synced hundreds of times a second, as it is for the acks of a busy queue, a write and a sync of the
+flags after each of them would cost as much as those. So there is a pause between two such jobs (`pause_ns`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ class Flips:
         self._hot = hot
         self._noted: _Noted = {}
         self._writing: _Noted | None = None
+        self.pause_ns = 0
+        """How long after the beginning of one job the next one begins; a server sets it."""
+        self._due_ns = 0
         self.capturing = False
         """Whether a checkpoint is being captured: it may list a segment that is dropped before it is durable."""
 
@@ -42,14 +48,19 @@ class Flips:
         if not self.capturing:
             self._noted.pop(segment, None)
 
-    def job(self) -> Job | None:
-        """The writing of everything noted, or None where there is nothing or such a job already runs."""
-        if self._writing is not None:
+    def next_due_ns(self, now_ns: int) -> int | None:
+        """When `job` will have one, where that depends on nothing but time."""
+        return self._due_ns if self._noted and self._writing is None and now_ns < self._due_ns else None
+
+    def job(self, now_ns: int) -> Job | None:
+        """The writing of everything noted, or None where there is nothing, one already runs, or it is too early."""
+        if self._writing is not None or now_ns < self._due_ns:
             return None
         taken = self._take()
         if not taken:
             return None
         self._writing = taken
+        self._due_ns = now_ns + self.pause_ns
 
         def finish(error: BaseException | None) -> None:
             self._writing = None

@@ -53,6 +53,19 @@ def test_a_busy_route_is_still_counted_one_by_one() -> None:
     assert tally.unseen == 0
 
 
+def test_a_burst_is_looked_at_one_by_one_only_at_first() -> None:
+    """PROBE-14: a route that is busy every other second is busy from the first thousand requests of each on."""
+    tally = Tally("POST", "/v0/topics/:topic")
+    for _ in range(2):
+        answer(tally, BUSY_REQUESTS + 1)
+        assert tally.unseen == 0
+        answer(tally, 1)
+        assert tally.unseen == STRIDE - 1
+        tally.adapt()
+        tally.adapt()
+        answer(tally, STRIDE)
+
+
 def test_a_route_that_is_quiet_again_is_exact_again() -> None:
     """PROBE-14."""
     tally = Tally("GET", "/")

@@ -15,6 +15,7 @@ from topics.storage.segment import format as segment
 from topics.storage.segment import loading
 from topics.storage.segment.cache import BlockCache
 from topics.storage.segment.format import Builder, SegmentName, Tags
+from topics.testing.clock import ManualClock
 from topics.testing.fake_disk import FakeDisk
 from topics.testing.fault_disk import FaultDisk
 
@@ -98,6 +99,33 @@ def test_neighbours_that_were_deleted_one_by_one_are_flipped_in_one_write(monkey
     mini.turn()
     assert [content for _, content in written] == [segment.SOME_DELETED, b"\xd5" * 3, b"\xd5"]
     assert [seq for _, seq in restart(mini).records() if seq < 11] == [1, 2, 3, 7, 8, 10]
+
+
+def test_flips_of_many_syncs_are_written_after_a_pause() -> None:
+    """STORE-3: the first at once, those of the syncs that follow together, at a time that the driver is told."""
+    mini = sealed_topic()
+    mini.checkpoint()
+    store, clock = mini.store, mini.store.clock
+    assert isinstance(clock, ManualClock)
+    store.segments.flips.pause_ns = 100_000_000
+    begun: list[str] = []
+
+    def turn() -> None:
+        jobs = [*store.jobs()]
+        begun.extend(job.name for job in jobs if job.name == "flip")
+        run_inline(jobs)
+
+    for seq in (1, 2, 3):
+        mini.delete(7, seq, seq)
+        store.run_until_idle()
+        turn()
+    assert begun == ["flip"]
+    assert store.next_due_ns() == clock.elapsed_ns() + 100_000_000
+    clock.advance(100)
+    assert store.next_due_ns() is None, "it is due now, so the next turn takes it"
+    turn()
+    assert (begun, bool(store.segments.flips), store.next_due_ns()) == (["flip"] * 2, False, None)
+    assert next(seq for _, seq in restart(mini).records()) == 4
 
 
 @pytest.mark.parametrize("value", [0x00, 0x01, 0x55, 0xD4, 0xFF])
