@@ -39,8 +39,11 @@ BULK_NICE: Final = 5
 a thread may hold the interpreter for a moment, and whoever waits for it then waits for the thread's turn."""
 AWAITED: Final = frozenset(("read", "prepare"))
 """The jobs that requests wait for, besides syncs."""
+UNFOLLOWED: Final = frozenset(("read", "sync"))
+"""The jobs after which there is nothing more to do for the engine; syncs come by the hundred in a second."""
 TICK_S: Final = 1.0
-UPKEEP_S: Final = 0.001
+UPKEEP_S: Final = 0.005
+"""How long upkeep rests that had nothing more to do at once."""
 ENDING_S: Final = 2.0
 COMMIT_WINDOW_S: Final = 0.002
 COMMIT_BYTES: Final = 64 << 10
@@ -150,12 +153,17 @@ class Driver:
             self._engine.store.write()
         else:
             self._engine.turn()
-            if self._upkeep_due is None and self._upkeep is not None:
-                rest_s = self._kept_up_s + UPKEEP_S - self._loop.time()
-                self._upkeep_due = (
-                    self._loop.call_later(rest_s, self._keep_up) if rest_s > 0 else self._loop.call_soon(self._keep_up)
-                )
+            if self._upkeep_due is None:
+                self._plan_upkeep()
         self._start_jobs()
+
+    def _plan_upkeep(self) -> None:
+        """Have a slice of upkeep done, at once where the last one was a while ago."""
+        if self._upkeep is not None:
+            rest_s = self._kept_up_s + UPKEEP_S - self._loop.time()
+            self._upkeep_due = (
+                self._loop.call_later(rest_s, self._keep_up) if rest_s > 0 else self._loop.call_soon(self._keep_up)
+            )
 
     def _keep_up(self) -> None:
         """Do a slice of upkeep."""
@@ -237,9 +245,13 @@ class Driver:
         except Exception:
             log.exception("the outcome of a %s job could not be applied", job.name)
         self._start_jobs()
-        if self._engine.store.pending or job.name != "read":
-            # Upkeep goes on where this job has ended: with the next segments, or with a checkpoint that waited.
+        if self._engine.store.pending or job.name not in UNFOLLOWED:
+            # Upkeep goes on where this job has ended, and at once: with the next segments, or what was merged.
+            self._kept_up_s = -UPKEEP_S
             self._wakeup.wake()
+        elif job.name == "sync" and self._upkeep_due is None:
+            # A checkpoint may have waited for it. What it has committed needs no turn.
+            self._plan_upkeep()
         if not self._running and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 

@@ -230,8 +230,8 @@ def _source(block: Block) -> bytes | memoryview:
 def _plain_texts(block: Block, leases: Sequence[Lease], fresh: bool, deadline_ms: int) -> list[bytes]:
     """The texts of jobs of one Block that has no labels; `fresh` ones are delivered for the first time."""
     columns = block.columns
-    raw, stamps, at = _source(block), columns.ts, columns.data_at
-    first_seq = block.first_seq
+    raw: Any = _source(block)
+    stamps, at, first_seq = columns.ts, columns.data_at, block.first_seq
     ts = stamps[leases[0].seq - first_seq]
     if fresh and stamps[leases[-1].seq - first_seq] == ts:
         # Written in one batch, as most are: all that they have in common is rendered once.
