@@ -157,12 +157,14 @@ def read(
     k = log.index_of(seq) if seq <= stop else len(entries)
     while k < len(entries) and entries[k].first_seq <= stop:
         entry = entries[k]
-        i = max(0, seq - entry.first_seq)
-        for a, b in entry.live_runs(i, min(entry.n, stop - entry.first_seq + 1)):
-            end = min(b, a + room)
+        first_seq, n = entry.first_seq, entry.n
+        # Without min and max: this is done for each Block of every read.
+        i = seq - first_seq if seq > first_seq else 0
+        for a, b in entry.live_runs(i, n if first_seq + n <= stop else stop - first_seq + 1):
+            end = b if b - a < room else a + room
             room -= end - a
             end, bytes_left = _take(difference, wires, entry, a, end, window, bytes_left)
-            difference.next_from_seq = entry.first_seq + end - 1
+            difference.next_from_seq = first_seq + end - 1
             if room == 0 or bytes_left <= 0:
                 difference.scanned = difference.next_from_seq - cursor
                 return difference
@@ -209,7 +211,9 @@ def _take(
         runs = [run for c, d in runs for run in matching_runs(block, c, d, window.match)]
     if difference.runs is not None:
         difference.runs += [(block, c, d) for c, d in runs]
-    parts = _each(block, window.fields)
+    # Asked here, without a call, what `_each` decides: this is done for each Block of every read.
+    odd = block.n <= SMALL_BLOCK_RECORDS or len(block.raw) > WHOLE_BYTES_MAX
+    parts = _each(block, window.fields) if odd else None
     if parts is not None:
         for c, d in runs:
             for i in range(c, d):
@@ -223,7 +227,9 @@ def _take(
     wire = wires.get(block, window.fields)
     at = wire.at
     for c, d in runs:
-        end = min(d, bisect_left(at, at[c] + bytes_left, c + 1, d + 1))
+        end = d
+        if at[d] - at[c] >= bytes_left:
+            end = min(d, bisect_left(at, at[c] + bytes_left, c + 1, d + 1))
         difference.pieces.append(wire.slice(c, end))
         difference.count += end - c
         bytes_left -= at[end] - at[c]
