@@ -8,6 +8,7 @@ range, `topics_corruption_total` counts the damage, and every other record is th
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from topics.testing import ServerProcess
 
 # Writes of these many records each; the first forty records are sealed, and the next ones in the checkpoint.
 SEALED, TAIL, LOGGED = (20, 20), (3,), (1, 4, 2, 5)
+SEALED_S = 30.0
 RECORDS = sum((*SEALED, *TAIL, *LOGGED))
 Place = tuple[Path, int]
 
@@ -34,7 +36,13 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings: dict[str, Any] = {"data_dir": directory, "segment_max_events": 40}
     with ServerProcess(**settings) as server:
         server.request("PUT", "/v0/topics/t", json={"durability": "fsync"})
-        number = write(server, 1, (*SEALED, *TAIL))
+        number = write(server, 1, SEALED)
+        # A seal takes what is there when it begins.
+        ends = time.monotonic() + SEALED_S
+        while not list(directory.glob("segments/*.idx")):
+            assert time.monotonic() < ends, "nothing was sealed"
+            time.sleep(0.01)
+        number = write(server, number, TAIL)
     with ServerProcess(**settings) as server:
         server.request("PUT", "/v0/topics/late", json={"durability": "fsync", "ttl_ms": 12345})
         assert write(server, number, LOGGED) == RECORDS + 1
