@@ -245,9 +245,11 @@ class Driver:
         except Exception:
             log.exception("the outcome of a %s job could not be applied", job.name)
         self._start_jobs()
-        if self._engine.store.pending or job.name not in UNFOLLOWED:
-            # Upkeep goes on where this job has ended, and at once: with the next segments, or what was merged.
+        if job.name not in UNFOLLOWED:
+            # Upkeep goes on where this job has ended, without a rest: with the next segments, or what was merged.
             self._kept_up_s = -UPKEEP_S
+            self._wakeup.wake()
+        elif self._engine.store.pending:
             self._wakeup.wake()
         elif job.name == "sync" and self._upkeep_due is None:
             # A checkpoint may have waited for it. What it has committed needs no turn.
