@@ -69,9 +69,11 @@ class Server:
         """Serve until SIGTERM or SIGINT; the exit code."""
         logs.set_up(self._settings)
         memory.tune()
-        return uvloop.run(self._serve())
+        # Before there are threads (descriptors.py).
+        limits = self._connection_limits()
+        return uvloop.run(self._serve(limits))
 
-    async def _serve(self) -> int:
+    async def _serve(self, limits: ConnectionLimits) -> int:
         """Build everything, serve, and take it down again."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(logs.on_loop_error)
@@ -99,9 +101,7 @@ class Server:
             cache=store.segments.tiers.cache,
             replayed=lambda: store.history.progress,
         )
-        connections = Connections(
-            assembly.app, loop, self._connection_limits(), assembly.turns, assembly.account, Http2, assembly.traffic
-        )
+        connections = Connections(assembly.app, loop, limits, assembly.turns, assembly.account, Http2, assembly.traffic)
         if self._settings.api_keys_file is not None:
             loop.add_signal_handler(signal.SIGHUP, self._reload_keys, assembly, connections)
         code = await self._run(assembly, connections, store, upkeep, stop)

@@ -30,6 +30,7 @@ from topics.server.http.http2 import Http2
 from topics.server.http.limits import ConnectionLimits
 from topics.server.http.traffic import Traffic
 from topics.server.http.turns import Turns
+from topics.testing import ServerProcess
 
 DEADLINE_S = 40.0
 
@@ -350,3 +351,9 @@ def test_curl_over_http2_uploads_and_downloads_much(listening: Listening, tmp_pa
     )
     assert result.stdout == b"2 200"
     assert (tmp_path / "out").read_bytes() == b"POST /a " + (tmp_path / "body").read_bytes()
+
+
+def test_a_server_has_room_for_its_connections_before_they_come(server: ServerProcess) -> None:
+    """FAIR-1: `max_connections` is 20,000, or what the limit of open files leaves of it."""
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    assert int(status.partition("FDSize:")[2].split()[0]) >= 8_000
