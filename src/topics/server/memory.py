@@ -3,10 +3,10 @@
 The allocator is told to keep what it has: a large reply that is mapped anew for every request spends most of its time
 in page faults. So what a burst took would stay with the process for ever. `Trimming` returns it when the burst is over:
 once the memory has grown well beyond what it was after the last time, and has stopped growing, free pages go back to
-the system, on a thread and without the interpreter's lock.
+the system, on a thread and without the interpreter's lock (heap.py).
 
-That takes about a tenth of a millisecond per MiB, in which the loop may wait for the allocator; so it is done early and
-not often, and less and less often where nothing comes of it, because the memory is in use.
+That takes about a tenth of a millisecond per MiB, and pages that are needed again cost more; so it is done less and
+less often where nothing comes of it, because the memory is in use.
 
 The garbage collector stops the loop while it looks for objects that keep each other. A look at everything that a server
 with 100,000 topics holds would take half a second. So it looks at a few thousand new objects at a time, and what a look
@@ -27,6 +27,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from topics.engine.log.render import WIRE_CACHE_BYTES_MAX
+from topics.server.heap import Heap
 from topics.settings import Settings
 from topics.storage.segment.cache import CACHE_BYTES as BLOCK_CACHE_BYTES
 from topics.storage.wal.shard import QUEUE_BYTES_MAX
@@ -129,12 +130,11 @@ def resident_bytes() -> int:
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _malloc_trim() -> Callable[[], object] | None:
+def _heap() -> Heap | None:
     try:
-        trim = ctypes.CDLL(None).malloc_trim
+        return Heap()
     except (OSError, AttributeError):
         return None
-    return lambda: trim(0)
 
 
 class Trimming:
@@ -144,11 +144,11 @@ class Trimming:
         self,
         loop: asyncio.AbstractEventLoop,
         resident: Callable[[], int] = resident_bytes,
-        trim: Callable[[], object] | None = None,
+        heap: Heap | None = None,
     ) -> None:
         self._loop = loop
         self._resident = resident
-        self._trim = trim or _malloc_trim()
+        self._heap = heap or _heap()
         self._timer: asyncio.TimerHandle | None = None
         self._floor_bytes = 0
         self._last_bytes = 0
@@ -157,7 +157,7 @@ class Trimming:
 
     def start(self) -> None:
         """Begin to look."""
-        if self._trim is not None and self._resident():
+        if self._heap is not None and self._resident():
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def stop(self) -> None:
@@ -176,8 +176,18 @@ class Trimming:
             self._left_out += 1
             return
         self._left_out = 0
-        assert self._trim is not None
-        self._loop.run_in_executor(None, self._trim).add_done_callback(lambda _: self._trimmed(now))
+        self._give_back(now)
+
+    def _give_back(self, before: int) -> None:
+        heap = self._heap
+        assert heap is not None
+        pieces = heap.take(before)
+
+        def emptied(_: object) -> None:
+            heap.put_back(pieces)
+            self._loop.run_in_executor(None, heap.trim).add_done_callback(lambda _: self._trimmed(before))
+
+        self._loop.run_in_executor(None, heap.empty, pieces).add_done_callback(emptied)
 
     def _trimmed(self, before: int) -> None:
         self._floor_bytes = self._last_bytes = now = self._resident()
