@@ -25,7 +25,7 @@ from topics.server.http.account import LIMIT, SMALL_BYTES, Account, Hold
 from topics.server.http.connection import LINGER_MAX_BYTES
 from topics.server.http.credit import ANSWER_EARNS, Credit, Overdrawn
 from topics.server.http.traffic import Traffic
-from topics.server.http.turns import Place, Turns
+from topics.server.http.turns import LIGHT_MAX_BYTES, Place, Turns
 from topics.server.http.upgrade import Upgraded
 from topics.settings import Settings
 
@@ -127,8 +127,13 @@ class FrameLink(Upgraded):
             return
         self.heard = True
         self._buffer += data
+        if self._partial_bytes + len(data) > LIGHT_MAX_BYTES:
+            self._place.may_begin()
         if not self._place.waits:
             self._take()
+        else:
+            self._count_held()
+            self.set_reading()
 
     def _take(self) -> None:
         """Look at what was received, piece by piece, until it ends, has to wait, or this turn's time is up."""

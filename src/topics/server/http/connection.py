@@ -15,8 +15,8 @@ Rules:
 4. A request that asks to leave HTTP is dispatched when everything before it is answered. Nothing after it is parsed
    until it is answered, nor after one whose body is handed over in parts, so that what follows takes effect later.
 5. There are no timers here, only deadlines that `Connections.sweep` looks at.
-6. The first message of a read is dispatched at once. What follows it shares a turn of the loop with every other
-   connection, and waits in line for another one when the time is up (`Turns`); nothing is read meanwhile.
+6. A small message that a read begins with is dispatched at once. Anything else shares a turn of the loop with all other
+   connections, and waits in line for another one when the time is up (`Turns`); nothing is read meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from topics.server.http.head import Head
 from topics.server.http.intake import DEAF, IDLE, IN_BODY, IN_HEAD, SKIPPING, Intake, Message
 from topics.server.http.known_heads import KnownHeads
 from topics.server.http.outbox import Outbox
-from topics.server.http.turns import Place
+from topics.server.http.turns import LIGHT_MAX_BYTES, Place
 from topics.server.http.upgrade import Relay, Upgrade, Upgraded
 
 LINGER_MS: Final = 2_000
@@ -50,9 +50,8 @@ class Connection(asyncio.Protocol):
     """The protocol of one accepted connection, see the module."""
 
     __slots__ = (
-        "_barrier", "_connections", "_eof", "_held", "_intake", "_known", "_limits", "_linger_left", "_lost",
-        "_owe", "_place", "_reading_paused", "_ready", "_refused", "_taking", "_upgraded", "deadlines",
-        "hold", "outbox",
+        "_barrier", "_connections", "_eof", "_held", "_intake", "_known", "_limits", "_linger_left", "_lost", "_owe",
+        "_reading_paused", "_ready", "_refused", "_taking", "_upgraded", "deadlines", "hold", "outbox", "place",
     )  # fmt: skip
 
     def __init__(self, connections: Connections) -> None:
@@ -68,7 +67,7 @@ class Connection(asyncio.Protocol):
         # Whether the next read may be a whole request with a known head.
         self._ready = False
         self._taking = False
-        self._place = Place(connections.turns, self._go_on)
+        self.place = Place(connections.turns, self._go_on)
         self.hold = Hold(connections.account)
         self._reading_paused = False
         self._lost = False
@@ -97,7 +96,7 @@ class Connection(asyncio.Protocol):
         outbox = self.outbox
         if outbox.owing:
             self._connections.send_answers()
-        if self._ready and outbox.current is None:
+        if self._ready and outbox.current is None and (len(data) <= LIGHT_MAX_BYTES or self.place.may_begin()):
             head_bytes = data[: data.find(b"\r\n\r\n") + 4]
             head = self._known.get(head_bytes) or self._known.recall(head_bytes, len(data))
             if head is not None and len(data) == head.message_bytes:
@@ -115,8 +114,10 @@ class Connection(asyncio.Protocol):
                 return
         if self._intake.phase != DEAF:
             self._intake.feed(data)
+            if self._intake.held_bytes > LIGHT_MAX_BYTES:
+                self.place.may_begin()
             self._take()
-            if len(data) >= LARGE_READ_BYTES and self._place.give_way():
+            if len(data) >= LARGE_READ_BYTES and self.place.give_way():
                 self._set_reading()
         elif self._linger_left >= 0:
             self._linger_left -= len(data)
@@ -161,7 +162,7 @@ class Connection(asyncio.Protocol):
         self.deadlines.clear()
         self.outbox.abandon()
         self._intake.leave()
-        self._place.leave()
+        self.place.leave()
         self._upgraded = None
 
     def pause_writing(self) -> None:
@@ -194,7 +195,7 @@ class Connection(asyncio.Protocol):
         self._taking = True
         others = False
         while not self._blocked():
-            if others and self._place.give_way():
+            if others and self.place.give_way():
                 break
             message, self._held = self._held or intake.next(), None
             if message is None:
@@ -215,7 +216,7 @@ class Connection(asyncio.Protocol):
         self._taking = False
         if outbox.gathering:
             outbox.send_gathered()
-        if intake.http2 and outbox.current is None and not self._lost and self._place.may_begin():
+        if intake.http2 and outbox.current is None and not self._lost and self.place.may_begin():
             assert self._connections.http2 is not None
             self.hand_over(None, partial(self._connections.http2, self._connections, self))
         elif not self._lost:
@@ -228,7 +229,7 @@ class Connection(asyncio.Protocol):
 
     def _blocked(self) -> bool:
         """Whether nothing more may be parsed for now (rules 1, 4 and 6)."""
-        if self._place.waits:
+        if self.place.waits:
             return True
         if self._barrier is not None:
             if not self._barrier.answered:
@@ -254,20 +255,18 @@ class Connection(asyncio.Protocol):
             deadlines.read = NEVER if outstanding else deadlines.clock.idle_deadline
         elif intake.phase != DEAF:
             deadlines.expect_message(intake.phase, intake.renewals)
-            if intake.phase == IN_BODY and not self._hold_body():
-                return
         elif self._linger_left < 0:
             deadlines.read = NEVER
+        if intake.phase == IN_BODY or self.place.waits:
+            if not self._hold_body():
+                return
+        elif self.hold.bodies_bytes and not outstanding:
+            self.hold.set_bodies(0)
         if blocked or self._reading_paused:
             self._set_reading()
-        if self.hold.bodies_bytes and not outstanding and intake.phase != IN_BODY:
-            self.hold.set_bodies(0)
 
     def _hold_body(self) -> bool:
-        """Account for what has arrived of a body; False if there is no room for more of it, and it was refused.
-
-        It stays in the account until the request is answered.
-        """
+        """Count what has arrived until it is answered; False if there is no room for more, and it was refused."""
         held = self._intake.held_bytes
         if held <= SMALL_BYTES:
             return True
@@ -372,7 +371,7 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no request is outstanding or under way, and the connection is still one for requests."""
         free = self.outbox.stream is None is self.outbox.current and self._upgraded is None
-        return free and self._intake.phase == IDLE and not self._place.waits
+        return free and self._intake.phase == IDLE and not self.place.waits
 
     def _close_after_last(self) -> None:
         """Nothing more is parsed, and the connection ends with the last answer that is outstanding."""
@@ -415,7 +414,7 @@ class Connection(asyncio.Protocol):
         elif outbox.stream is not None:
             outbox.stream.close()
         # What is in line is still answered, and that answer ends the connection.
-        elif self._intake.phase in (IDLE, SKIPPING) and not self._place.waits:
+        elif self._intake.phase in (IDLE, SKIPPING) and not self.place.waits:
             if outbox.current is None:
                 self.close()
                 return

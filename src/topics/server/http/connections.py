@@ -101,7 +101,7 @@ class Connections:
 
     def _make_room(self) -> None:
         """Where too much is buffered, cut off what holds the most of it and has not moved since the last sweep."""
-        holders = [each for each in self.live if each.hold.total_bytes > SMALL_BYTES]
+        holders = [each for each in self.live if each.hold.total_bytes > SMALL_BYTES and not each.place.waits]
         still = [each for each in holders if each.hold.mark()]
         still.sort(key=lambda each: each.hold.total_bytes)
         while self.account.tight and still:

@@ -14,7 +14,8 @@ Rules:
    destroy the GOAWAY too.
 2. The first piece of a read is looked at when it comes, unless very many come at once. What follows, and answers that
    are long, share a turn of the loop with all other connections (`Turns`); nothing is read while something waits.
-3. While more than a bound of answers waits for the client, further requests wait unanswered.
+3. While more than a bound of answers waits for the client, further requests wait unanswered. So do those with large
+   bodies that are complete in a turn that has handled enough of them.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from topics.server.http.head import Head, add_field
 from topics.server.http.http2_sender import Http2Sender, protocol
 from topics.server.http.http2_stream import Http2Stream
 from topics.server.http.intake import PROGRESS_BYTES
-from topics.server.http.turns import Place
+from topics.server.http.turns import LIGHT_MAX_BYTES, Place
 from topics.server.http.upgrade import Upgraded
 
 HELD_BODIES: Final = 2
@@ -88,7 +89,7 @@ class Http2(Upgraded):
         self._at = 0
         self._reading = True
         self._linger_left = -1
-        # Complete requests that wait until there is less to send.
+        # Complete requests that wait until there is less to send, or for their turn.
         self._waiting: deque[Http2Stream] = deque()
         self._receiving = False
         self._stopping = False
@@ -254,17 +255,16 @@ class Http2(Upgraded):
             self._set_reading()
 
     def _serve_waiting(self) -> None:
-        """Have requests handled that waited until there is less to send (rule 3)."""
+        """Have requests handled that had to wait (rule 3)."""
         if not self._waiting:
             return
         # Each answer would otherwise come back here by itself.
         self._receiving = True
-        while self._waiting and not self._sender.clogged:
+        while self._waiting and not (self._sender.clogged or self._place.waits):
             stream = self._waiting.popleft()
             if not stream.over:
                 self._handle(stream)
-            if self._place.give_way():
-                break
+            self._place.give_way()
         self._receiving = False
 
     def _on_event(self, event: events.Event) -> None:
@@ -353,7 +353,8 @@ class Http2(Upgraded):
 
     def _dispatch(self, stream: Http2Stream) -> None:
         """The request is complete."""
-        if self._sender.clogged or self._waiting:
+        large = stream.held_bytes > LIGHT_MAX_BYTES
+        if self._sender.clogged or self._waiting or (large and not self._place.may_begin()):
             self._waiting.append(stream)
         else:
             self._handle(stream)

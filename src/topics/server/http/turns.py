@@ -3,18 +3,20 @@
 One read can hold thousands of requests or frames, and one turn of the loop can bring many such reads. Looked at in one
 go they would hold up everybody else. So:
 
-1. What a read begins with is always looked at: a client that sends something and waits for the answer never queues.
+1. What a small read begins with is always looked at: a client that sends something small and waits for the answer never
+   queues.
 2. What comes after it shares `TURN_NS` per turn of the loop, over all connections.
 3. A connection that has more than that waits in line and reads nothing meanwhile, so that the kernel's buffers push
    back. The line is served once per turn of the loop, `TURN_NS` altogether and `SHARE_NS` for each, first come, first
    served.
-4. What HTTP/2 connections read costs more to begin with, and one that is new costs the most: in one turn of the loop
-   they begin for `BEGIN_NS` altogether, and the rest of them wait in line too (`may_begin`).
+4. A read that is not small (`LIGHT_MAX_BYTES`) or ends a body that is not costs more to begin with, and so does what
+   HTTP/2 connections read: in one turn of the loop they begin for `BEGIN_NS` altogether, and the rest of them wait in
+   line too (`may_begin`). The line gets as much time then, so that those who were early do not stay ahead.
 5. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment.
    After one that took long the line rests for a moment, so that a small request meets at most one of them on its way.
 
-So whatever any number of clients sends, a turn takes about twice `TURN_NS` for it, and what has just arrived elsewhere
-is read in between.
+So whatever any number of clients sends, a turn takes a few milliseconds for it, and what has just arrived elsewhere is
+read in between.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ log = logging.getLogger("topics.server")
 TURN_NS: Final = 1_000_000
 SHARE_NS: Final = 250_000
 BEGIN_NS: Final = 4_000_000
+LIGHT_MAX_BYTES: Final = 4 * 1024
+"""A thousand requests of this size at the same moment take no longer than as many of the smallest."""
 REST_TURNS: Final = 2
 """How many turns follow without anything from the line after one that took long: a request and its answer, say."""
 
@@ -101,7 +105,7 @@ class Turns:
     def _serve(self) -> None:
         """Serve the line for as long as a turn allows."""
         self._due = False
-        self._begin_until_ns = 0
+        begin_until_ns, self._begin_until_ns = self._begin_until_ns, 0
         if self._rest:
             self._rest -= 1
             self._wake()
@@ -109,7 +113,7 @@ class Turns:
         self._begun = True
         line = self._line
         now_ns = self.clock_ns()
-        end_ns = now_ns + TURN_NS
+        end_ns = now_ns + (BEGIN_NS if 0 < begin_until_ns <= now_ns else TURN_NS)
         waiting = len(line)
         while waiting and now_ns < end_ns:
             waiting -= 1
