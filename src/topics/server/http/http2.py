@@ -354,7 +354,7 @@ class Http2(Upgraded):
     def _dispatch(self, stream: Http2Stream) -> None:
         """The request is complete."""
         large = stream.held_bytes > LIGHT_MAX_BYTES
-        if self._sender.clogged or self._waiting or (large and not self._place.may_begin()):
+        if self._sender.clogged or self._waiting or (large and self._place.give_way()):
             self._waiting.append(stream)
         else:
             self._handle(stream)

@@ -10,8 +10,9 @@ go they would hold up everybody else. So:
    back. The line is served once per turn of the loop, `TURN_NS` altogether and `SHARE_NS` for each, first come, first
    served.
 4. A read that is not small (`LIGHT_MAX_BYTES`) or ends a body that is not costs more to begin with, and so does what
-   HTTP/2 connections read: in one turn of the loop they begin for `BEGIN_NS` altogether, and the rest of them wait in
-   line too (`may_begin`). The line gets as much time then, so that those who were early do not stay ahead.
+   HTTP/2 connections read: in one turn of the loop they begin for `BEGIN_NS` altogether, at most for twice that, and
+   the rest of them wait in line too (`may_begin`). The line gets as much time then, so that those who were early do
+   not stay ahead.
 5. Large answers are made in the same way (`in_turn`): one at a time, however many are asked for at the same moment.
    After one that took long the line rests for a moment, so that a small request meets at most one of them on its way.
 
@@ -31,7 +32,7 @@ log = logging.getLogger("topics.server")
 
 TURN_NS: Final = 1_000_000
 SHARE_NS: Final = 250_000
-BEGIN_NS: Final = 4_000_000
+BEGIN_NS: Final = 3_000_000
 LIGHT_MAX_BYTES: Final = 4 * 1024
 """A thousand requests of this size at the same moment take no longer than as many of the smallest."""
 REST_TURNS: Final = 2
@@ -41,7 +42,10 @@ REST_TURNS: Final = 2
 class Turns:
     """The line of the connections that have more to do, see the module."""
 
-    __slots__ = ("_begin_until_ns", "_begun", "_deadline_ns", "_due", "_line", "_loop", "_rest", "clock_ns")
+    __slots__ = (
+        "_begin_until_ns", "_beginning", "_begun", "_crowded", "_deadline_ns", "_due", "_line", "_loop", "_rest",
+        "_serving", "clock_ns",
+    )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock_ns: Callable[[], int]) -> None:
         self.clock_ns = clock_ns
@@ -50,8 +54,11 @@ class Turns:
         self._deadline_ns = 0
         self._begun = False
         self._begin_until_ns = 0
+        self._beginning = False
+        self._crowded = False
         self._due = False
         self._rest = 0
+        self._serving = False
 
     def __len__(self) -> int:
         """How many connections wait in line."""
@@ -68,10 +75,17 @@ class Turns:
     def may_begin(self) -> bool:
         """Whether a connection may begin with what it has read now, or has to wait in line (rule 4)."""
         now_ns = self.clock_ns()
-        if not self._begin_until_ns:
-            self._begin_until_ns = now_ns + BEGIN_NS
-            self._wake()
-        return now_ns < self._begin_until_ns
+        if now_ns < self._begin_until_ns or self._serving:
+            return True
+        if self._beginning:
+            # All of this time has passed within one turn of the loop.
+            self._crowded = True
+            return False
+        # To notice the end of a turn costs more than to look at the clock: it is asked for once in this time.
+        self._begin_until_ns = now_ns + BEGIN_NS
+        self._beginning = True
+        self._wake()
+        return True
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` when it is its turn."""
@@ -105,7 +119,7 @@ class Turns:
     def _serve(self) -> None:
         """Serve the line for as long as a turn allows."""
         self._due = False
-        begin_until_ns, self._begin_until_ns = self._begin_until_ns, 0
+        self._beginning = False
         if self._rest:
             self._rest -= 1
             self._wake()
@@ -113,13 +127,16 @@ class Turns:
         self._begun = True
         line = self._line
         now_ns = self.clock_ns()
-        end_ns = now_ns + (BEGIN_NS if 0 < begin_until_ns <= now_ns else TURN_NS)
+        end_ns = now_ns + (BEGIN_NS if self._crowded else TURN_NS)
+        self._crowded = False
         waiting = len(line)
+        self._serving = True
         while waiting and now_ns < end_ns:
             waiting -= 1
             self._deadline_ns = now_ns + SHARE_NS
             self._next()
             now_ns = self.clock_ns()
+        self._serving = False
         if now_ns - end_ns > TURN_NS:
             self._rest = REST_TURNS
         if line:
