@@ -11,8 +11,7 @@ less often where nothing comes of it, because the memory is in use.
 The garbage collector stops the loop while it looks for objects that keep each other. A look at everything that a server
 with 100,000 topics holds would take half a second. So it looks at a few thousand new objects at a time, and what a look
 at all of them has found alive, and took long for, is not looked at again (`Collector`). That is sound as long as what
-lives long does not keep itself: whatever ends, from a topic to a connection, lets go of what knows it. The library for
-WebSockets does not, so while more than a few such connections are open, everything is looked at again.
+lives long does not keep itself: whatever ends, from a topic to a connection, lets go of what knows it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ COLLECT_AT: Final = (2_000, 2, 0)
 collected: a look at everything comes after some 10,000 new objects, which is 10 ms where they are spread in memory."""
 OLDEST: Final = 2
 LONG_NS: Final = 5_000_000
-KNOTTED_MAX: Final = 16
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _STATM: Final = Path("/proc/self/statm")
 
@@ -62,12 +60,9 @@ class Collector:
 
     def __init__(
         self,
-        knotted: Callable[[], int],
         clock_ns: Callable[[], int] = perf_counter_ns,
         freeze: Callable[[], None] = gc.freeze,
     ) -> None:
-        """`knotted` is how many connections are open that will be garbage."""
-        self._knotted = knotted
         self._clock_ns = clock_ns
         self._freeze = freeze
         self._begun_ns = 0
@@ -86,7 +81,7 @@ class Collector:
             return
         if phase == "start":
             self._begun_ns = self._clock_ns()
-        elif self._clock_ns() - self._begun_ns > LONG_NS and self._knotted() <= KNOTTED_MAX:
+        elif self._clock_ns() - self._begun_ns > LONG_NS:
             self._freeze()
 
 

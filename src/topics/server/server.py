@@ -142,8 +142,7 @@ class Server:
             listener.close()
             return EXIT_CANNOT_STORE
         if recovered:
-            traffic = assembly.traffic
-            memory.Collector(lambda: traffic.websockets).start()
+            memory.Collector().start()
             assembly.phase.serve()
             assembly.driver.begin()
             assembly.governor.start()

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 from tests.harness.loop import ManualLoop
-from topics.server.memory import GROWN_BYTES, KNOTTED_MAX, LONG_NS, LOOK_S, OLDEST, Collector, Trimming
+from topics.server.memory import GROWN_BYTES, LONG_NS, LOOK_S, OLDEST, Collector, Trimming
 from topics.testing import ManualClock
 
 MIB = 1 << 20
@@ -123,9 +123,9 @@ print((grown - before) >> 20, (emptied - before) >> 20, (resident_bytes() - befo
 
 def test_what_takes_long_to_look_at_is_not_looked_at_again() -> None:
     """FAIR-6: a server with many topics does not stand still for the collector again and again."""
-    now_ns = knotted = 0
+    now_ns = 0
     frozen: list[int] = []
-    collector = Collector(lambda: knotted, lambda: now_ns, lambda: frozen.append(now_ns))
+    collector = Collector(lambda: now_ns, lambda: frozen.append(now_ns))
 
     def collect(generation: int, took_ns: int) -> None:
         nonlocal now_ns
@@ -138,9 +138,6 @@ def test_what_takes_long_to_look_at_is_not_looked_at_again() -> None:
     assert not frozen, "young objects may still end, and a short look at the old ones costs little"
     collect(OLDEST, LONG_NS + 1)
     assert len(frozen) == 1
-    knotted = KNOTTED_MAX + 1
-    collect(OLDEST, LONG_NS + 1)
-    assert len(frozen) == 1, "connections that will be garbage are to be found again"
 
 
 def test_a_server_leaves_what_it_began_with_to_itself() -> None:
@@ -149,7 +146,7 @@ def test_a_server_leaves_what_it_began_with_to_itself() -> None:
 import gc
 from topics.server.memory import COLLECT_AT, Collector
 gc.disable()
-Collector(lambda: 0).start()
+Collector().start()
 print(gc.isenabled(), gc.get_threshold() == COLLECT_AT, gc.get_freeze_count() > 1000)
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

@@ -113,10 +113,8 @@ def decode(text: bytes, topics_max: int = bodies.COMMAND_VALUES_MAX) -> Command:
     try:
         command = _decode(text)
     except msgspec.ValidationError as error:
-        described = bodies.described(str(error), "the message")
-        if described.detail.get("field") == "op":
-            described = InvalidRequest("op must be subscribe, unsubscribe, publish or ping", field="op")
-        raise described from None
+        # Not by a name of this frame: the error knows the frame, and together they would wait for the collector.
+        raise _described(str(error)) from None
     except msgspec.DecodeError as error:
         raise bodies.malformed(text, str(error), "the message") from None
     except RecursionError:
@@ -125,6 +123,13 @@ def decode(text: bytes, topics_max: int = bodies.COMMAND_VALUES_MAX) -> Command:
         check_count(command.topics, topics_max)
     _checks[type(command)].check(text, command)
     return command
+
+
+def _described(problem: str) -> InvalidRequest:
+    described = bodies.described(problem, "the message")
+    if described.detail.get("field") == "op":
+        return InvalidRequest("op must be subscribe, unsubscribe, publish or ping", field="op")
+    return described
 
 
 def _decode(text: bytes) -> Command:

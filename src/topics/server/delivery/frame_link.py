@@ -70,6 +70,12 @@ class _Gone:
 GONE: Final = _Gone()
 
 
+def untie(protocol: ServerProtocol) -> None:
+    """End a protocol that is not needed any more: it knows itself, and would wait for the garbage collector."""
+    protocol.parser.close()
+    vars(protocol).clear()
+
+
 class FrameLink(Upgraded):
     """The frames of one client, see the module."""
 
@@ -206,7 +212,7 @@ class FrameLink(Upgraded):
             self.close(CloseCode.UNSUPPORTED_DATA, "messages must be text")
 
     def _message(self, text: bytes) -> None:
-        if self._protocol.state is not State.OPEN:
+        if self.closed or self._protocol.state is not State.OPEN:
             return
         try:
             if not text.isascii():
@@ -226,7 +232,7 @@ class FrameLink(Upgraded):
 
     def send(self, message: bytes) -> bool:
         """Send a framed message with the next `flush`; whether that has to be asked for."""
-        if self._protocol.state is not State.OPEN or self.closed:
+        if self.closed or self._protocol.state is not State.OPEN:
             return False
         if len(message) >= OUTBOX_BYTES_MAX:
             # By itself, as it is: copied into one write with others, it would not be shared with other clients.
@@ -248,8 +254,9 @@ class FrameLink(Upgraded):
 
     def ping(self) -> None:
         """Send a ping."""
-        self._protocol.send_ping(b"")
-        self._send_protocol()
+        if not self.closed:
+            self._protocol.send_ping(b"")
+            self._send_protocol()
 
     @property
     def unsent_bytes(self) -> int:
@@ -280,6 +287,7 @@ class FrameLink(Upgraded):
         self._end()
         self._place.leave()
         self._owner = GONE
+        untie(self._protocol)
         if self._closing is not None:
             self._closing.cancel()
 
@@ -297,7 +305,7 @@ class FrameLink(Upgraded):
 
     def close(self, code: CloseCode, reason: str) -> None:
         """Begin the closing handshake."""
-        if self._protocol.state is State.OPEN:
+        if not self.closed and self._protocol.state is State.OPEN:
             self._protocol.fail(code, reason)
             self._send_protocol()
 

@@ -36,7 +36,7 @@ from topics.server.api.principal import ADMIN, READ, REVOKED, WRITE, Principal
 from topics.server.delivery import commands
 from topics.server.delivery.delivery import Delivery
 from topics.server.delivery.event_stream import tune
-from topics.server.delivery.frame_link import FrameLink, quiet
+from topics.server.delivery.frame_link import FrameLink, quiet, untie
 from topics.server.delivery.notice import Notice, text_frame
 from topics.server.delivery.subscriber import Feed, Subscriber
 from topics.server.delivery.subscription import Watched, check_names, cursor_for
@@ -115,9 +115,9 @@ def _handshake(head: Head) -> bytes:
     headers = Headers()
     for name, value in head.headers.items():
         headers[name.decode("latin-1")] = value.decode("latin-1")
-    response = ServerProtocol(logger=quiet, select_subprotocol=_select).accept(
-        Request(head.target.decode("latin-1"), headers)
-    )
+    protocol = ServerProtocol(logger=quiet, select_subprotocol=_select)
+    response = protocol.accept(Request(head.target.decode("latin-1"), headers))
+    untie(protocol)
     if response.status_code != 101:
         reason = (response.body or b"").decode("utf-8", "replace").strip().splitlines()
         raise InvalidRequest(reason[0] if reason else "the WebSocket handshake is malformed")
