@@ -58,7 +58,7 @@ def smaller_reads_end_together(target: Target) -> None:
     burst(target, 900, "/v0/topics/burst/diff", {"from_seq": 0, "node": SMALLER})
 
 
-@attack("writes-end-together")
+@attack("writes-end-together", in_slice=False)
 def writes_end_together(target: Target) -> None:
     """Ends 900 writes of 1,000 records in one moment, again and again."""
     burst(target, 900, "/v0/topics/burst", {"records": [{"data": {"n": i, "text": "x" * 200}} for i in range(1000)]})
@@ -70,7 +70,7 @@ def sessions_end_together(target: Target) -> None:
     burst(target, 900, "/v0/watch", {"topics": {f"burst{i:04}" + "n" * 180: {} for i in range(990)}})
 
 
-@attack("websocket-commands-end-together")
+@attack("websocket-commands-end-together", in_slice=False)
 def websocket_commands_end_together(target: Target) -> None:
     """Ends commands of almost a megabyte on 200 WebSockets in one moment, again and again."""
     raise_files()

@@ -223,7 +223,6 @@ class Connection(asyncio.Protocol):
             self._await_next()
 
     def _go_on(self) -> None:
-        """It is this connection's turn again."""
         if not self._lost and self._upgraded is None:
             self._take()
 
@@ -345,7 +344,7 @@ class Connection(asyncio.Protocol):
         self._set_reading()
 
     def hand_over(self, exchange: Exchange | None, upgrade: Upgrade) -> None:
-        """Give the transport, and what was received but not parsed, to another protocol for good."""
+        """Give the transport, which begins to read anew, and what is not parsed yet, to another protocol for good."""
         outbox = self.outbox
         if self._lost or exchange is not outbox.current:
             raise RuntimeError("the connection cannot be handed over now")
@@ -355,10 +354,13 @@ class Connection(asyncio.Protocol):
         self.deadlines.clear()
         self._upgraded = protocol = upgrade(self.transport)
         depart = partial(self._connections.depart, self.transport.close)
+        if not self._reading_paused:
+            self._reading_paused = True
+            self.transport.pause_reading()
         self.transport.set_protocol(Relay(protocol, self.connection_lost, depart))  # type: ignore[arg-type]
+        self._set_reading()
         if outbox.write_paused:
             protocol.pause_writing()
-        self._set_reading()
         if rest:
             protocol.data_received(rest)
 
@@ -374,7 +376,6 @@ class Connection(asyncio.Protocol):
         return free and self._intake.phase == IDLE and not self.place.waits
 
     def _close_after_last(self) -> None:
-        """Nothing more is parsed, and the connection ends with the last answer that is outstanding."""
         self.outbox.close_after_last()
         self.stop_parsing()
 

@@ -41,7 +41,7 @@ from topics.errors import (
 )
 from topics.server.http.account import SMALL_BYTES
 from topics.server.http.body import BodyLimit
-from topics.server.http.connection import LARGE_READ_BYTES, LINGER_MAX_BYTES, LINGER_MS, Connection
+from topics.server.http.connection import LINGER_MAX_BYTES, LINGER_MS, Connection
 from topics.server.http.connections import Connections
 from topics.server.http.credit import LIVE_RESET_EARNS, Credit, FrameMeter, Overdrawn
 from topics.server.http.deadlines import NEVER
@@ -51,7 +51,7 @@ from topics.server.http.http2_sender import Http2Sender, protocol
 from topics.server.http.http2_stream import Http2Stream
 from topics.server.http.intake import PROGRESS_BYTES
 from topics.server.http.turns import LIGHT_MAX_BYTES, Place
-from topics.server.http.upgrade import Upgraded
+from topics.server.http.upgrade import READ_MAX_BYTES, Upgraded
 
 HELD_BODIES: Final = 2
 """Unfinished bodies of one connection may hold this many times the limit of a single one."""
@@ -134,7 +134,7 @@ class Http2(Upgraded):
                 if self._at < len(self._unread) and self._place.give_way():
                     break
             if self._at == len(self._unread):
-                if len(self._unread) >= LARGE_READ_BYTES:
+                if len(self._unread) >= READ_MAX_BYTES:
                     self._place.give_way()
                 self._unread = b""
                 self._at = 0

@@ -1,16 +1,23 @@
 """Upgraded: a protocol that takes a connection over from HTTP/1.1, and the relay that keeps the connection counted.
 
-The transport calls the new protocol directly, without a detour per read. Only the end of the connection passes through
-`Relay`, so that the set of live connections stays true whatever the protocol does.
+The transport calls the new protocol as directly as it can. The end of the connection passes through
+`Relay`, so that the set of live connections stays true whatever the protocol does, and every read, which has its bound
+there: one turn of the loop may find something to read on every connection, and what is read takes time before anybody
+can say that it has to wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from topics.errors import TopicsError
 from topics.server.http.head import Head
+
+READ_MAX_BYTES: Final = 32 * 1024
+_buffer: Final = memoryview(bytearray(READ_MAX_BYTES))
+"""What is read goes through here, for all connections: the loop has one thread, and nothing is left here."""
 
 
 class Upgraded(asyncio.Protocol):
@@ -49,6 +56,14 @@ class Relay:
         self.data_received = protocol.data_received
         self.pause_writing = protocol.pause_writing
         self.resume_writing = protocol.resume_writing
+
+    def get_buffer(self, _: int) -> memoryview:
+        """Where the transport is to put what it reads."""
+        return _buffer
+
+    def buffer_updated(self, count: int) -> None:
+        """So many bytes arrived."""
+        self.data_received(bytes(_buffer[:count]))
 
     def eof_received(self) -> bool:
         """The client sends nothing more."""

@@ -17,6 +17,7 @@ from topics.server.http.connections import DEPART_TOGETHER, DEPART_TURNS, Connec
 from topics.server.http.exchange import Exchange
 from topics.server.http.http2 import Http2
 from topics.server.http.turns import BEGIN_NS, LIGHT_MAX_BYTES, TURN_NS, Turns
+from topics.server.http.upgrade import READ_MAX_BYTES
 from topics.testing import ManualClock
 
 LOOK_NS = 100_000
@@ -358,3 +359,21 @@ def test_large_requests_of_one_http2_connection_that_end_at_once_are_handled_in_
     assert handled[-1] == len(streams)
     most = max(after - before for before, after in zip([0, *handled], handled, strict=False))
     assert most <= 2 * BEGIN_NS // TURN_NS
+
+
+def test_an_upgraded_connection_reads_a_bounded_piece_at_a_time() -> None:
+    """FAIR-1: what is read on very many connections in one turn takes time before any of them can wait."""
+    app = PathApp()
+    received: list[bytes] = []
+    protocol = SimpleNamespace(data_received=received.append, pause_writing=None, resume_writing=None)
+    app.upgrade_to = SimpleNamespace(connected=lambda _: protocol)
+    client = Client(app)
+    client.send(request("GET", "/upgrade", None, "Connection: Upgrade", "Upgrade: websocket") + b"rest")
+    assert client.transport.reading
+    relay = client.transport.protocol
+    room = relay.get_buffer(-1)
+    assert len(room) == READ_MAX_BYTES
+    for part in (b"one", b"another"):
+        room[: len(part)] = part
+        relay.buffer_updated(len(part))
+    assert received == [b"rest", b"one", b"another"]
