@@ -41,6 +41,8 @@ class Encounter(NamedTuple):
     refused: int
     """How many requests of the bystander were not answered with success."""
     disconnected: int
+    stolen_ms: float
+    """How long another machine had the cores meanwhile: a stall while much is stolen may be of that."""
     failure: str
     """What the attack found wrong, or how the server ended; empty where nothing."""
 
@@ -72,7 +74,7 @@ def _watch(server: ServerProcess, attack: Attack, target: Target) -> Encounter:
     bystander = _spawn("tests.hostile.bystander", server.host, str(server.port))
     memory.start()
     time.sleep(CALM_S)
-    before_mib, begun = memory.last_mib, time.monotonic()
+    before_mib, begun, stolen = memory.last_mib, time.monotonic(), _stolen_ms()
     attacker = _spawn("tests.hostile", attack.name, *(str(part) for part in target))
     try:
         _, errors = attacker.communicate(timeout=ATTACK_DEADLINE_S)
@@ -100,6 +102,7 @@ def _watch(server: ServerProcess, attack: Attack, target: Target) -> Encounter:
         after_mib=memory.last_mib,
         refused=report["refused"],
         disconnected=report["disconnected"],
+        stolen_ms=_stolen_ms() - stolen,
         failure=failure,
     )
 
@@ -115,6 +118,15 @@ def _spawn(module: str, *arguments: str) -> subprocess.Popen[bytes]:
     )
     _pin(process.pid, 1)
     return process
+
+
+def _stolen_ms() -> float:
+    """How long the cores of this machine were not its own since it began; 0 where the system does not say."""
+    try:
+        fields = Path("/proc/stat").read_text().partition("\n")[0].split()
+        return int(fields[8]) * 1000 / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _pin(pid: int, place: int) -> None:
