@@ -26,7 +26,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from topics.engine.log.render import WIRE_CACHE_BYTES_MAX
-from topics.server.heap import Heap
+from topics.server.heap import Heap, Piece
 from topics.settings import Settings
 from topics.storage.segment.cache import CACHE_BYTES as BLOCK_CACHE_BYTES
 from topics.storage.wal.shard import QUEUE_BYTES_MAX
@@ -176,13 +176,19 @@ class Trimming:
     def _give_back(self, before: int) -> None:
         heap = self._heap
         assert heap is not None
-        pieces = heap.take(before)
+        taken: list[Piece] = []
+        batches = heap.take(before)
 
-        def emptied(_: object) -> None:
-            heap.put_back(pieces)
-            self._loop.run_in_executor(None, heap.trim).add_done_callback(lambda _: self._trimmed(before))
+        def go_on(_: object) -> None:
+            pieces = next(batches, None)
+            if pieces is not None:
+                taken.extend(pieces)
+                self._loop.run_in_executor(None, heap.empty, pieces).add_done_callback(go_on)
+            else:
+                heap.put_back(taken)
+                self._loop.run_in_executor(None, heap.trim).add_done_callback(lambda _: self._trimmed(before))
 
-        self._loop.run_in_executor(None, heap.empty, pieces).add_done_callback(emptied)
+        go_on(None)
 
     def _trimmed(self, before: int) -> None:
         self._floor_bytes = self._last_bytes = now = self._resident()

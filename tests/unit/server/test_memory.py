@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -31,13 +32,14 @@ class Process:
         done.set_result(call(*arguments))
         return done
 
-    def take(self, most_bytes: int) -> list[str]:
+    def take(self, most_bytes: int) -> Iterator[list[str]]:
         assert most_bytes == self.resident
-        self.taken = ["a piece"]
-        return self.taken
+        for pieces in (["a", "b"], ["c"]):
+            self.taken += pieces
+            yield pieces
 
     def empty(self, pieces: list[str]) -> None:
-        assert pieces == self.taken
+        assert self.taken[-len(pieces) :] == pieces
 
     def put_back(self, pieces: list[str]) -> None:
         assert pieces == self.taken
@@ -98,19 +100,22 @@ print((resident_bytes() - before) >> 20)
 def test_free_memory_goes_back_before_the_allocator_has_to_be_held_for_it() -> None:
     """FAIR-6: in a process of its own; what is left for the trim is little, since an allocation waits for that."""
     script = """
-from topics.server.heap import Heap
+from topics.server.heap import TOGETHER, Heap
 from topics.server.memory import resident_bytes, tune
 tune()
 heap, before = Heap(), resident_bytes()
-blocks = [bytes([i]) * (1 << 20) for i in range(200)]
-kept = blocks[::20]
+blocks = [bytes([i]) * size for i in range(200) for size in (1 << 20, 250_000, 250_000)]
+kept = blocks[2::60]
 del blocks
 grown = resident_bytes()
-pieces = heap.take(grown)
-heap.empty(pieces)
+pieces = []
+for taken in heap.take(grown):
+    assert len(taken) <= TOGETHER
+    heap.empty(taken)
+    pieces += taken
 emptied = resident_bytes()
 heap.put_back(pieces)
-assert all(block == bytes([20 * i]) * (1 << 20) for i, block in enumerate(kept)), "what is in use was emptied"
+assert all(block == bytes([20 * i]) * 250_000 for i, block in enumerate(kept)), "what is in use was emptied"
 heap.trim()
 print((grown - before) >> 20, (emptied - before) >> 20, (resident_bytes() - before) >> 20)
 """
