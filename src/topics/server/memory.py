@@ -149,6 +149,8 @@ class Trimming:
         self._last_bytes = 0
         self._pause = 0
         self._left_out = 0
+        self._giving_back = False
+        self._stopped = False
 
     def start(self) -> None:
         """Begin to look."""
@@ -157,6 +159,7 @@ class Trimming:
 
     def stop(self) -> None:
         """Look no longer."""
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
@@ -171,15 +174,19 @@ class Trimming:
             self._left_out += 1
             return
         self._left_out = 0
-        self._give_back(now)
+        if not self._giving_back:
+            self._give_back(now)
 
     def _give_back(self, before: int) -> None:
         heap = self._heap
         assert heap is not None
         taken: list[Piece] = []
         batches = heap.take(before)
+        self._giving_back = True
 
         def go_on(_: object) -> None:
+            if self._stopped:
+                return
             pieces = next(batches, None)
             if pieces is not None:
                 taken.extend(pieces)
@@ -191,6 +198,7 @@ class Trimming:
         go_on(None)
 
     def _trimmed(self, before: int) -> None:
+        self._giving_back = False
         self._floor_bytes = self._last_bytes = now = self._resident()
         worth = before - now >= WORTH_BYTES
         self._pause = 0 if worth else min(PAUSE_LOOKS_MAX, 2 * self._pause + 1)

@@ -25,7 +25,8 @@ class Process:
         self.taken: list[str] = []
         self.loop = ManualLoop(ManualClock())
         cast("Any", self.loop).run_in_executor = self._execute
-        Trimming(cast("Any", self.loop), lambda: self.resident, cast("Any", self)).start()
+        self.trimming = Trimming(cast("Any", self.loop), lambda: self.resident, cast("Any", self))
+        self.trimming.start()
 
     def _execute(self, executor: None, call: Any, *arguments: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -67,6 +68,26 @@ def test_what_a_burst_took_goes_back_when_it_is_over() -> None:
     assert process.resident == 60 * MIB
     process.seconds(100)
     assert process.trims == 1, "nothing has grown since"
+
+
+def test_what_is_under_way_ends_with_the_server_and_is_not_begun_twice() -> None:
+    """A thread is not asked for anything once the server has stopped."""
+    process = Process(kept=60 * MIB)
+    waiting: list[Future[Any]] = []
+
+    def execute(*_: Any) -> Future[Any]:
+        waiting.append(Future())
+        return waiting[-1]
+
+    cast("Any", process.loop).run_in_executor = execute
+    process.seconds(3)
+    process.seconds(4, grow=50 * MIB)
+    process.seconds(5)
+    assert len(waiting) == 1, "the first is not done"
+    process.trimming.stop()
+    waiting[0].set_result(None)
+    assert len(waiting) == 1
+    assert process.trims == 0
 
 
 def test_small_growth_is_left_alone() -> None:

@@ -1,9 +1,9 @@
 """Upgraded: a protocol that takes a connection over from HTTP/1.1, and the relay that keeps the connection counted.
 
-The transport calls the new protocol as directly as it can. The end of the connection passes through
-`Relay`, so that the set of live connections stays true whatever the protocol does, and every read, which has its bound
-there: one turn of the loop may find something to read on every connection, and what is read takes time before anybody
-can say that it has to wait.
+The transport calls the new protocol as directly as it can. The end of the connection passes through `Relay`, so that
+the set of live connections stays true whatever the protocol does. So does every read, which has its bound there: one
+turn of the loop may find something to read on every connection, and a read takes time before anybody can say that it
+has to wait.
 """
 
 from __future__ import annotations
