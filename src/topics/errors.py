@@ -239,15 +239,15 @@ class StorageFull(TopicsError):
     status = 503
 
 
-class ColdUnavailable(TopicsError):
-    """The cold store that holds these records cannot be read right now."""
-
-    code = "cold_unavailable"
-    status = 503
-
-
 class StorageUnreadable(TopicsError):
     """The disk that holds these records cannot be read right now."""
 
     code = "storage_unreadable"
+    status = 503
+
+
+class ColdUnavailable(StorageUnreadable):
+    """The cold store that holds these records cannot be read right now."""
+
+    code = "cold_unavailable"
     status = 503

@@ -29,11 +29,12 @@ from topics.engine.slices import Work
 from topics.engine.write.ceiling import Ceiling
 from topics.engine.write.dedupe import Dedupe
 from topics.engine.write.unkept import Unkept
-from topics.errors import TopicsError
+from topics.errors import StorageUnreadable, TopicsError
 from topics.storage.block import Block
 from topics.storage.damage import Corrupt
 from topics.storage.job import Miss
 from topics.storage.memory import MemoryShard
+from topics.storage.segment.segment import SealedBlock
 from topics.storage.wal.shard import Shard
 
 logger = logging.getLogger("topics.topic")
@@ -287,7 +288,21 @@ class Topic:
         )
 
     def expire(self, now_ms: int, upto: int = ANYWHERE) -> None:
-        """Apply the TTL as of `now_ms` to the records up to the seq `upto`."""
+        """Apply the TTL as of `now_ms` to the records up to the seq `upto`.
+
+        Where a Block that cannot be read now has expired in part, only who reads that Block learns of it (STORE-4).
+        Nothing that has expired is delivered: it is in that Block alone, since what comes after it is newer.
+        """
+        try:
+            self.expire_or_fail(now_ms, upto)
+        except StorageUnreadable as error:
+            # A failure is raised once. This one is for the read that comes to the Block, in the same command perhaps.
+            first = next(self.log.retained())
+            assert isinstance(first, SealedBlock)
+            first.keep_failure(error)
+
+    def expire_or_fail(self, now_ms: int, upto: int = ANYWHERE) -> None:
+        """As `expire`, for upkeep: it raises where a Block cannot be read, and tries to read it again."""
         ttl_ms = self.config.ttl_ms
         if ttl_ms and self.log.count:
             self.reading(self._expire, now_ms - ttl_ms, upto)
@@ -309,7 +324,7 @@ class Topic:
         For streams and figures, which wait for no disk. Nothing that has expired is delivered: to deliver a record of
         that Block it has to be read, and once it is at hand this comes first.
         """
-        with contextlib.suppress(Miss, TopicsError):
+        with contextlib.suppress(Miss):
             self.expire(now_ms)
 
     def reconfigure(self, config: TopicConfig, now_ms: int) -> None:
@@ -326,8 +341,6 @@ class Topic:
             self.reconfigure(config, now_ms)
         except Miss as miss:
             self.read_then(miss, self.hold_caps)
-        except TopicsError:
-            logger.warning("topic %s: expiring waits for a cold store that cannot be read", self.name)
 
     def erased_before(self, now_ms: int) -> int:
         """Text of what was deleted, evicted or had expired before this time is not on the disk (SPACE-5)."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.harness.machine import small
 from tests.harness.oracle import read_all
+from tests.harness.storage import resolve
 from tests.harness.world import World
-from topics.engine import ConfigPatch, Delete, Write
+from topics.engine import ConfigPatch, Delete, Diff, Write
 from topics.engine.router.router import PutRouter
 from topics.engine.upkeep import merger
 from topics.errors import ColdUnavailable
+from topics.storage.block import Extent
 from topics.storage.job import run_inline
+from topics.storage.segment.tier import Tier
 from topics.storage.snapshot import snapshot
 from topics.storage.wal import file as walfile
 from topics.storage.wal import frame, scan
@@ -384,6 +387,59 @@ def test_start_does_not_need_the_cold_store(monkeypatch: pytest.MonkeyPatch) -> 
     world.write("t", 1)
     world.run_until_idle()
     assert sorted(read_all(world.engine, "t", world.engine.topics["t"].log.head - 1)[0]) == [49]
+
+
+@pytest.mark.parametrize("told", ["at once", "by a job"])
+def test_what_expires_in_a_cold_store_out_of_reach_stops_only_who_reads_it(
+    told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """STORE-4: the topic, the list of topics and other records are there; what has expired is not delivered."""
+    if told == "by a job":
+        monkeypatch.setattr(Tier, "read_now", lambda *_: None)
+    monkeypatch.setattr(merger, "MERGE_SEGMENTS", 1000)
+    world = World(monitored=False)
+    world.put("t", durability="fsync", ttl_ms=100_000)
+    for _ in range(12):
+        world.write("t", 4)
+        world.run_until_idle()
+        world.clock.advance(6000)
+    world.run_until_idle()
+    topic, engine = world.engine.topics["t"], world.engine
+    first, second = (segment.blocks[0] for segment in topic.archive.segments[:2])
+    assert first.segment.is_cold
+    assert first.first_ts < first.last_ts
+    world.disk.unreachable = {"cold"}
+    for segment in topic.archive.segments:
+        for sealed in segment.blocks:
+            segment.cache.drop(sealed)
+
+    def at(ts: int) -> None:
+        world.clock.advance(ts + 100_000 - world.clock.now_ms())
+
+    at(first.last_ts)
+    for _ in range(3):
+        assert resolve(lambda: engine.state("t")).earliest_seq == 1
+        assert [summary.topic for summary in resolve(engine.list_topics)[0]] == ["t"]
+        with pytest.raises(ColdUnavailable):
+            resolve(lambda: engine.diff("t", Diff(from_seq=0)))
+    assert sorted(read_all(engine, "t", 44)[0]) == [45, 46, 47, 48]
+    world.write("t", 1)
+    world.run_until_idle()
+    world.disk.unreachable = set()
+    world.run_until_idle()
+    read_all(engine, "t", 44)
+    assert 1 < resolve(lambda: engine.state("t")).earliest_seq <= first.last_seq, "a part of the Block has expired"
+
+    world.disk.unreachable = {"cold"}
+    first.segment.cache.drop(first)
+    at(first.last_ts + 1)
+    assert resolve(lambda: engine.state("t")).earliest_seq == second.first_seq, "it goes without being read"
+    assert (topic.log.count, topic.log.bytes) == _counted(topic.log.retained())
+
+
+def _counted(entries: Iterable[Extent]) -> tuple[int, int]:
+    found = list(entries)
+    return sum(entry.live for entry in found), sum(entry.live_bytes for entry in found)
 
 
 def test_segment_that_spans_a_lost_range_loses_nothing_more_at_the_next_start() -> None:

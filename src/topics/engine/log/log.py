@@ -17,6 +17,7 @@ from typing import Final
 
 from topics.engine.log.directory import Directory, Totals, held_by
 from topics.engine.log.loss import CAP, CORRUPTION, TTL, LostRange, with_range
+from topics.errors import StorageUnreadable
 from topics.storage.block import Block, Extent
 
 # A seq after every record.
@@ -163,7 +164,12 @@ class Log(Directory):
 
     def _take(self, entry: Extent, i: int, j: int) -> int:
         """The records [i, j) of an entry are gone; how many of them were live."""
-        live, size = entry.live_in(i, j)
+        try:
+            live, size = entry.live_in(i, j)
+        except StorageUnreadable:
+            if j < entry.n:
+                raise
+            live, size = self._left_in_first()
         self._add(-live, -size)
         self.start = entry.first_seq + j
         self._move_start()
@@ -184,16 +190,19 @@ class Log(Directory):
         entry = self.entries[k]
         live, size = entry.live, entry.live_bytes
         if k == self._base and self.start > entry.first_seq:
-            # Part of it was taken before, and how many bytes that was is known only from the bytes that cannot be read.
-            others = list(self.retained())[1:]
-            live = self.count - sum(other.live for other in others)
-            size = self.bytes - sum(other.live_bytes for other in others)
+            # Part of it was taken before.
+            live, size = self._left_in_first()
         first = max(entry.first_seq, self.start)
         self.replace(entry.first_seq, entry.last_seq, [])
         self._add(-live, -size)
         self._move_start()
         self.lose(first, entry.last_seq, reason)
         return first, entry.last_seq
+
+    def _left_in_first(self) -> tuple[int, int]:
+        """How many records of the first entry are left, and their bytes, without its content: the others tell."""
+        others = list(self.retained())[1:]
+        return self.count - sum(other.live for other in others), self.bytes - sum(other.live_bytes for other in others)
 
     def lose(self, first: int, last: int, reason: str) -> None:
         """Record that [first, last] cannot be read any more; where that is beyond the head, the head moves there."""

@@ -207,7 +207,7 @@ class Upkeep:
         """Apply the TTL where nobody reads; what has to be read for it is there in the next round."""
         if topic.config.ttl_ms:
             try:
-                topic.expire(now_ms)
+                topic.expire_or_fail(now_ms)
             except Miss as miss:
                 topic.read_then(miss, lambda: None)
             except TopicsError as error:

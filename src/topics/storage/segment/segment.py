@@ -74,6 +74,10 @@ class SealedBlock(Extent):
         found.live_bytes = self.live_bytes
         return found
 
+    def keep_failure(self, error: TopicsError) -> None:
+        """Have the next look at the content fail with an error that was raised for it and told nobody."""
+        self.segment.cache.put(self, error)
+
     def _load(self, keep: bool) -> Block:
         segment = self.segment
         read = segment.tier.read if segment.tiers.patient else segment.tier.read_now
