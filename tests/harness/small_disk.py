@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 from topics.testing.fake_disk import FakeDisk
 
@@ -30,10 +31,10 @@ class SmallDisk(FakeDisk):
         self._take(handle, offset + len(data))
         super().write(handle, offset, data)
 
-    def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
+    def allocate(self, handle: int, length: int, *, zero_fill: bool, enough: Callable[[], bool] | None = None) -> None:
         """Allocate, if there is room."""
         self._take(handle, length)
-        super().allocate(handle, length, zero_fill=zero_fill)
+        super().allocate(handle, length, zero_fill=zero_fill, enough=enough)
 
     def free_bytes(self, path: str) -> int:
         """What is left."""

@@ -25,7 +25,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 # A name with this suffix is of a file that is half made.
@@ -76,10 +76,11 @@ class Disk(Protocol):
     def write_parts(self, handle: int, offset: int, parts: Sequence[bytes]) -> None:
         """Write all of `parts`, one after the other from `offset` on, as one `write` would."""
 
-    def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
+    def allocate(self, handle: int, length: int, *, zero_fill: bool, enough: Callable[[], bool] | None = None) -> None:
         """Reserve `length` bytes that read as zeros.
 
-        With `zero_fill` they are written and synced, so that a later `sync` of a small write has no metadata to carry.
+        With `zero_fill` they are written and synced, so that a later `sync` of a small write has no metadata to carry;
+        what is left of them once `enough` says so is only reserved.
         """
 
     def size(self, handle: int) -> int:
@@ -241,7 +242,7 @@ class RealDisk:
                 offset += len(rest)
                 parts = parts[1:]
 
-    def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
+    def allocate(self, handle: int, length: int, *, zero_fill: bool, enough: Callable[[], bool] | None = None) -> None:
         try:
             os.posix_fallocate(handle, 0, length)
         except OSError as error:
@@ -252,6 +253,8 @@ class RealDisk:
             return
         # Synced chunk by chunk: one large flush would delay every commit on this disk.
         for at in range(0, length, ZERO_CHUNK_BYTES):
+            if enough is not None and enough():
+                break
             self.write(handle, at, _ZEROS if length - at >= ZERO_CHUNK_BYTES else _ZEROS[: length - at])
             os.fdatasync(handle)
 

@@ -273,12 +273,12 @@ class FakeDisk:
     def write_parts(self, handle: int, offset: int, parts: Sequence[bytes]) -> None:
         self.write(handle, offset, b"".join(parts))
 
-    def allocate(self, handle: int, length: int, *, zero_fill: bool) -> None:
-        """Reserve `length` bytes that read as zeros; stable with `zero_fill`."""
+    def allocate(self, handle: int, length: int, *, zero_fill: bool, enough: Callable[[], bool] | None = None) -> None:
+        """Reserve `length` bytes that read as zeros; stable with `zero_fill`, unless that is enough at once."""
         self._begin()
         path, inode = self._inode(handle)
         _resize(inode.content, max(length, len(inode.content)))
-        if zero_fill:
+        if zero_fill and not (enough is not None and enough()):
             inode.stable = bytearray(inode.content)
             inode.pending.clear()
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from topics.storage.disk import READ_NOW_BYTES_MAX, Disk, Locked, RealDisk
+from topics.storage.disk import READ_NOW_BYTES_MAX, ZERO_CHUNK_BYTES, Disk, Locked, RealDisk
 from topics.testing.fake_disk import Crashed, FakeDisk
 from topics.testing.fault_disk import FaultDisk
 
@@ -87,6 +87,23 @@ def test_allocate_without_fill_reads_as_zeros(tmp_path: Path) -> None:
     handle = disk.create(f"{tmp_path}/a")
     disk.allocate(handle, 1 << 20, zero_fill=False)
     assert disk.read(handle, 0, 1 << 20) == bytes(1 << 20)
+    disk.close(handle)
+
+
+def test_allocate_fills_only_until_it_is_enough(tmp_path: Path) -> None:
+    """STORE-10: the file is whole all the same, and reads as zeros."""
+    path = tmp_path / "a"
+    asked = []
+
+    def enough() -> bool:
+        asked.append(path.stat().st_size)
+        return len(asked) == 3
+
+    disk = RealDisk()
+    handle = disk.create(str(path))
+    disk.allocate(handle, 8 * ZERO_CHUNK_BYTES, zero_fill=True, enough=enough)
+    assert asked == [8 * ZERO_CHUNK_BYTES] * 3, "it is as long as it will be before it is filled"
+    assert disk.read(handle, 0, 9 * ZERO_CHUNK_BYTES) == bytes(8 * ZERO_CHUNK_BYTES)
     disk.close(handle)
 
 

@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import re
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -90,7 +91,16 @@ def decode_header(data: bytes, path: str) -> WalHeader | None:
     return WalHeader(WalName(generation, shard, number), boot, length)
 
 
-def create(disk: Disk, directory: str, name: WalName, boot: bytes, length: int, *, zero_fill: bool) -> int:
+def create(
+    disk: Disk,
+    directory: str,
+    name: WalName,
+    boot: bytes,
+    length: int,
+    *,
+    zero_fill: bool,
+    enough: Callable[[], bool] | None = None,
+) -> int:
     """Create a file of `length` bytes, durable under its final name, and return the handle."""
     path = f"{directory}/{name}"
     temporary = path + TEMPORARY_SUFFIX
@@ -98,7 +108,7 @@ def create(disk: Disk, directory: str, name: WalName, boot: bytes, length: int, 
         disk.unlink(temporary)
     handle = disk.create(temporary)
     try:
-        disk.allocate(handle, length, zero_fill=zero_fill)
+        disk.allocate(handle, length, zero_fill=zero_fill, enough=enough)
         disk.write(handle, 0, encode_header(name, boot, length))
         disk.sync(handle)
         disk.rename(temporary, path)

@@ -17,7 +17,8 @@ The rules:
    frame was not taken.
 
 The next file is prepared ahead of time by a job (shard_files.py). Where that job is still running when the current file
-is full, the rest of the queue stays queued and rule 5 holds the writers back; the loop never waits for it.
+is full, it is asked to leave out the zeros that it has not written yet; until it is done the rest of the queue stays
+queued and rule 5 holds the writers back. The loop never waits for it.
 """
 
 from __future__ import annotations

@@ -65,6 +65,8 @@ class ShardFiles:
         self._boot = walfile.boot_digest(disk.boot_id())
         self._file_bytes = file_bytes
         self._preparing = False
+        # The file that is being prepared is needed now.
+        self._hurried = False
         self._prepare_after_ns = 0
         self._closed = False
         # The next file is asked for however little of this one is used: what is in this one is to go.
@@ -86,7 +88,9 @@ class ShardFiles:
 
     def _create(self, number: int, size: int, *, zero_fill: bool) -> WrittenFile:
         name = WalName(self._generation, self._index, number)
-        handle = walfile.create(self._disk, self._directory, name, self._boot, size, zero_fill=zero_fill)
+        handle = walfile.create(
+            self._disk, self._directory, name, self._boot, size, zero_fill=zero_fill, enough=lambda: self._hurried
+        )
         return WrittenFile(name, handle, size)
 
     def rotate(self, frame_bytes: int) -> bool:
@@ -96,6 +100,8 @@ class ShardFiles:
         if following is not None and needed <= following.size + walfile.TAIL_BYTES:
             self.next = None
         elif self._preparing:
+            # Dearer syncs of one file are better than writers that wait for all of its zeros.
+            self._hurried = True
             return False
         else:
             number = (following or self.current).name.number + 1
@@ -152,7 +158,7 @@ class ShardFiles:
             self._disk.read(file.handle, at, min(WARM_BYTES, begin + size - at))
 
     def _prepared(self, made: list[WrittenFile], error: BaseException | None) -> None:
-        self._preparing = False
+        self._preparing = self._hurried = False
         if made:
             self._skip_next()
             self.next, self._leaving, self.no_room = made[0], False, False

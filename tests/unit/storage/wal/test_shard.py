@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import random
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 
@@ -181,6 +182,48 @@ def test_rotation_waits_for_a_file_in_preparation_instead_of_blocking() -> None:
     while store.pending:
         writer.turn()
     assert all(ticket.committed is not None for ticket in tickets)
+
+
+def test_a_file_in_preparation_that_is_needed_is_not_filled_any_further() -> None:
+    """STORE-10: writers wait for a file, not for all of its zeros."""
+
+    class Slow(FakeDisk):
+        """Says what it is asked while it fills the next file."""
+
+        enough: ClassVar[list[bool]] = []
+
+        def allocate(
+            self, handle: int, length: int, *, zero_fill: bool, enough: Callable[[], bool] | None = None
+        ) -> None:
+            assert enough is not None
+            if during:
+                assert zero_fill
+                self.enough.append(enough())
+                during.pop()()
+                self.enough.append(enough())
+            super().allocate(handle, length, zero_fill=zero_fill, enough=enough)
+
+    during: list[Callable[[], None]] = []
+    disk = Slow()
+    store, _ = open_store(disk)
+    writer = Writer(store)
+    while store.shards[0].files.prepare_needed is False:
+        writer.append(1, [b'"%s"' % (b"x" * 100)])
+        store.write()
+    (prepare,) = (job for job in store.jobs() if job.name == "prepare")
+    tickets = [writer.append(1, [b'"%s"' % (b"x" * 100)], gated=True) for _ in range(40)]
+    during.append(store.write)
+    prepare.run()
+    assert disk.enough == [False, True], "only once writers wait"
+    prepare.done(None)
+    while store.pending:
+        writer.turn()
+    assert all(ticket.committed is not None for ticket in tickets)
+    _, recovered = reopen(disk, "dropped")
+    acked = writer.acked(gated=True)
+    assert len(acked) == 40
+    assert {seq for _, seq in acked} <= recovered.records[1].keys()
+    assert recovered.damaged == []
 
 
 def test_a_frame_larger_than_a_file_gets_a_file_of_its_own() -> None:
