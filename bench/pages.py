@@ -15,40 +15,42 @@ import time
 from pathlib import Path
 
 CHUNK = 1 << 20
-LEFT_BYTES = 256 << 20
-"""Of free memory, for the processes that are measured."""
-MAX_BYTES = 32 << 30
+BEYOND_BYTES = 512 << 20
+"""More than is free, so that what the kernel keeps free was in use before too."""
 
 
 class Pages:
-    """A directory of files that take the memory that is free."""
+    """A file that takes the memory that is free."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._files = 0
+        self._file = directory / "pages"
+        self._file.touch()
+        self._at = 0
 
     def fill(self) -> str:
         """Take what is free now, also what was freed since the last time; the text says what that took."""
-        size = min(_free_bytes() - LEFT_BYTES, shutil.disk_usage(self._directory).free // 2, MAX_BYTES)
-        size = max(size, CHUNK)
-        self._files += 1
+        total, free = _memory_bytes("MemTotal:"), _memory_bytes("MemFree:")
+        # The kernel drops first what was written first, which is written again first here.
+        length = min(total, self._file.stat().st_size + shutil.disk_usage(self._file.parent).free // 2) // CHUNK
+        chunks = min((free + BEYOND_BYTES) // CHUNK, length)
         begin = time.process_time()
-        _write(self._directory / f"pages-{self._files}", size)
-        gib = size / (1 << 30)
+        self._write(chunks, length)
+        gib = chunks * CHUNK / (1 << 30)
         return f"page cache filled first: {gib:.1f} GiB, {(time.process_time() - begin) / gib:.1f} s of CPU each"
 
+    def _write(self, chunks: int, length: int) -> None:
+        chunk = bytes(CHUNK)
+        with self._file.open("r+b", buffering=0) as out:
+            for _ in range(chunks):
+                out.seek(self._at % length * CHUNK)
+                out.write(chunk)
+                self._at += 1
+            # What is written later would disturb the measurement.
+            os.fsync(out.fileno())
 
-def _write(file: Path, size: int) -> None:
-    chunk = bytes(CHUNK)
-    with file.open("wb", buffering=0) as out:
-        for _ in range(size // CHUNK):
-            out.write(chunk)
-        # What is written later would disturb the measurement.
-        os.fsync(out.fileno())
 
-
-def _free_bytes() -> int:
+def _memory_bytes(name: str) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemFree:"):
+        if line.startswith(name):
             return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel does not report MemFree")
+    raise AssertionError(f"the kernel does not report {name}")

@@ -2,8 +2,8 @@
 
 The server, the bystander and the attacker are three processes. With more than one core the server has one for itself,
 so that what is measured is the server and not the attacker's appetite. The stall is the longest that the bystander
-waited for an answer from the beginning of the attack to a second after its end, the memory is the largest RssAnon of
-the server in that time.
+waited for an answer from the beginning of the attack to a second after its end, less the part of that wait in which the
+machine itself stood still (pauses.py); the memory is the largest RssAnon of the server in that time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.hostile.attack import Attack, Target
+from tests.hostile.pauses import Pauses, within
 from topics.testing import ServerProcess
 
 CALM_S = 1.0
@@ -34,6 +35,8 @@ class Encounter(NamedTuple):
     """The longest wait of the bystander before the attack."""
     p99_ms: float
     stall_ms: float
+    waited_ms: float
+    """The longest wait as the clock has it."""
     before_mib: float
     peak_mib: float
     after_mib: float
@@ -41,8 +44,8 @@ class Encounter(NamedTuple):
     refused: int
     """How many requests of the bystander were not answered with success."""
     disconnected: int
-    stolen_ms: float
-    """How long another machine had the cores meanwhile: a stall while much is stolen may be of that."""
+    paused_ms: float
+    """How long the machine stood still meanwhile."""
     failure: str
     """What the attack found wrong, or how the server ended; empty where nothing."""
 
@@ -70,11 +73,11 @@ def _server(attack: Attack, tree: Path) -> ServerProcess:
 
 
 def _watch(server: ServerProcess, attack: Attack, target: Target) -> Encounter:
-    memory = _Memory(server.pid)
+    memory, pauses = _Memory(server.pid), Pauses(sorted(os.sched_getaffinity(0)))
     bystander = _spawn("tests.hostile.bystander", server.host, str(server.port))
     memory.start()
     time.sleep(CALM_S)
-    before_mib, begun, stolen = memory.last_mib, time.monotonic(), _stolen_ms()
+    before_mib, begun = memory.last_mib, time.monotonic()
     attacker = _spawn("tests.hostile", attack.name, *(str(part) for part in target))
     try:
         _, errors = attacker.communicate(timeout=ATTACK_DEADLINE_S)
@@ -84,25 +87,27 @@ def _watch(server: ServerProcess, attack: Attack, target: Target) -> Encounter:
         attacker.communicate()
         failure = "the attack did not end"
     time.sleep(CALM_S)
-    report = json.loads(bystander.communicate()[0])
+    report, paused = json.loads(bystander.communicate()[0]), pauses.end()
     memory.stop()
     if not server.alive:
         failure = "the server ended"
     elif server.request("GET", "/v0/ready").status != 200:
         failure = failure or "the server is not ready any more"
     calm = [ms for at, ms in report["waits"] if at < begun]
-    waits = sorted(ms for at, ms in report["waits"] if at + ms / 1000 >= begun)
+    during = [(at, ms) for at, ms in report["waits"] if at + ms / 1000 >= begun]
+    waits = sorted(ms for _, ms in during)
     return Encounter(
         name=attack.name,
         calm_ms=max(calm),
         p99_ms=waits[len(waits) * 99 // 100],
-        stall_ms=waits[-1],
+        stall_ms=max(ms - within(paused, at, at + ms / 1000) for at, ms in during),
+        waited_ms=waits[-1],
         before_mib=before_mib,
         peak_mib=memory.peak_mib,
         after_mib=memory.last_mib,
         refused=report["refused"],
         disconnected=report["disconnected"],
-        stolen_ms=_stolen_ms() - stolen,
+        paused_ms=within(paused, begun, time.monotonic()),
         failure=failure,
     )
 
@@ -118,15 +123,6 @@ def _spawn(module: str, *arguments: str) -> subprocess.Popen[bytes]:
     )
     _pin(process.pid, 1)
     return process
-
-
-def _stolen_ms() -> float:
-    """How long the cores of this machine were not its own since it began; 0 where the system does not say."""
-    try:
-        fields = Path("/proc/stat").read_text().partition("\n")[0].split()
-        return int(fields[8]) * 1000 / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError):
-        return 0.0
 
 
 def _pin(pid: int, place: int) -> None:
