@@ -79,7 +79,7 @@ class Shelf:
 class Archive:
     """The segments and tags of one topic."""
 
-    __slots__ = ("_log", "sealed_ns", "sealing", "segments", "shelf", "tags", "taken")
+    __slots__ = ("_log", "sealed_head", "sealed_ns", "sealing", "segments", "shelf", "tags", "taken")
 
     def __init__(self, log: Log, shelf: Shelf | None) -> None:
         self._log = log
@@ -91,6 +91,8 @@ class Archive:
         self.taken = False
         # When the last segment was sealed, as elapsed time; long ago where none was since the start.
         self.sealed_ns = LONG_AGO_NS
+        # How far the topic was when that segment was begun.
+        self.sealed_head = 0
         self.tags: TagIndex | None = None
 
     def index(self, first_seq: int, tags: Sequence[bytes | None]) -> None:

@@ -7,6 +7,8 @@ the slower the disk is, the more each job writes, and the rate is the disk's own
 
 A topic that was sealed less than `BUSY_NS` ago gathers more for `gather_ns` first, unless memory is short: one that is
 written at full speed gets a few large segments instead of many small ones, and a burst has the processor for itself.
+One that was not written since its last segment was begun has nothing to gather: what a burst has left is sealed in one
+go.
 
 Where a job fails, nothing has changed: its tails are in memory and in the WAL, and are tried again after a while.
 """
@@ -93,7 +95,9 @@ class Sealer:
         asked, gathering, ready = self._shelf.asked, self._gathering, self._ready
         while asked:
             topic = asked.popleft()
-            if self._gather_ns and now_ns - topic.archive.sealed_ns < BUSY_NS:
+            archive = topic.archive
+            is_busy = now_ns - archive.sealed_ns < BUSY_NS and topic.log.head != archive.sealed_head
+            if self._gather_ns and is_busy:
                 gathering.append((now_ns + self._gather_ns, topic))
             else:
                 ready.append(topic)
@@ -107,6 +111,7 @@ class Sealer:
             if seal.held_bytes and not seal.topic.deleted:
                 self._seal = seal
                 seal.topic.archive.taken = True
+                seal.topic.archive.sealed_head = seal.topic.log.head
                 self.held_bytes += seal.held_bytes
                 return True
             seal.topic.archive.sealing = False

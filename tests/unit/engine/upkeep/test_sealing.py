@@ -228,6 +228,26 @@ def test_busy_topic_gathers_before_it_is_sealed_unless_memory_is_short() -> None
     assert [job.name for job in machine.store.jobs()] == ["seal"]
 
 
+def test_what_a_burst_has_left_is_sealed_in_one_go() -> None:
+    """STORE-17: a topic that is not written any more has nothing to gather."""
+    machine = Machine()
+    shelf = machine.engine.catalog.shelf
+    assert shelf is not None
+    sealer = Sealer(shelf, machine.clock, gather_ns=250_000_000)
+    written(machine, "t", 4 * EVENTS, tag="t")
+    for count in range(1, 4):
+        sealer.step()
+        run_inline(machine.store.jobs())
+        assert segments(machine, "t") == [EVENTS] * count
+    written(machine, "t", 1)
+    sealer.step()
+    assert machine.store.jobs() == [], "it is written again"
+    machine.clock.advance(250)
+    sealer.step()
+    run_inline(machine.store.jobs())
+    assert segments(machine, "t") == [EVENTS] * 4
+
+
 def test_gathering_topic_is_erased() -> None:
     """SPACE-5: a topic that is written again and again gathers for most of its life."""
     machine = Machine()
