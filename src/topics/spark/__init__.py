@@ -8,9 +8,13 @@ archive. Importing this package does not import Spark, so that a worker starts f
 from pathlib import Path
 from typing import Any
 
+from topics.spark import worker
 from topics.spark.launch import register, session
 
 __all__ = ["register", "session", "table"]
+
+# Every worker that Spark calls the source in gets here, in whatever role it does.
+worker.end_quietly()
 
 
 def table(spark: Any, topic: str, lake: str | Path, streaming: bool = False, **options: Any) -> Any:

@@ -5,11 +5,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from typing import Any, Final
 
 from topics.spark.errors import HIDE_TRACEBACK
+from topics.spark.worker import DAEMON
 
 UNCHECKED: Final = "ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"
 """Arrow's Java library checks the bounds of every value that is taken out of a batch, each text twice, unless this is
@@ -37,6 +43,14 @@ LOCAL: Final = {
     ),
 }
 """Settings of a session on this machine alone."""
+
+SOCKETS: Final = "spark.python.unix.domain.socket"
+"""Spark and its workers exchange batches over loopback TCP, unless it is told to use Unix sockets, with which a
+group-by takes 6 to 8 percent less time. Whoever can open such a socket can have a worker run anything, and is asked for
+no secret as over TCP: so they are in a directory that only this user may enter."""
+TEMP_DIR_BYTES_MAX: Final = 40
+"""A system allows 104 or 108 for the path of a socket, of which the directory's own name and Spark's in it take 64."""
+DAEMON_MODULE: Final = "spark.python.daemon.module"
 
 NAMED_ELSEWHERE: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "MASTER", "SPARK_REMOTE", "SPARK_CONF_DIR")
 """With one of these in the environment the master may be another machine; the first is set by `spark-submit`."""
@@ -71,7 +85,7 @@ def session(
         builder = builder.master(master)
     settings = {**DEFAULTS, **(config or {})}
     if is_local(master, settings):
-        settings = {**LOCAL, **settings}
+        settings = {**LOCAL, **sockets(settings), **settings}
     for name, value in settings.items():
         builder = builder.config(name, value)
     if apart:
@@ -83,6 +97,28 @@ def session(
     if not str(spark.sparkContext.master).startswith("local"):
         register(spark)
     return spark
+
+
+def sockets(settings: dict[str, str]) -> dict[str, str]:
+    """What has Spark and its workers use Unix sockets; nothing where that is chosen already, or not possible."""
+    from pyspark import SparkContext
+
+    if f"{SOCKETS}.enabled" in settings or DAEMON_MODULE in settings or SparkContext._active_spark_context is not None:
+        return {}
+    if len(os.fsencode(tempfile.gettempdir())) > TEMP_DIR_BYTES_MAX or not _have_package(os.environ["PYSPARK_PYTHON"]):
+        return {}
+    directory = tempfile.mkdtemp(prefix="topics-spark-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return {f"{SOCKETS}.enabled": "true", f"{SOCKETS}.dir": directory, DAEMON_MODULE: DAEMON}
+
+
+def _have_package(python: str) -> bool:
+    """Whether workers with this Python, which may be another one than that of this process, find the package too."""
+    with contextlib.suppress(OSError):
+        # Spark starts the same program for its workers.
+        found = subprocess.run([python, "-c", "import topics.spark"], capture_output=True, check=False)  # noqa: S603
+        return found.returncode == 0
+    return False
 
 
 def _start_apart(settings: dict[str, str]) -> None:
