@@ -93,6 +93,14 @@ def read_frames(data: bytes, at: int) -> Iterator[dict[str, Any]]:
     assert not data[at:].strip(b"\0")
 
 
+def is_in(seq: int, first: int, rest: int | bytes) -> bool:
+    """Whether a range of a DELETE has this seq: `rest` is its last one, or a bit for each."""
+    if isinstance(rest, int):
+        return first <= seq <= rest
+    byte, bit = divmod(seq - first, 8)
+    return 0 <= byte < len(rest) and bool(rest[byte] & 0x80 >> bit)
+
+
 class Reader:
     """The topics and live records of a data directory, given as a mapping from relative path to bytes."""
 
@@ -218,5 +226,5 @@ class Reader:
         elif frame["kind"] == 5:
             before_seq, ranges = msgspec.msgpack.decode(payload)[:2]
             for key in [key for key in self.records if key[0] == topic_id]:
-                if key[1] < before_seq or any(first <= key[1] <= last for first, last in ranges):
+                if key[1] < before_seq or any(is_in(key[1], first, rest) for first, rest in ranges):
                     del self.records[key]

@@ -12,7 +12,7 @@ from topics.storage import block
 from topics.storage.block import Extent
 from topics.storage.damage import Corrupt
 from topics.storage.disk import Disk
-from topics.storage.flags import DELETED
+from topics.storage.flags import DELETED, to_bits
 from topics.storage.history import Started, TopicLoaded, TopicsNameless
 from topics.storage.job import Miss, run_inline
 from topics.storage.segment.format import Builder
@@ -241,7 +241,7 @@ class Mini:
             self.heads[event.topic_id] = event.block.last_seq
         elif isinstance(event, Control):
             if event.kind == frame.DELETE:
-                for first, last in event.payload.ranges:
+                for first, last in event.payload.runs():
                     self._delete(event.topic_id, first, last)
         elif isinstance(event, Damaged):
             self.damage.append(event)
@@ -265,7 +265,9 @@ class Mini:
     def delete(self, topic_id: int, first: int, last: int) -> Ticket:
         """One gated delete of the seqs first to last."""
         ticket = Ticket()
-        payload = frame.Deletion(0, [(first, last)], 1)
+        # Every second one as bits, as where single records are deleted here and there.
+        rest = to_bits(bytes((DELETED,)) * (last - first + 1)) if first % 2 else last
+        payload = frame.Deletion(0, [(first, rest)], 1)
         encoded = frame.control(frame.DELETE, self.store.next_lsn(), topic_id, payload)
         self.store.shard_of(topic_id).submit(encoded, True, ticket)
         self._delete(topic_id, first, last)

@@ -23,6 +23,21 @@ _next_live: Final = re.compile(rb"[^\xd5]", re.DOTALL).search
 _PLAIN: Final = bytes(DELETED if value == DELETED else 0 for value in range(256))
 
 
+_DIGITS: Final = bytes(0x31 if value == DELETED else 0x30 for value in range(256))
+_VALUES: Final = bytes(DELETED if value == 0x31 else 0 for value in range(256))
+
+
+def to_bits(mask: bytes) -> bytes:
+    """A mask with one bit for each record, the first one in the highest bit of the first byte."""
+    size = len(mask) + 7 >> 3
+    return int(b"0" + mask.translate(_DIGITS).ljust(size * 8, b"0"), 2).to_bytes(size, "big")
+
+
+def from_bits(bits: bytes) -> bytes:
+    """The mask that these bits are of; what fills up the last byte is live."""
+    return f"{int.from_bytes(bits, 'big'):0{len(bits) * 8}b}".encode().translate(_VALUES)
+
+
 def deleted_runs(flags: bytes | bytearray) -> Iterator[tuple[int, int]]:
     """The runs [i, j) of records that these flags have as deleted."""
     return (found.span() for found in _deleted(flags))

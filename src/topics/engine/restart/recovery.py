@@ -419,6 +419,6 @@ def _delete(topic: Topic, payload: frames.Deletion) -> None:
         log.raise_floors(*payload.evicted)
         if payload.before_seq:
             log.delete_below(payload.before_seq)
-        log.delete_ranges(payload.ranges)
+        log.delete_ranges(list(payload.runs()))
 
     topic.reading(delete)

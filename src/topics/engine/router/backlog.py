@@ -10,9 +10,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from operator import itemgetter
 from typing import Final
 
 from topics.engine.log.log import Log
@@ -74,9 +76,11 @@ class Held:
 
     def drop_deleted(self, after: int, delete: Deletion) -> None:
         """Hold nothing that a delete took after this seq: it was never copied."""
+        runs = sorted(delete.runs())
 
         def is_kept(seq: int) -> bool:
-            deleted = seq < delete.before_seq or any(first <= seq <= last for first, last in delete.ranges)
+            at = bisect_right(runs, seq, key=itemgetter(0)) - 1
+            deleted = seq < delete.before_seq or (at >= 0 and seq <= runs[at][1])
             return seq <= after or not deleted
 
         singles = [(block, i, i + 1) for block, a, b in self._runs for i in range(a, b)]

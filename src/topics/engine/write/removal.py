@@ -10,10 +10,8 @@ reader sees all of it or nothing, and a crash leaves all of it or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, cast
-
-import msgspec
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from topics.engine.journal import Journal
 from topics.engine.log.directory import ranges
@@ -23,7 +21,7 @@ from topics.engine.promise import Receipt
 from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.engine.write import extra as extras
-from topics.engine.write.selection import Range, Selection
+from topics.engine.write.selection import Picked, Range, Selection
 from topics.errors import TopicNotFound
 from topics.storage.job import Miss
 from topics.storage.wal import frame as frames
@@ -57,7 +55,7 @@ def log_delete(
     journal: Journal,
     topic: Topic,
     before_seq: int,
-    runs: list[Range] | msgspec.Raw,
+    runs: Sequence[Range | Picked],
     receipt: Receipt,
     now: int,
     acked: bytes = b"",
@@ -68,8 +66,7 @@ def log_delete(
     log = topic.log
     payload = frames.Deletion(
         before_seq,
-        # What is encoded already goes into the frame as it is.
-        cast("list[Range]", runs),
+        runs,
         now,
         delete_extra(topic, acked),
         bound_head=log.head,

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
-
-import msgspec
 
 from topics.engine.log.log import ANYWHERE, Log
 from topics.engine.slices import Work
 from topics.engine.topic import Topic
 from topics.storage.damage import Corrupt
-from topics.storage.flags import DELETED, Cut
+from topics.storage.flags import DELETED, Cut, to_bits
 from topics.storage.job import Miss
 
 _SHIFT: Final = 13
@@ -25,11 +24,10 @@ _SPAN: Final = 1 << _SHIFT
 _GONE: Final = bytes((DELETED,))
 # Fewer runs than this are kept as they are, so that those of neighbouring Blocks become one.
 _FEW_RUNS: Final = 16
-_ARRAY: Final = 0xDD
-
-_encode = msgspec.msgpack.Encoder().encode
 
 Range = tuple[int, int]
+Picked = tuple[int, bytes]
+"""Seqs here and there: the first seq of an entry, and a bit for each of its records."""
 
 
 class Selection:
@@ -40,8 +38,8 @@ class Selection:
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self._masks: dict[int, bytearray] = {}
-        # By the first seq of the entry: what changes there, and the ranges that go, encoded where they are many.
-        self._plan: dict[int, tuple[Cut, list[Range] | tuple[int, bytes]]] = {}
+        # By the first seq of the entry: what changes there, and what goes, as ranges where they are few.
+        self._plan: dict[int, tuple[Cut, list[Range] | Picked]] = {}
 
     def add(self, seqs: list[int]) -> None:
         """Choose these seqs, in any order; some may be chosen already."""
@@ -107,8 +105,8 @@ class Selection:
             self._plan.pop(entry.first_seq, None)
             return
         first_seq = entry.first_seq
-        ranges = [(first_seq + a, first_seq + b - 1) for a, b in cut.runs()]
-        self._plan[first_seq] = cut, ranges if len(ranges) < _FEW_RUNS else (len(ranges), _elements(ranges))
+        ranges = [(first_seq + a, first_seq + b - 1) for a, b in islice(cut.runs(), _FEW_RUNS)]
+        self._plan[first_seq] = cut, ranges if len(ranges) < _FEW_RUNS else (first_seq, to_bits(cut.mask))
 
     def stale(self) -> list[Range]:
         """Where the plan is not valid any more, as the seqs of the entries that were there; it is forgotten there."""
@@ -122,25 +120,17 @@ class Selection:
         """What the plan changes, in the order of the seqs."""
         return [cut for _, (cut, _) in sorted(self._plan.items())]
 
-    def ranges(self) -> list[Range] | msgspec.Raw:
-        """The ranges of seqs that the plan deletes, ascending; encoded where they are many."""
-        parts: list[bytes] = []
-        few: list[Range] = []
-        count = 0
+    def ranges(self) -> list[Range | Picked]:
+        """What the plan deletes, ascending."""
+        found: list[Range | Picked] = []
         for _, (_, ranges) in sorted(self._plan.items()):
             if isinstance(ranges, tuple):
-                parts += [_elements(few), ranges[1]]
-                count += len(few) + ranges[0]
-                few = []
-            elif few and few[-1][1] + 1 == ranges[0][0]:
-                few[-1:] = [(few[-1][0], ranges[0][1]), *ranges[1:]]
-            else:
-                few += ranges
-        if not parts:
-            return few
-        parts.append(_elements(few))
-        count += len(few)
-        return msgspec.Raw(bytes((_ARRAY,)) + count.to_bytes(4, "big") + b"".join(parts))
+                found.append(ranges)
+                continue
+            if found and isinstance(last := found[-1][1], int) and last + 1 == ranges[0][0]:
+                ranges = [(found.pop()[0], ranges[0][1]), *ranges[1:]]
+            found += ranges
+        return found
 
     def seqs(self) -> Iterator[range]:
         """The seqs that the plan deletes, in runs."""
@@ -148,9 +138,3 @@ class Selection:
             first_seq = cut.entry.first_seq
             for a, b in cut.runs():
                 yield range(first_seq + a, first_seq + b)
-
-
-def _elements(ranges: list[Range]) -> bytes:
-    """The ranges as they are in a MessagePack array, without its header."""
-    header = 1 if len(ranges) < 16 else 3 if len(ranges) < 1 << 16 else 5
-    return _encode(ranges)[header:]

@@ -20,10 +20,13 @@ msgpack of the struct that `PAYLOADS` names for it; a kind that is not listed th
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 from xxhash import xxh3_64, xxh3_64_intdigest, xxh32_intdigest
+
+from topics.storage.flags import deleted_runs, from_bits
 
 MAGIC: Final = b"TFRM"
 HEADER_BYTES: Final = 48
@@ -124,18 +127,30 @@ class Drop(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Deletion(msgspec.Struct, array_like=True, frozen=True):
-    """DELETE: records gone for good: all below `before_seq` (0: none), and the ranges, both ends included.
+    """DELETE: records gone for good: all below `before_seq` (0: none), and those of `ranges`, ascending.
+
+    A range is its first and last seq, or, where single records go here and there, the first seq and a bit for each from
+    there on (flags.to_bits): a delete of every second one of a million records is to be a frame like others.
 
     `evicted` has the highest seqs that cap and TTL had taken by then: the flags of deleted records may be on disk
     before a restart reads this frame, and must not make room for others any earlier than they did.
     """
 
     before_seq: int
-    ranges: list[tuple[int, int]]
+    ranges: Sequence[tuple[int, int | bytes]]
     ts: int
     extra: bytes = b""
     bound_head: int = -1
     evicted: tuple[int, int] = (0, 0)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """The ranges as first and last seq."""
+        for first, rest in self.ranges:
+            if isinstance(rest, int):
+                yield first, rest
+            else:
+                for i, j in deleted_runs(from_bits(rest)):
+                    yield first + i, first + j - 1
 
 
 class Ceiling(msgspec.Struct, array_like=True, frozen=True):
