@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Final, TypeVar
@@ -56,6 +57,10 @@ UNSENT_BYTES_MAX: Final = 256 << 10
 RESERVE_BYTES: Final = 16 << 20
 FLIPS_PAUSE_NS: Final = 100_000_000
 """How often the flags of deleted records are written to their segments, at most."""
+SWITCH_S: Final = 0.001
+"""How long a thread may keep the interpreter while the loop waits for it. A seal of tagged records runs Python for tens
+of milliseconds, and the loop gives the interpreter up with each call of the system: it waited 5 ms for each of them
+with the interval that is usual."""
 
 
 class Server:
@@ -69,6 +74,7 @@ class Server:
         """Serve until SIGTERM or SIGINT; the exit code."""
         logs.set_up(self._settings)
         memory.tune()
+        sys.setswitchinterval(SWITCH_S)
         # Before there are threads (descriptors.py).
         limits = self._connection_limits()
         return uvloop.run(self._serve(limits))
