@@ -99,7 +99,7 @@ def _add_payload(line: Line, entry: scan.Entry, payload: bytes) -> None:
     elif entry.kind == snapshot.TOPIC:
         line["state"] = msgspec.to_builtins(snapshot.decode_topic(payload))
     elif entry.kind in frame.PAYLOADS:
-        line["payload"] = _readable(msgspec.structs.asdict(frame.decode_payload(entry.kind, payload)))
+        line["payload"] = _readable(frame.decode_payload(entry.kind, payload))
     else:
         line["payload"] = payload.hex()
 
@@ -159,7 +159,10 @@ def records(found: Block) -> list[Line]:
     return rows
 
 
-def _readable(payload: Line) -> Line:
+def _readable(payload: msgspec.Struct) -> Line:
+    fields = msgspec.structs.asdict(payload)
+    if isinstance(payload, frame.Deletion):
+        fields["ranges"] = list(payload.runs())
     return {
-        key: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for key, value in payload.items()
+        key: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for key, value in fields.items()
     }

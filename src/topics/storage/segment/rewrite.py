@@ -185,6 +185,7 @@ class Rewrite:
             index_bytes = len(index)
             hot.put(name.index_file, [index])
             hot.publish(name.data_file, builder.data_header())
+            builder.forget_tags()
 
         self._written_bytes = builder.data_bytes
         self._job(work, lambda: self._end(self._segment(index_bytes), None))

@@ -82,6 +82,8 @@ class Segments:
                 index_bytes.append(len(index))
                 files += [(builder.name.index_file, [index]), (builder.name.data_file, builder.data_parts())]
             hot.put_all(files)
+            for builder in builders:
+                builder.forget_tags()
 
         def finish(error: BaseException | None) -> None:
             made = [] if error is not None else list(map(self._sealed, builders, index_bytes))
