@@ -224,9 +224,13 @@ class Block(Extent):
         return self.raw.find(text, at, at + meta_bytes) >= 0
 
     def datas(self) -> list[bytes]:
-        """The data column."""
-        raw, at = self.raw, self.columns.data_at
-        return [raw[a:b] for a, b in pairwise(at)]
+        """The data column; no other is decoded for it."""
+        raw, n = self.raw, self.n
+        lengths = _column("I", raw, HEADER_BYTES + (_per_record(self.bits) - 4) * n, n)
+        # To read one after the other takes less than half as long as to slice them; nothing is copied for it.
+        reader = BytesIO(raw)
+        reader.seek(len(raw) - CHECKSUM_BYTES - HEADER.unpack_from(raw)[11])
+        return list(map(reader.read, lengths))
 
     def fitting(self, i: int, j: int, max_bytes: int) -> int:
         """Where as many of the records [i, j) end as have so many bytes of data, or the first of them."""
