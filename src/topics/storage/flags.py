@@ -21,8 +21,7 @@ _deleted: Final = re.compile(rb"\xd5+", re.DOTALL).finditer
 _next_live: Final = re.compile(rb"[^\xd5]", re.DOTALL).search
 # Every value but DELETED means the same: live.
 _PLAIN: Final = bytes(DELETED if value == DELETED else 0 for value in range(256))
-
-
+# A mask as the digits of a binary number, and back.
 _DIGITS: Final = bytes(0x31 if value == DELETED else 0x30 for value in range(256))
 _VALUES: Final = bytes(DELETED if value == 0x31 else 0 for value in range(256))
 
